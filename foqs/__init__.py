@@ -1,0 +1,1 @@
+"""A distributed, multi-tenant, durable priority queue on sharded MySQL."""

@@ -1,0 +1,144 @@
+"""What can go wrong, as a caller sees it.
+
+Holds one class per wire code and the table from code to class. Always true:
+every error but `UnknownOutcome` promises that nothing was or will be written;
+its text says what is wrong and what to do. Knows nothing of Thrift.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class Code(enum.IntEnum):
+    """The numbers of `ErrorCode` in thrift/foqs.thrift."""
+
+    INVALID_ARGUMENT = 1
+    LIMIT_EXCEEDED = 2
+    NAMESPACE_NOT_FOUND = 3
+    UNAUTHENTICATED = 4
+    PERMISSION_DENIED = 5
+    RATE_LIMITED = 6
+    OVERLOADED = 7
+    UNAVAILABLE = 8
+    NOT_OWNER = 9
+    STALE_LEASE = 10
+    NOT_FOUND = 11
+    KEY_CONFLICT = 12
+    DEADLINE_EXCEEDED = 13
+    NOT_IMPLEMENTED = 14
+    UNKNOWN_OUTCOME = 15
+
+
+class FoqsError(Exception):
+    """An error with a code.
+
+    Args:
+        message: one sentence, what is wrong and what to do.
+        field: the request's field at fault, as a path (`items[3].topic`).
+        retry_after_ms: when to try again, where that helps.
+        owner: (host, port) of a shard's owner, with `NotOwner`.
+    """
+
+    code: ClassVar[Code]
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        retry_after_ms: int | None = None,
+        owner: tuple[str, int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.retry_after_ms = retry_after_ms
+        self.owner = owner
+
+    def __str__(self) -> str:
+        where = f" ({self.field})" if self.field else ""
+        return f"{self.code.name}{where}: {self.message}"
+
+
+class InvalidArgument(FoqsError):
+    code = Code.INVALID_ARGUMENT
+
+
+class LimitExceeded(FoqsError):
+    code = Code.LIMIT_EXCEEDED
+
+
+class NamespaceNotFound(FoqsError):
+    code = Code.NAMESPACE_NOT_FOUND
+
+
+class Unauthenticated(FoqsError):
+    code = Code.UNAUTHENTICATED
+
+
+class PermissionDenied(FoqsError):
+    code = Code.PERMISSION_DENIED
+
+
+class RateLimited(FoqsError):
+    code = Code.RATE_LIMITED
+
+
+class Overloaded(FoqsError):
+    code = Code.OVERLOADED
+
+
+class Unavailable(FoqsError):
+    code = Code.UNAVAILABLE
+
+
+class NotOwner(FoqsError):
+    code = Code.NOT_OWNER
+
+
+class StaleLease(FoqsError):
+    code = Code.STALE_LEASE
+
+
+class NotFound(FoqsError):
+    code = Code.NOT_FOUND
+
+
+class KeyConflict(FoqsError):
+    code = Code.KEY_CONFLICT
+
+
+class DeadlineExceeded(FoqsError):
+    code = Code.DEADLINE_EXCEEDED
+
+
+class NotImplementedYet(FoqsError):
+    code = Code.NOT_IMPLEMENTED
+
+
+class UnknownOutcome(FoqsError):
+    code = Code.UNKNOWN_OUTCOME
+
+
+BY_CODE: dict[Code, type[FoqsError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument,
+        LimitExceeded,
+        NamespaceNotFound,
+        Unauthenticated,
+        PermissionDenied,
+        RateLimited,
+        Overloaded,
+        Unavailable,
+        NotOwner,
+        StaleLease,
+        NotFound,
+        KeyConflict,
+        DeadlineExceeded,
+        NotImplementedYet,
+        UnknownOutcome,
+    )
+}

@@ -1,0 +1,61 @@
+"""The fence: what makes a write of a former owner impossible.
+
+Each shard's owner row holds (epoch, nonce, flush). A flush commits only where
+the row shows this ownership and the flush before it, and counts one up. So a
+committed flush is recognised by its number, and an owner that was replaced
+changes nothing. Pure; the stores do the reading.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from foqs.core.item import make_number
+
+
+@dataclass(slots=True, frozen=True)
+class Owner:
+    """The owner row of a shard: who may write, and how far it has come."""
+
+    epoch: int
+    nonce: str
+    flush: int
+    clock_ms: int
+    """The shard's own time when it was last written."""
+    connection: int
+    """The database connection of the owner; killed when it stands in a takeover's way."""
+
+
+@dataclass(slots=True, frozen=True)
+class Fence:
+    """The flush that is about to be written: `flush` is its own number."""
+
+    epoch: int
+    nonce: str
+    flush: int
+    clock_ms: int
+
+    @property
+    def token(self) -> int:
+        """The token of every lease that this flush grants."""
+        return make_number(self.epoch, self.flush)
+
+
+class Standing(enum.Enum):
+    """What an owner row says of a flush whose outcome is not known."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    FENCED = "fenced"
+
+
+def standing(fence: Fence, owner: Owner) -> Standing:
+    """Judges `fence`'s flush by the owner row read after the old connection is gone."""
+    if (owner.epoch, owner.nonce) != (fence.epoch, fence.nonce):
+        return Standing.FENCED
+    if owner.flush == fence.flush:
+        return Standing.COMMITTED
+    if owner.flush == fence.flush - 1:
+        return Standing.NOT_COMMITTED
+    return Standing.FENCED

@@ -1,0 +1,132 @@
+"""The item: its row, its name and its place in the order.
+
+Always true: times are integer milliseconds on the shard's clock; `Row` holds
+what is persisted and nothing else; an id's text has exactly one spelling.
+Knows nothing of how a row changes (`life`) or where it is kept.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from foqs.core.errors import InvalidArgument
+
+EPOCH_BITS: Final = 20
+SEQUENCE_BITS: Final = 43
+EPOCH_MAX: Final = (1 << EPOCH_BITS) - 1
+SEQUENCE_MAX: Final = (1 << SEQUENCE_BITS) - 1
+SHARD_MAX: Final = 65_535
+
+PRIORITY_MIN: Final = -(1 << 31)
+PRIORITY_MAX: Final = (1 << 31) - 1
+TIME_MS_MAX: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: no stored time lies beyond it."""
+
+Key: TypeAlias = tuple[int, int, int]
+"""(priority, deliver_after_ms, id number): the order of delivery."""
+
+
+class State(enum.IntEnum):
+    """Where an item is in its life; the numbers are stored and on the wire."""
+
+    DEFERRED = 1
+    READY = 2
+    LEASED = 3
+    DEAD = 4
+
+
+class Delivery(enum.IntEnum):
+    """Delivery policy; the numbers are stored and on the wire."""
+
+    AT_LEAST_ONCE = 1
+    AT_MOST_ONCE = 2
+
+
+@dataclass(slots=True)
+class Row:
+    """One item as its shard's table holds it.
+
+    `payload` is None where it was not read. `due_ms` is the next moment at
+    which something must happen to the row, None when nothing is scheduled.
+    `attempts_max` 0 means without limit.
+    """
+
+    id: int
+    namespace: str
+    topic: str
+    priority: int
+    deliver_after_ms: int
+    enqueued_at_ms: int
+    lease_ms: int
+    ttl_ms: int | None
+    expires_at_ms: int | None
+    policy: Delivery
+    attempts_max: int
+    payload_bytes: int
+    payload: bytes | None
+    metadata: bytes
+    state: State
+    due_ms: int | None
+    token: int
+    attempt: int
+
+    @property
+    def key(self) -> Key:
+        return (self.priority, self.deliver_after_ms, self.id)
+
+
+@dataclass(slots=True, frozen=True)
+class NewItem:
+    """A validated item to enqueue. Times are relative to its flush, unless absolute.
+
+    Exactly one of `delay_ms` and `deliver_after_ms` is set.
+    """
+
+    namespace: str
+    topic: str
+    priority: int
+    payload: bytes
+    metadata: bytes
+    delay_ms: int | None
+    deliver_after_ms: int | None
+    lease_ms: int
+    ttl_ms: int | None
+    policy: Delivery
+    attempts_max: int
+
+
+def make_number(epoch: int, sequence: int) -> int:
+    """The 63-bit number of the `sequence`-th thing of an ownership (from 1)."""
+    if not 0 < epoch <= EPOCH_MAX:
+        raise ValueError(f"epoch {epoch} is outside 1..{EPOCH_MAX}")
+    if not 0 < sequence <= SEQUENCE_MAX:
+        raise ValueError(f"sequence {sequence} is outside 1..{SEQUENCE_MAX}")
+    return epoch << SEQUENCE_BITS | sequence
+
+
+def split_number(number: int) -> tuple[int, int]:
+    """(epoch, sequence) of a number."""
+    return number >> SEQUENCE_BITS, number & SEQUENCE_MAX
+
+
+def format_id(shard: int, number: int) -> str:
+    """`<shard>-<number>`, decimal, so that it can be pasted into SQL."""
+    return f"{shard}-{number}"
+
+
+def parse_id(text: str, field: str) -> tuple[int, int]:
+    """(shard, number) of an id's text.
+
+    Raises:
+        InvalidArgument: it is not the one spelling that `format_id` gives.
+    """
+    head, dash, tail = text.partition("-")
+    if dash and head.isascii() and tail.isascii() and head.isdigit() and tail.isdigit():
+        if len(head) <= 5 and len(tail) <= 19:
+            shard, number = int(head), int(tail)
+            epoch, sequence = split_number(number)
+            if shard <= SHARD_MAX and 0 < epoch <= EPOCH_MAX and sequence and format_id(shard, number) == text:
+                return shard, number
+    raise InvalidArgument("this is not an item id; use one that enqueue or dequeue returned", field=field)

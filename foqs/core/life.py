@@ -1,0 +1,369 @@
+"""The life of an item: one table, a row for every state and event.
+
+`judge` looks the pair up and runs its rule, which says what becomes of the
+row. Rules are pure: the row, the event with its arguments, and the time of the
+flush go in, a `Verdict` comes out. The diagram in ARCHITECTURE.md is drawn
+from `TABLE`. Knows nothing of indexes, flushes or callers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from foqs.core.errors import FoqsError, NotFound, StaleLease
+from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
+
+
+class Kind(enum.Enum):
+    """What can happen to an item that exists."""
+
+    DUE = "due"
+    HAND_OUT = "hand-out"
+    ACK = "ack"
+    NACK = "nack"
+    EXTEND = "extend"
+    RELEASE = "release"
+    CANCEL = "cancel"
+    REDRIVE = "redrive"
+
+
+@dataclass(slots=True, frozen=True)
+class Policy:
+    """A namespace's settings that a rule needs."""
+
+    backoff_ms_min: int
+    backoff_ms_max: int
+    dead_retention_ms: int
+
+
+@dataclass(slots=True, frozen=True)
+class Event:
+    """Something that is to happen to one item.
+
+    `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE).
+    `namespace`: the caller's; None for the shard's own events.
+    `delay_ms` / `deliver_after_ms`: NACK; both None means backoff.
+    `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
+    `lease_ms`: HAND_OUT and EXTEND; None means the item's own.
+    """
+
+    kind: Kind
+    id: int
+    namespace: str | None = None
+    token: int = 0
+    delay_ms: int | None = None
+    deliver_after_ms: int | None = None
+    jitter: float = 0.0
+    metadata: bytes | None = None
+    dead: bool = False
+    lease_ms: int | None = None
+
+
+class Fate(enum.Enum):
+    """What becomes of the row."""
+
+    KEPT = "kept"
+    CHANGED = "changed"
+    GONE = "gone"
+
+
+@dataclass(slots=True, frozen=True)
+class Verdict:
+    """The answer of a rule.
+
+    `row` is the new row when CHANGED. `error` goes to the caller; a row never
+    changes together with an error. `already_gone` marks a success that found
+    nothing to do.
+    """
+
+    fate: Fate
+    row: Row | None = None
+    error: FoqsError | None = None
+    already_gone: bool = False
+
+
+_KEPT: Final = Verdict(Fate.KEPT)
+_GONE: Final = Verdict(Fate.GONE)
+
+
+@dataclass(slots=True, frozen=True)
+class Moment:
+    """The flush that judges: its time, the token it grants, and the policies."""
+
+    now_ms: int
+    token: int
+    policies: Mapping[str, Policy]
+
+
+def admit(new: NewItem, number: int, now_ms: int) -> Row:
+    """The row of an item that enters now."""
+    after = new.deliver_after_ms
+    if after is None:
+        after = now_ms + (new.delay_ms or 0)
+    after = min(max(after, now_ms), TIME_MS_MAX)
+    expires = None if new.ttl_ms is None else min(now_ms + new.ttl_ms, TIME_MS_MAX)
+    row = Row(
+        id=number,
+        namespace=new.namespace,
+        topic=new.topic,
+        priority=new.priority,
+        deliver_after_ms=after,
+        enqueued_at_ms=now_ms,
+        lease_ms=new.lease_ms,
+        ttl_ms=new.ttl_ms,
+        expires_at_ms=expires,
+        policy=new.policy,
+        attempts_max=new.attempts_max,
+        payload_bytes=len(new.payload),
+        payload=new.payload,
+        metadata=new.metadata,
+        state=State.READY,
+        due_ms=expires,
+        token=0,
+        attempt=0,
+    )
+    if after > now_ms:
+        row.state = State.DEFERRED
+        row.due_ms = _due_deferred(row)
+    return row
+
+
+def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
+    """What `event` does to `row` (None: there is no such row) at `moment`."""
+    if row is None or (event.namespace is not None and event.namespace != row.namespace):
+        return _judge_missing(event, row)
+    return TABLE[row.state, event.kind].decide(event, row, moment)
+
+
+def backoff_ms(policy: Policy, attempt: int, jitter: float) -> int:
+    """Exponential backoff with full jitter over its upper half, in milliseconds.
+
+    The n-th attempt waits between half of and all of min * 2**(n-1), capped.
+    """
+    ceiling = min(policy.backoff_ms_max, policy.backoff_ms_min << min(max(attempt - 1, 0), 40))
+    return ceiling - int(ceiling / 2 * jitter)
+
+
+def _judge_missing(event: Event, row: Row | None) -> Verdict:
+    if event.kind in (Kind.DUE, Kind.HAND_OUT):
+        return _KEPT
+    if row is None and event.kind in (Kind.ACK, Kind.CANCEL):
+        return Verdict(Fate.KEPT, already_gone=True)
+    return Verdict(
+        Fate.KEPT, error=NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
+    )
+
+
+def _due_deferred(row: Row) -> int:
+    if row.expires_at_ms is None:
+        return row.deliver_after_ms
+    return min(row.deliver_after_ms, row.expires_at_ms)
+
+
+def _expired(row: Row, now_ms: int) -> bool:
+    return row.expires_at_ms is not None and row.expires_at_ms <= now_ms
+
+
+def _ready(row: Row, **changes: object) -> Verdict:
+    return _changed(row, state=State.READY, due_ms=row.expires_at_ms, **changes)
+
+
+def _changed(row: Row, **changes: object) -> Verdict:
+    return Verdict(Fate.CHANGED, row=replace(row, **changes))  # type: ignore[arg-type]
+
+
+def _dead(row: Row, moment: Moment, **changes: object) -> Verdict:
+    due = moment.now_ms + moment.policies[row.namespace].dead_retention_ms
+    return _changed(row, state=State.DEAD, due_ms=min(due, TIME_MS_MAX), **changes)
+
+
+def _stale() -> Verdict:
+    return Verdict(
+        Fate.KEPT,
+        error=StaleLease("this lease is over: the item was given back or delivered again; drop your copy of it"),
+    )
+
+
+# ------------------------------------------------------------------ the rules
+
+
+def _keep(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _KEPT
+
+
+def _delete(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _GONE
+
+
+def _lease_is_over(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _stale()
+
+
+def _deferred_due(event: Event, row: Row, moment: Moment) -> Verdict:
+    if _expired(row, moment.now_ms):
+        return _GONE
+    if row.deliver_after_ms <= moment.now_ms:
+        return _ready(row)
+    return _KEPT
+
+
+def _ready_due(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _GONE if _expired(row, moment.now_ms) else _KEPT
+
+
+def _dead_due(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _GONE if row.due_ms is not None and row.due_ms <= moment.now_ms else _KEPT
+
+
+def _leased_due(event: Event, row: Row, moment: Moment) -> Verdict:
+    if row.due_ms is None or row.due_ms > moment.now_ms:
+        return _KEPT
+    if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
+        return _GONE
+    if row.attempts_max and row.attempt >= row.attempts_max:
+        return _dead(row, moment)
+    return _ready(row)
+
+
+def _hand_out(event: Event, row: Row, moment: Moment) -> Verdict:
+    if _expired(row, moment.now_ms):
+        return _GONE
+    lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
+    return _changed(
+        row,
+        state=State.LEASED,
+        due_ms=min(moment.now_ms + lease, TIME_MS_MAX),
+        token=moment.token,
+        attempt=row.attempt + 1,
+    )
+
+
+def _ack(event: Event, row: Row, moment: Moment) -> Verdict:
+    return _GONE if event.token == row.token else _stale()
+
+
+def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
+    if event.token != row.token:
+        return _stale()
+    metadata = row.metadata if event.metadata is None else event.metadata
+    if event.dead:
+        return _dead(row, moment, metadata=metadata)
+    if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
+        return _GONE
+    if row.attempts_max and row.attempt >= row.attempts_max:
+        return _dead(row, moment, metadata=metadata)
+    if event.deliver_after_ms is not None:
+        after = event.deliver_after_ms
+    elif event.delay_ms is not None:
+        after = moment.now_ms + event.delay_ms
+    else:
+        after = moment.now_ms + backoff_ms(moment.policies[row.namespace], row.attempt, event.jitter)
+    after = min(max(after, moment.now_ms), TIME_MS_MAX)
+    if after <= moment.now_ms:
+        return _ready(row, deliver_after_ms=after, metadata=metadata)
+    deferred = replace(row, state=State.DEFERRED, deliver_after_ms=after, metadata=metadata)
+    deferred.due_ms = _due_deferred(deferred)
+    return Verdict(Fate.CHANGED, row=deferred)
+
+
+def _extend(event: Event, row: Row, moment: Moment) -> Verdict:
+    if event.token != row.token:
+        return _stale()
+    lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
+    return _changed(row, due_ms=min(moment.now_ms + lease, TIME_MS_MAX))
+
+
+def _release(event: Event, row: Row, moment: Moment) -> Verdict:
+    if event.token != row.token:
+        return _stale()
+    if _expired(row, moment.now_ms):
+        return _GONE
+    return _ready(row, attempt=row.attempt - 1)
+
+
+def _redrive(event: Event, row: Row, moment: Moment) -> Verdict:
+    expires = None if row.ttl_ms is None else min(moment.now_ms + row.ttl_ms, TIME_MS_MAX)
+    return _changed(
+        row,
+        state=State.READY,
+        deliver_after_ms=moment.now_ms,
+        expires_at_ms=expires,
+        due_ms=expires,
+        attempt=0,
+    )
+
+
+def _not_dead(event: Event, row: Row, moment: Moment) -> Verdict:
+    return Verdict(Fate.KEPT, error=NotFound("the item is not dead; only a dead item can be redriven"))
+
+
+# ------------------------------------------------------------------ the table
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """A function, and every (condition, next state) it can lead to, for the diagram.
+
+    The next state None means that the row is gone; the same state, that it
+    stays. A condition is a few words, empty when there is no other way.
+    """
+
+    decide: Callable[[Event, Row, Moment], Verdict]
+    ways: tuple[tuple[str, State | None], ...]
+
+
+_D, _R, _L, _X = State.DEFERRED, State.READY, State.LEASED, State.DEAD
+
+TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
+    (_D, Kind.DUE): Rule(_deferred_due, (("deliver-after reached", _R), ("TTL over", None))),
+    (_D, Kind.HAND_OUT): Rule(_keep, (("not ready", _D),)),
+    (_D, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
+    (_D, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
+    (_D, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
+    (_D, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
+    (_D, Kind.CANCEL): Rule(_delete, (("", None),)),
+    (_D, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _D),)),
+    (_R, Kind.DUE): Rule(_ready_due, (("TTL over", None),)),
+    (_R, Kind.HAND_OUT): Rule(_hand_out, (("", _L), ("TTL over", None))),
+    (_R, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
+    (_R, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
+    (_R, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
+    (_R, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
+    (_R, Kind.CANCEL): Rule(_delete, (("", None),)),
+    (_R, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _R),)),
+    (_L, Kind.DUE): Rule(
+        _leased_due,
+        (
+            ("lease over", _R),
+            ("lease over, attempts exhausted", _X),
+            ("lease over, at most once or TTL over", None),
+        ),
+    ),
+    (_L, Kind.HAND_OUT): Rule(_keep, (("not ready", _L),)),
+    (_L, Kind.ACK): Rule(_ack, (("", None), ("other token: STALE_LEASE", _L))),
+    (_L, Kind.NACK): Rule(
+        _nack,
+        (
+            ("no delay", _R),
+            ("delay or backoff", _D),
+            ("given up, or attempts exhausted", _X),
+            ("at most once or TTL over", None),
+            ("other token: STALE_LEASE", _L),
+        ),
+    ),
+    (_L, Kind.EXTEND): Rule(_extend, (("", _L), ("other token: STALE_LEASE", _L))),
+    (_L, Kind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
+    (_L, Kind.CANCEL): Rule(_delete, (("", None),)),
+    (_L, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _L),)),
+    (_X, Kind.DUE): Rule(_dead_due, (("retention over", None),)),
+    (_X, Kind.HAND_OUT): Rule(_keep, (("not ready", _X),)),
+    (_X, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
+    (_X, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
+    (_X, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
+    (_X, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
+    (_X, Kind.CANCEL): Rule(_delete, (("", None),)),
+    (_X, Kind.REDRIVE): Rule(_redrive, (("", _R),)),
+}

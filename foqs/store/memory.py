@@ -1,0 +1,276 @@
+"""The store in memory: the plain specification of the other two, and the simulation's database.
+
+`MemoryDatabase` is what survives a crash: tables of shards, a clock, open
+transactions and their locks. `MemoryStore` is one connection to it. The owner
+row's lock is held from a flush's fence to its end, as InnoDB holds it; a COMMIT
+once sent takes effect even when its sender dies before the reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Key, Row, State
+from foqs.store.port import (
+    Decide,
+    Due,
+    FaultHook,
+    FencedOut,
+    StoreLost,
+    Superseded,
+    TopicCount,
+    WriteRefused,
+    Writes,
+    no_faults,
+)
+
+
+@dataclass(slots=True)
+class _Table:
+    """One shard: its rows, its owner row, and who holds the owner row's lock."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    ready: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
+    owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
+    locked_by: int | None = None
+    unlocked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, row: Row) -> None:
+        self.drop(row.id)
+        self.rows[row.id] = row
+        if row.due_ms is not None:
+            insort(self.due, (row.due_ms, row.id))
+        if row.state is State.READY:
+            insort(self.ready.setdefault((row.namespace, row.topic), []), row.key)
+
+    def drop(self, number: int) -> None:
+        row = self.rows.pop(number, None)
+        if row is None:
+            return
+        if row.due_ms is not None:
+            del self.due[bisect_right(self.due, (row.due_ms, number)) - 1]
+        if row.state is State.READY:
+            keys = self.ready[row.namespace, row.topic]
+            del keys[bisect_right(keys, row.key) - 1]
+
+
+async def _at_once() -> None:
+    """The latency of everyday tests: none, but still a place to be interrupted."""
+    await asyncio.sleep(0)
+
+
+class MemoryDatabase:
+    """A database of any number of shards that lives as long as this object.
+
+    Args:
+        now_ms: its clock.
+        latency: awaited wherever a real connection would wait.
+    """
+
+    def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _at_once) -> None:
+        self.now_ms = now_ms
+        self.latency = latency
+        self.tables: dict[int, _Table] = {}
+        self.refuse: Callable[[Writes], str | None] = lambda writes: None
+        """A hook: a reason to refuse a flush's writes, as a full disk or a bad row would."""
+        self._connections = 0
+        self._alive: set[int] = set()
+
+    def store(self, shard: int, faults: FaultHook = no_faults) -> MemoryStore:
+        """A connection to one shard, created when new."""
+        self.tables.setdefault(shard, _Table())
+        return MemoryStore(self, shard, faults)
+
+    def connect(self) -> int:
+        self._connections += 1
+        self._alive.add(self._connections)
+        return self._connections
+
+    def kill(self, connection: int) -> None:
+        """Ends a connection: its open transaction is rolled back and its locks are freed."""
+        self._alive.discard(connection)
+        for table in self.tables.values():
+            if table.locked_by == connection:
+                self.unlock(table)
+
+    def is_alive(self, connection: int) -> bool:
+        return connection in self._alive
+
+    async def lock(self, table: _Table, connection: int, timeout_s: float | None = None) -> bool:
+        """Takes the owner row's lock; False when `timeout_s` ran out first."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while table.locked_by is not None:
+                    table.unlocked.clear()
+                    await table.unlocked.wait()
+        except TimeoutError:
+            return False
+        table.locked_by = connection
+        return True
+
+    def unlock(self, table: _Table) -> None:
+        table.locked_by = None
+        table.unlocked.set()
+
+
+class MemoryStore:
+    """One shard's connection to a `MemoryDatabase`; see `port.Store`."""
+
+    def __init__(self, database: MemoryDatabase, shard: int, faults: FaultHook) -> None:
+        self._database = database
+        self._table = database.tables[shard]
+        self._faults = faults
+        self._connection = 0
+        self._committing = False
+
+    async def open(self) -> None:
+        await self._reconnect()
+
+    async def now_ms(self) -> int:
+        await self._reach()
+        return self._database.now_ms()
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        await self._reach()
+        table = self._table
+        if not await self._database.lock(table, self._connection, timeout_s=1.0):
+            self._database.kill(table.owner.connection)
+            await self._database.lock(table, self._connection)
+        try:
+            await self._reach()
+            old = table.owner
+            if (old.epoch, old.nonce) != (epoch, nonce):
+                if old.epoch >= epoch:
+                    raise Superseded(old.epoch)
+                old = replace(old, epoch=epoch, nonce=nonce, flush=0)
+            table.owner = replace(old, connection=self._connection)
+            return table.owner
+        finally:
+            self._unlock_own()
+
+    async def owner(self) -> Owner:
+        self._database.kill(self._connection)
+        await self._reconnect()
+        await self._database.lock(self._table, self._connection)
+        try:
+            await self._reach()
+            current = self._table.owner
+            self._table.owner = replace(current, connection=self._connection)
+            return current
+        finally:
+            self._unlock_own()
+
+    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        table = self._table
+        self._faults("begin")
+        await self._reach()
+        await self._database.lock(table, self._connection)
+        try:
+            await self._reach()
+            old = table.owner
+            if (old.epoch, old.nonce, old.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
+                raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
+            self._faults("fenced")
+            await self._reach()
+            found = {n: replace(table.rows[n], payload=None) for n in touched if n in table.rows}
+            found |= {n: replace(table.rows[n]) for n in loaded if n in table.rows}
+            self._faults("read")
+            await self._reach()
+            writes = decide(found)
+            reason = self._database.refuse(writes)
+            if reason is None and any(row.id in table.rows for row in writes.inserts):
+                reason = "an inserted id exists already"
+            if reason is not None:
+                raise WriteRefused(reason)
+            await self._reach()
+            self._faults("written")
+            await self._commit(fence, writes)
+            self._faults("committed")
+        except StoreLost:
+            self._database.kill(self._connection)
+            raise
+        finally:
+            self._unlock_own()
+        await self._reach()
+
+    async def _commit(self, fence: Fence, writes: Writes) -> None:
+        """Sends COMMIT: from here on the database acts by itself, whatever becomes of the sender."""
+        self._committing = True
+        commit = asyncio.ensure_future(self._apply(self._connection, fence, writes))
+        commit.add_done_callback(lambda done: done.exception())
+        await asyncio.shield(commit)
+
+    async def _apply(self, connection: int, fence: Fence, writes: Writes) -> None:
+        await self._database.latency()
+        self._committing = False
+        table = self._table
+        if table.locked_by != connection:
+            raise StoreLost("the connection was killed before its COMMIT arrived")
+        for number in writes.deletes:
+            table.drop(number)
+        for row in writes.updates:
+            table.put(replace(row, payload=table.rows[row.id].payload))
+        for row in writes.inserts:
+            table.put(replace(row))
+        table.owner = replace(table.owner, flush=fence.flush, clock_ms=fence.clock_ms)
+        self._database.unlock(table)
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        await self._reach()
+        return [replace(self._table.rows[n]) for n in ids if n in self._table.rows]
+
+    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
+        await self._reach()
+        keys = self._table.ready.get((namespace, topic), [])
+        start = 0 if after is None else bisect_right(keys, after)
+        return keys[start : start + limit]
+
+    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
+        await self._reach()
+        rows = [
+            row
+            for row in self._table.rows.values()
+            if (row.namespace, row.topic, row.state) == (namespace, topic, state) and (after is None or row.key > after)
+        ]
+        return [replace(row) for row in sorted(rows, key=lambda row: row.key)[:limit]]
+
+    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+        await self._reach()
+        due = self._table.due
+        start = 0 if low_ms is None else bisect_right(due, (low_ms, -1))
+        if after is not None:
+            start = max(start, bisect_right(due, (after.due_ms, after.id)))
+        stop = bisect_right(due, (high_ms + 1, -1))
+        return [Due(at, number) for at, number in due[start : min(stop, start + limit)]]
+
+    async def next_due_ms(self, above_ms: int) -> int | None:
+        await self._reach()
+        at = bisect_right(self._table.due, (above_ms + 1, -1))
+        return self._table.due[at][0] if at < len(self._table.due) else None
+
+    async def counts(self) -> list[TopicCount]:
+        await self._reach()
+        count = Counter((row.namespace, row.topic, row.state) for row in self._table.rows.values())
+        return [TopicCount(*key, rows) for key, rows in sorted(count.items())]
+
+    async def close(self) -> None:
+        self._database.kill(self._connection)
+
+    async def _reconnect(self) -> None:
+        await self._database.latency()
+        self._connection = self._database.connect()
+
+    async def _reach(self) -> None:
+        await self._database.latency()
+        if not self._database.is_alive(self._connection):
+            raise StoreLost("the connection to the memory database is closed")
+
+    def _unlock_own(self) -> None:
+        if self._table.locked_by == self._connection and not self._committing:
+            self._database.unlock(self._table)

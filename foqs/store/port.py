@@ -1,0 +1,195 @@
+"""The narrow interface between a shard and the database that holds it.
+
+One `Store` is one shard's connection. Its owner calls one method at a time and
+never cancels one: a call ends with its result or with one of the errors below,
+each of which says what is known about the write. Three implementations
+(memory, SQLite, MySQL) pass one contract suite, tests/contract.
+
+Fault points, for tests: a store calls `faults(point)` at each of `POINTS`; the
+hook may raise `StoreLost` to play a connection that breaks there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Key, Row, State
+
+POINTS: Final = ("begin", "fenced", "read", "written", "committed")
+"""begin: before the transaction; fenced: after the fence; read: after the rows
+were read; written: all results read, COMMIT not sent yet; committed: the
+database committed, the reply to COMMIT not read yet."""
+
+FaultHook: TypeAlias = Callable[[str], None]
+
+
+def no_faults(point: str) -> None:
+    """The hook of everyday life."""
+
+
+class StoreError(Exception):
+    """What a store reports. The text is for a person: what is wrong, what to do."""
+
+
+class StoreLost(StoreError):
+    """The connection broke or the database went away; a flush under way may or may not have committed.
+
+    Call `owner` before anything else; until it answers nothing is known.
+    """
+
+
+class WriteRefused(StoreError):
+    """The database refused a statement and the transaction was rolled back: nothing was written.
+
+    `again`: the same flush may succeed when simply run again (a deadlock, a lock
+    wait). Otherwise something in it is not acceptable, or there is no room.
+    """
+
+    def __init__(self, message: str, *, again: bool = False) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+class FencedOut(StoreError):
+    """The fence matched no row: another owner took over, or this flush's number is not the next. Nothing was written."""
+
+
+class Superseded(StoreError):
+    """A takeover's epoch is not higher than the one in the owner row, `seen`."""
+
+    def __init__(self, seen: int) -> None:
+        super().__init__(f"the shard already has epoch {seen}; take over with a higher one")
+        self.seen = seen
+
+
+class StoreUnusable(StoreError):
+    """The store must not be used as it is: schema newer than the program, weak durability settings, missing rights."""
+
+
+@dataclass(slots=True)
+class Writes:
+    """What one flush changes, as absolute values. An id stands in one of the three at most.
+
+    `updates` carry whole rows; a store writes their mutable columns (priority,
+    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt).
+    """
+
+    deletes: list[int] = field(default_factory=list)
+    updates: list[Row] = field(default_factory=list)
+    inserts: list[Row] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.deletes or self.updates or self.inserts)
+
+
+Decide: TypeAlias = Callable[[Mapping[int, Row]], Writes]
+"""Pure: the rows that were found go in, what to write comes out. It may run in another thread."""
+
+
+@dataclass(slots=True, frozen=True)
+class Due:
+    """A row whose `due_ms` has come."""
+
+    due_ms: int
+    id: int
+
+
+@dataclass(slots=True, frozen=True)
+class TopicCount:
+    """How many rows a topic has in one state."""
+
+    namespace: str
+    topic: str
+    state: State
+    rows: int
+
+
+class Store(Protocol):
+    """One shard's tables, seen through one connection.
+
+    Every method but `close` raises `StoreLost` when the database cannot be
+    reached.
+    """
+
+    async def open(self) -> None:
+        """Connects, checks the durability settings, and creates or migrates the tables.
+
+        Raises:
+            StoreUnusable: the tables are newer than this program, or the settings
+                are too weak, or rights are missing; the text says which and the remedy.
+        """
+        ...
+
+    async def now_ms(self) -> int:
+        """The database's clock: milliseconds since 1970-01-01 UTC."""
+        ...
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        """Makes (epoch, nonce) the owner, at flush 0, and returns the row as it then stands.
+
+        `clock_ms` in it is what the former owner saved last. Taking over again
+        with the same epoch and nonce succeeds, so that a lost reply is harmless.
+        A former owner's connection that holds the row's lock for over a second
+        is killed.
+
+        Raises:
+            Superseded: the row's epoch is not lower, and it is not ours.
+        """
+        ...
+
+    async def owner(self) -> Owner:
+        """Connects anew after `StoreLost` and reads the owner row.
+
+        The old connection is closed or killed first and the row is read with a
+        lock, so that no earlier statement of ours can still take effect
+        afterwards.
+        """
+        ...
+
+    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        """One transaction: fence, read, decide, write, commit.
+
+        The rows of `touched` are read without their payload and those of `loaded`
+        with it (ids are in one of the two; a missing row is simply not in the
+        mapping). When this returns, the writes of `decide` are committed and
+        durable. COMMIT is sent only after every statement's result was read.
+
+        Raises:
+            FencedOut, WriteRefused: nothing was written, and never will be.
+            StoreLost: not known; call `owner`.
+        """
+        ...
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids that exist, with payload, in no particular order."""
+        ...
+
+    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
+        """The next READY keys of a topic above `after`, in order, at most `limit`."""
+        ...
+
+    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
+        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with payload."""
+        ...
+
+    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+        """Rows with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
+
+        `low_ms` None: no lower bound.
+        """
+        ...
+
+    async def next_due_ms(self, above_ms: int) -> int | None:
+        """The least due_ms above `above_ms`; None when there is none."""
+        ...
+
+    async def counts(self) -> list[TopicCount]:
+        """Rows by topic and state, over the whole shard."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the connection. Never raises; may be called twice."""
+        ...

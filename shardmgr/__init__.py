@@ -1,0 +1,1 @@
+"""Who should own which shard. Knows nothing of queues and imports nothing of foqs."""

@@ -1,0 +1,754 @@
+/**
+ * FOQS: a distributed, multi-tenant, durable priority queue.
+ *
+ * This file is the contract between every client and every host, and its
+ * comments are the API reference.
+ *
+ * Transport: framed (4-byte big-endian length, then the message); binary
+ * protocol, or compact when the first byte of the message is 0x82. A
+ * connection may carry many calls at once; replies may leave in another order
+ * than their calls came and are matched by the sequence id of the message.
+ *
+ * Conventions, for every call:
+ *  - Units stand at the end of a name: `_ms` is integer milliseconds.
+ *  - Replies give *remaining* times; a client's clock is never compared with
+ *    the server's.
+ *  - Fields are optional on the wire. Where a comment says "must", a missing
+ *    field is INVALID_ARGUMENT naming it.
+ *  - `timeout_ms` is the time the caller is ready to wait, from the moment the
+ *    host has read the call. Missing: the host's default. The call always ends
+ *    by then with a reply or an error.
+ *  - Calls are batched and answer per item, in the order of the request: one
+ *    bad item never fails its neighbours. A CallFailed means that nothing of
+ *    the whole call was or will be written, unless its code is
+ *    UNKNOWN_OUTCOME.
+ *  - A call, a field or a combination that this version does not serve yet is
+ *    answered NOT_IMPLEMENTED and has no effect.
+ */
+
+namespace py foqs_client.idl
+namespace js foqs
+
+/** Why something failed. Each code says what may be done about it. */
+enum ErrorCode {
+  /** The request is wrong; `field` names where, the message how to mend it. Do not retry. */
+  INVALID_ARGUMENT = 1,
+  /** A limit of the host or the namespace; `field` names what is too large or too many. */
+  LIMIT_EXCEEDED = 2,
+  /** No such namespace: create it first. */
+  NAMESPACE_NOT_FOUND = 3,
+  /** Authenticate first, or again. */
+  UNAUTHENTICATED = 4,
+  /** The principal lacks a grant on the namespace; `field` names the grant. */
+  PERMISSION_DENIED = 5,
+  /** The namespace's enqueue rate is used up; retry after `retry_after_ms`. */
+  RATE_LIMITED = 6,
+  /** The host has no room now; retry after `retry_after_ms`, or at another host. */
+  OVERLOADED = 7,
+  /** What serves this is not ready (starting, recovering, its database is away); retry after `retry_after_ms`. */
+  UNAVAILABLE = 8,
+  /** This host does not own the shard of the id; `owner` names the owner when known. */
+  NOT_OWNER = 9,
+  /** The token was superseded, or its lease is over: the item is, or was, somebody else's. Nothing was changed. */
+  STALE_LEASE = 10,
+  /** No such item in this namespace. */
+  NOT_FOUND = 11,
+  /** The idempotency key was used for another item. */
+  KEY_CONFLICT = 12,
+  /** The time of the call ran out before anything was written; it was withdrawn. */
+  DEADLINE_EXCEEDED = 13,
+  /** This version does not serve this call, field or combination. */
+  NOT_IMPLEMENTED = 14,
+  /** It may have been written, or may yet be. The only error that can hide a write. */
+  UNKNOWN_OUTCOME = 15,
+}
+
+/** Where a host listens. */
+struct HostAddress {
+  1: optional string host,
+  2: optional i32 port,
+}
+
+struct Error {
+  1: optional ErrorCode code,
+  /** One sentence for a person: what is wrong and what to do. */
+  2: optional string message,
+  /** The request's field that is at fault, as a path: `items[3].topic`. */
+  3: optional string field,
+  /** When to try again, for the codes that say so. */
+  4: optional i64 retry_after_ms,
+  /** The owner of the shard, with NOT_OWNER, when known. */
+  5: optional HostAddress owner,
+}
+
+/** The whole call failed. */
+exception CallFailed {
+  1: optional Error error,
+}
+
+/** Nothing, or an error: the answer for one item of a batch. */
+struct Outcome {
+  /** Missing: it was done, and is committed. */
+  1: optional Error error,
+  /** With ack and cancel: the item was already gone; the call is a success that changed nothing. */
+  2: optional bool already_gone,
+}
+
+// ---------------------------------------------------------------- the item
+
+enum DeliveryPolicy {
+  /** Delivered again after a nack or the end of a lease, until acked or out of attempts. */
+  AT_LEAST_ONCE = 1,
+  /** Delivered once: a nack or the end of its lease deletes it. */
+  AT_MOST_ONCE = 2,
+}
+
+enum ItemState {
+  /** Waits for its deliver-after time. */
+  DEFERRED = 1,
+  /** May be delivered. */
+  READY = 2,
+  /** Delivered, and neither acked nor nacked yet. */
+  LEASED = 3,
+  /** Given up; kept until redriven or aged out by retention. */
+  DEAD = 4,
+}
+
+/** An item to enqueue. Times count from its commit. */
+struct NewItem {
+  /** Must: 1 to 255 bytes of UTF-8 without NUL. Kept exactly: `a`, `A` and `a ` are three topics. */
+  1: optional string topic,
+  /** Lower is delivered first. Default 0. */
+  2: optional i32 priority,
+  /** Immutable. Default empty; at most the namespace's limit, 10,240 bytes unless set otherwise. */
+  3: optional binary payload,
+  /** Mutable; may be replaced by nack and update. At most 1,024 bytes. */
+  4: optional binary metadata,
+  /** Not delivered before this much time has passed. At most one of delay_ms and deliver_after_ms. */
+  5: optional i64 delay_ms,
+  /** Not delivered before this moment: milliseconds since 1970-01-01 UTC. A moment in the past means now. */
+  6: optional i64 deliver_after_ms,
+  /** How long a consumer has to ack or nack, from 1 ms. Default: the namespace's. */
+  7: optional i64 lease_ms,
+  /** Deleted when not delivered within this time from its enqueue. Default: never. */
+  8: optional i64 ttl_ms,
+  /** Default AT_LEAST_ONCE. */
+  9: optional DeliveryPolicy policy,
+  /** Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's. */
+  10: optional i32 attempts_max,
+  /** Enqueue again with the same key and the same item: the first id is returned. 1 to 255 bytes of UTF-8. */
+  11: optional string idempotency_key,
+}
+
+/** A delivered item. */
+struct Delivery {
+  1: optional string id,
+  /** Names this lease of this item; give it back with ack, nack, extendLease and release. */
+  2: optional i64 token,
+  3: optional string topic,
+  4: optional i32 priority,
+  5: optional binary payload,
+  6: optional binary metadata,
+  /** 1 with the first delivery. A released delivery does not count. */
+  7: optional i32 attempt,
+  /** The lease's time that was left when the reply was written. */
+  8: optional i64 lease_remaining_ms,
+  /** Time since the item was enqueued. */
+  9: optional i64 age_ms,
+  /** The attempts the item is allowed; 0 means without limit. */
+  10: optional i32 attempts_max,
+}
+
+/** An item as it is in its shard, for people and tools. */
+struct ItemView {
+  1: optional string id,
+  2: optional string topic,
+  3: optional ItemState state,
+  4: optional i32 priority,
+  5: optional binary payload,
+  6: optional binary metadata,
+  7: optional DeliveryPolicy policy,
+  8: optional i32 attempt,
+  9: optional i32 attempts_max,
+  10: optional i64 lease_ms,
+  /** Time since the item was enqueued. */
+  11: optional i64 age_ms,
+  /** DEFERRED: until it comes due. */
+  12: optional i64 due_in_ms,
+  /** LEASED: until its lease ends. */
+  13: optional i64 lease_remaining_ms,
+  /** Until its TTL ends, when it has one. */
+  14: optional i64 ttl_remaining_ms,
+  /** The size of the payload, also where the payload itself was not asked for. */
+  15: optional i32 payload_bytes,
+  16: optional string idempotency_key,
+  /** DEAD: why it was given up, in words. */
+  17: optional string dead_reason,
+}
+
+// ---------------------------------------------------------- authentication
+
+struct AuthenticateRequest {
+  /** A principal's secret. A client certificate's subject is a principal without this call. */
+  1: optional string token,
+  2: optional i64 timeout_ms,
+}
+
+struct AuthenticateReply {
+  1: optional string principal,
+}
+
+// ------------------------------------------------------------------ enqueue
+
+struct EnqueueRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the host's items-per-call limit. */
+  2: optional list<NewItem> items,
+  3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
+}
+
+struct EnqueueResult {
+  /** `<shard>-<number>`. Present: the item is committed, durable, and this is its name. */
+  1: optional string id,
+  2: optional Error error,
+  /** The id is that of an earlier enqueue with the same idempotency key. */
+  3: optional bool repeated,
+}
+
+struct EnqueueReply {
+  1: optional list<EnqueueResult> results,
+}
+
+// ------------------------------------------------------------------ dequeue
+
+struct TopicCount {
+  /** Must. */
+  1: optional string topic,
+  /** Must: at least 1. At most so many items of this topic are returned. */
+  2: optional i32 count,
+}
+
+struct DequeueRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: at least one, each topic once. */
+  2: optional list<TopicCount> topics,
+  /** Wait this long for an item when there is none. Default 0: answer at once. Cut to `timeout_ms`. */
+  3: optional i64 wait_ms,
+  4: optional i64 timeout_ms,
+  5: optional bool forwarded,
+  /** Overrides the items' own lease durations for this delivery. */
+  6: optional i64 lease_ms,
+}
+
+struct DequeueReply {
+  /** Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time. */
+  1: optional list<Delivery> items,
+}
+
+// ------------------------------------------------- ack, nack, extend, release
+
+/** A delivery, named by the item's id and the token of its lease. */
+struct Lease {
+  /** Must. */
+  1: optional string id,
+  /** Must. */
+  2: optional i64 token,
+}
+
+struct AckRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. */
+  2: optional list<Lease> leases,
+  3: optional i64 timeout_ms,
+}
+
+struct Nack {
+  /** Must. */
+  1: optional string id,
+  /** Must. */
+  2: optional i64 token,
+  /** Deliver again after this time; 0 means now. Missing, as deliver_after_ms: exponential backoff with jitter by the namespace's policy. */
+  3: optional i64 delay_ms,
+  /** Deliver again from this moment on: milliseconds since 1970-01-01 UTC. */
+  4: optional i64 deliver_after_ms,
+  /** Replaces the item's metadata. */
+  5: optional binary metadata,
+  /** Give the item up: it is DEAD at once. */
+  6: optional bool dead,
+}
+
+struct NackRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. */
+  2: optional list<Nack> nacks,
+  3: optional i64 timeout_ms,
+}
+
+struct Extension {
+  /** Must. */
+  1: optional string id,
+  /** Must. */
+  2: optional i64 token,
+  /** The lease ends this long from now. Missing: the item's lease duration. */
+  3: optional i64 lease_ms,
+}
+
+struct ExtendLeaseRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. */
+  2: optional list<Extension> extensions,
+  3: optional i64 timeout_ms,
+}
+
+struct ReleaseRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. The items are ready again, and the attempts do not count. */
+  2: optional list<Lease> leases,
+  3: optional i64 timeout_ms,
+}
+
+/** One outcome for each entry of the request, in its order. */
+struct OutcomesReply {
+  1: optional list<Outcome> outcomes,
+}
+
+// ---------------------------------------------------------------- discovery
+
+struct TopicFilter {
+  /** Only topics whose name begins so. */
+  1: optional string prefix,
+  /** Only topics with at least one item in one of these states. Missing: READY or LEASED, which is what "active" means. */
+  2: optional list<ItemState> states,
+  /** Only the topics of this host's own shards; otherwise of the whole tier. */
+  3: optional bool local_only,
+}
+
+struct Page {
+  /** At most so many rows; default 100, at most 1,000. */
+  1: optional i32 limit,
+  /** Continue after this cursor of an earlier reply. */
+  2: optional string cursor,
+}
+
+struct GetActiveTopicsRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  2: optional TopicFilter filter,
+  3: optional Page page,
+  4: optional i64 timeout_ms,
+}
+
+struct TopicStats {
+  1: optional string topic,
+  2: optional i64 ready,
+  3: optional i64 deferred,
+  4: optional i64 leased,
+  5: optional i64 dead,
+  /** The priority of the next item to be delivered. */
+  6: optional i32 best_priority,
+  /** How long the oldest ready item has been ready, among those the hosts hold in memory. */
+  7: optional i64 oldest_ready_age_ms,
+  /** Until the next deferred item comes due or the next lease ends, when known. */
+  8: optional i64 next_due_in_ms,
+  9: optional bool paused,
+  /** The counts are from before the owner last changed and are being recounted. */
+  10: optional bool counts_lag,
+}
+
+struct GetActiveTopicsReply {
+  1: optional list<TopicStats> topics,
+  /** Missing: this was the last page. */
+  2: optional string next_cursor,
+}
+
+// ------------------------------------------------------- single items, filters
+
+struct PeekRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional string topic,
+  /** Default READY; best first. */
+  3: optional ItemState state,
+  4: optional Page page,
+  5: optional bool with_payload,
+  6: optional i64 timeout_ms,
+}
+
+struct ItemsReply {
+  1: optional list<ItemView> items,
+  2: optional string next_cursor,
+}
+
+struct GetItemRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional string id,
+  3: optional bool with_payload,
+  4: optional i64 timeout_ms,
+}
+
+struct ExplainReply {
+  1: optional ItemView item,
+  /** Why the item is not delivered, one sentence each, the weightiest first. */
+  2: optional list<string> reasons,
+  /** What would change it, one sentence each. */
+  3: optional list<string> remedies,
+  /** Ready items of the topic that come before it, when counted. */
+  4: optional i64 better_items,
+}
+
+struct CancelRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. */
+  2: optional list<string> ids,
+  3: optional i64 timeout_ms,
+}
+
+/** What to change; a missing field stays as it is. */
+struct Change {
+  1: optional i32 priority,
+  2: optional i64 delay_ms,
+  3: optional i64 deliver_after_ms,
+  4: optional binary metadata,
+}
+
+struct UpdateRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. */
+  2: optional list<string> ids,
+  /** Must. */
+  3: optional Change change,
+  4: optional i64 timeout_ms,
+}
+
+struct ItemFilter {
+  1: optional string topic,
+  2: optional list<ItemState> states,
+  3: optional i32 priority_min,
+  4: optional i32 priority_max,
+  5: optional i64 age_min_ms,
+  6: optional i64 age_max_ms,
+}
+
+struct CountItemsRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional ItemFilter filter,
+  3: optional i64 timeout_ms,
+}
+
+struct CountItemsReply {
+  1: optional i64 items,
+  2: optional i64 payload_bytes,
+}
+
+enum BulkAction {
+  CANCEL = 1,
+  UPDATE = 2,
+  REDRIVE = 3,
+}
+
+struct BulkRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional ItemFilter filter,
+  /** Must. */
+  3: optional BulkAction action,
+  /** With UPDATE: must. */
+  4: optional Change change,
+  5: optional Page page,
+  6: optional i64 timeout_ms,
+}
+
+struct BulkReply {
+  /** Changed by this page. */
+  1: optional i64 items,
+  /** Missing: done. Call again with it otherwise; a page repeated does no harm. */
+  2: optional string next_cursor,
+}
+
+// ----------------------------------------------------------- dead items
+
+struct ListDeadRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  2: optional string topic,
+  3: optional Page page,
+  4: optional bool with_payload,
+  5: optional i64 timeout_ms,
+}
+
+struct RedriveRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must: 1 to the items-per-call limit; each id once. They are ready with fresh attempts and a fresh TTL. */
+  2: optional list<string> ids,
+  3: optional i64 timeout_ms,
+}
+
+// ------------------------------------------------- namespaces, grants, topics
+
+struct NamespaceSettings {
+  1: optional string name,
+  2: optional string tier,
+  /** Enqueues a minute over all hosts; missing: unlimited. */
+  3: optional i64 enqueues_per_minute,
+  4: optional i64 backlog_items_max,
+  5: optional i64 backlog_bytes_max,
+  6: optional i32 topics_max,
+  7: optional i32 payload_bytes_max,
+  8: optional i64 lease_ms_default,
+  9: optional i32 attempts_max_default,
+  10: optional i64 backoff_ms_min,
+  11: optional i64 backoff_ms_max,
+  12: optional i64 dead_retention_ms,
+  13: optional i64 key_window_ms,
+  /** Share of a busy host, relative to the other namespaces. Default 1. */
+  14: optional i32 weight,
+}
+
+struct NamespaceRequest {
+  /** Must: settings.name. With update, a missing setting stays as it is. */
+  1: optional NamespaceSettings settings,
+  2: optional i64 timeout_ms,
+}
+
+struct NamespaceName {
+  /** Must. */
+  1: optional string namespace_name,
+  2: optional i64 timeout_ms,
+}
+
+struct ListRequest {
+  1: optional Page page,
+  2: optional i64 timeout_ms,
+}
+
+struct NamespacesReply {
+  1: optional list<NamespaceSettings> namespaces,
+  2: optional string next_cursor,
+}
+
+struct UsageReply {
+  1: optional i64 items,
+  2: optional i64 bytes,
+  3: optional i32 topics,
+  4: optional i64 enqueues_last_minute,
+}
+
+enum Permission {
+  ENQUEUE = 1,
+  CONSUME = 2,
+  ADMIN = 3,
+}
+
+struct Grant {
+  1: optional string principal,
+  2: optional string namespace_name,
+  3: optional list<Permission> permissions,
+}
+
+struct GrantRequest {
+  /** Must. An empty list of permissions revokes. */
+  1: optional Grant grant,
+  2: optional i64 timeout_ms,
+}
+
+struct GrantsReply {
+  1: optional list<Grant> grants,
+  2: optional string next_cursor,
+}
+
+struct TopicRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional string topic,
+  3: optional i64 timeout_ms,
+}
+
+struct BindTopicRequest {
+  /** Must. */
+  1: optional string namespace_name,
+  /** Must. */
+  2: optional string topic,
+  /** Only hosts of these regions hand out the topic; empty: all. */
+  3: optional list<string> regions,
+  4: optional i64 timeout_ms,
+}
+
+struct DoneReply {
+}
+
+struct PurgeReply {
+  /** Items the cut covers, as far as counted; their rows go in batches. */
+  1: optional i64 items,
+}
+
+struct ConfigDocument {
+  /** The namespaces, grants, pauses, limits and slots, as JSON. */
+  1: optional string json,
+  2: optional i64 timeout_ms,
+}
+
+// --------------------------------------------------------- shards and hosts
+
+struct ShardInfo {
+  1: optional i32 shard,
+  2: optional string tier,
+  3: optional HostAddress owner,
+  4: optional i64 epoch,
+  /** free, acquiring, recovering, owned, draining or lost. */
+  5: optional string state,
+  6: optional i64 queued_items,
+  7: optional string region,
+  /** Why it is not served, when it is not. */
+  8: optional string reason,
+}
+
+struct ShardsReply {
+  1: optional list<ShardInfo> shards,
+  2: optional string next_cursor,
+}
+
+struct ShardRequest {
+  /** Must. */
+  1: optional i32 shard,
+  /** With moveShard: the host to move it to; missing: the planner chooses. */
+  2: optional HostAddress target,
+  3: optional i64 timeout_ms,
+}
+
+struct HostInfo {
+  1: optional HostAddress address,
+  2: optional string region,
+  3: optional string tier,
+  4: optional i32 shards,
+  5: optional bool draining,
+  6: optional double load,
+  7: optional string version,
+}
+
+struct HostsReply {
+  1: optional list<HostInfo> hosts,
+  2: optional string next_cursor,
+}
+
+struct HostRequest {
+  /** Must. */
+  1: optional HostAddress host,
+  2: optional i64 timeout_ms,
+}
+
+struct GetRoutingRequest {
+  /** The version the caller has; the reply is empty but for the version when it is still the newest. */
+  1: optional i64 version,
+  2: optional i64 timeout_ms,
+}
+
+struct GetRoutingReply {
+  1: optional i64 version,
+  2: optional list<HostInfo> hosts,
+  3: optional list<ShardInfo> shards,
+}
+
+// ---------------------------------------------------------------- the service
+
+service Foqs {
+  /** Binds a principal to the connection. */
+  AuthenticateReply authenticate(1: AuthenticateRequest request) throws (1: CallFailed failed),
+
+  /** Adds items. An id in the reply means that the item is committed. */
+  EnqueueReply enqueue(1: EnqueueRequest request) throws (1: CallFailed failed),
+
+  /** Leases the best ready items of the topics asked for, waiting for some when there are none. */
+  DequeueReply dequeue(1: DequeueRequest request) throws (1: CallFailed failed),
+
+  /**
+   * Done: deletes the items. Valid until the item is leased again, even after
+   * the lease ended; a superseded token is STALE_LEASE. Acking an item that is
+   * already gone is a success with `already_gone`.
+   */
+  OutcomesReply ack(1: AckRequest request) throws (1: CallFailed failed),
+
+  /** Not done: to be delivered again, now, later, by backoff, or never (dead). Valid only while leased. */
+  OutcomesReply nack(1: NackRequest request) throws (1: CallFailed failed),
+
+  /** Needs more time. Valid only while leased. */
+  OutcomesReply extendLease(1: ExtendLeaseRequest request) throws (1: CallFailed failed),
+
+  /** Not tried: gives items back without counting the attempt. Valid only while leased. */
+  OutcomesReply release(1: ReleaseRequest request) throws (1: CallFailed failed),
+
+  /** The topics with items, by name. */
+  GetActiveTopicsReply getActiveTopics(1: GetActiveTopicsRequest request) throws (1: CallFailed failed),
+
+  /** Looks at items of a topic without delivering them. */
+  ItemsReply peek(1: PeekRequest request) throws (1: CallFailed failed),
+
+  /** Looks at one item. */
+  ItemView getItem(1: GetItemRequest request) throws (1: CallFailed failed),
+
+  /** Says why an item is not delivered, and what would change it. */
+  ExplainReply explain(1: GetItemRequest request) throws (1: CallFailed failed),
+
+  /** Deletes items in any state. A leased one's consumer finds it gone when it acks. */
+  OutcomesReply cancel(1: CancelRequest request) throws (1: CallFailed failed),
+
+  /** Changes priority, delay or metadata. */
+  OutcomesReply update(1: UpdateRequest request) throws (1: CallFailed failed),
+
+  /** Counts what a filter matches, before a bulk call. */
+  CountItemsReply countItems(1: CountItemsRequest request) throws (1: CallFailed failed),
+
+  /** Cancels, updates or redrives what a filter matches, a page a call. */
+  BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
+
+  ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),
+  OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
+
+  NamespaceSettings createNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
+  NamespaceSettings updateNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
+  NamespaceSettings getNamespace(1: NamespaceName request) throws (1: CallFailed failed),
+  NamespacesReply listNamespaces(1: ListRequest request) throws (1: CallFailed failed),
+  /** Refused with INVALID_ARGUMENT while the namespace holds items. */
+  DoneReply deleteNamespace(1: NamespaceName request) throws (1: CallFailed failed),
+  UsageReply getUsage(1: NamespaceName request) throws (1: CallFailed failed),
+
+  DoneReply setGrant(1: GrantRequest request) throws (1: CallFailed failed),
+  GrantsReply listGrants(1: NamespaceName request) throws (1: CallFailed failed),
+
+  /** No more hand-outs of the topic until resumed; outlives the topic's emptiness. */
+  DoneReply pauseTopic(1: TopicRequest request) throws (1: CallFailed failed),
+  DoneReply resumeTopic(1: TopicRequest request) throws (1: CallFailed failed),
+  /** Deletes all items that the topic holds now, in every state. */
+  PurgeReply purgeTopic(1: TopicRequest request) throws (1: CallFailed failed),
+  DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
+
+  ConfigDocument exportConfig(1: ListRequest request) throws (1: CallFailed failed),
+  DoneReply importConfig(1: ConfigDocument request) throws (1: CallFailed failed),
+
+  ShardsReply listShards(1: ListRequest request) throws (1: CallFailed failed),
+  DoneReply moveShard(1: ShardRequest request) throws (1: CallFailed failed),
+  DoneReply drainShard(1: ShardRequest request) throws (1: CallFailed failed),
+  HostsReply listHosts(1: ListRequest request) throws (1: CallFailed failed),
+  DoneReply drainHost(1: HostRequest request) throws (1: CallFailed failed),
+  DoneReply undrainHost(1: HostRequest request) throws (1: CallFailed failed),
+
+  /** Hosts and the shard map; any host answers. */
+  GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
+}
