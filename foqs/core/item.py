@@ -123,10 +123,9 @@ def parse_id(text: str, field: str) -> tuple[int, int]:
         InvalidArgument: it is not the one spelling that `format_id` gives.
     """
     head, dash, tail = text.partition("-")
-    if dash and head.isascii() and tail.isascii() and head.isdigit() and tail.isdigit():
-        if len(head) <= 5 and len(tail) <= 19:
-            shard, number = int(head), int(tail)
-            epoch, sequence = split_number(number)
-            if shard <= SHARD_MAX and 0 < epoch <= EPOCH_MAX and sequence and format_id(shard, number) == text:
-                return shard, number
+    if dash and text.isascii() and head.isdigit() and tail.isdigit() and len(head) <= 5 and len(tail) <= 19:
+        shard, number = int(head), int(tail)
+        epoch, sequence = split_number(number)
+        if shard <= SHARD_MAX and 0 < epoch <= EPOCH_MAX and sequence and format_id(shard, number) == text:
+            return shard, number
     raise InvalidArgument("this is not an item id; use one that enqueue or dequeue returned", field=field)

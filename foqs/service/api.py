@@ -14,6 +14,7 @@ from typing import Protocol, TypeAlias
 from foqs.core.errors import FoqsError
 from foqs.core.item import NewItem, Row, State
 from foqs.core.life import Event
+from foqs.shard.status import ShardStatus
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,17 +78,6 @@ class TopicStats:
     next_due_in_ms: int | None
     paused: bool
     counts_lag: bool
-
-
-@dataclass(slots=True, frozen=True)
-class ShardStatus:
-    """One shard as this host sees it; `state` is a state of `shardmgr.ownership`."""
-
-    shard: int
-    state: str
-    epoch: int
-    queued_items: int
-    reason: str | None
 
 
 class AlreadyGone:

@@ -1,0 +1,57 @@
+"""The command line: nouns, then verbs.
+
+Always true: data goes to standard output and prose to standard error; the exit
+code is 0 ok, 1 error, 2 usage or configuration, 3 unreachable, 4 not found, 5
+unhealthy. Knows nothing of how things are done.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from foqs.cli.doctor import doctor
+from foqs.cli.hosts import dev, host
+from foqs.cli.items import ack, dequeue, item, nack, peek
+from foqs.cli.output import say
+from foqs.cli.produce import enqueue
+from foqs.cli.session import USAGE, Failed
+from foqs.cli.settings import config
+from foqs.cli.topics import topic
+from foqs.config import ConfigError
+
+
+class Root(click.Group):
+    """Ends every command with the exit code that its failure has."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failed as error:
+            say(f"Error: {error}")
+            ctx.exit(error.code)
+        except ConfigError as error:
+            say(f"Error: {error}")
+            ctx.exit(USAGE)
+
+
+@click.group(
+    cls=Root,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExamples:\n  foqs dev                       start a queue on this machine\n"
+    "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    take one\n"
+    "\b\nExit codes: 0 ok, 1 error, 2 usage, 3 unreachable, 4 not found, 5 unhealthy.",
+)
+@click.version_option(package_name="foqs", message="foqs %(version)s")
+def root() -> None:
+    """A distributed, durable priority queue."""
+
+
+for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, doctor, config):
+    root.add_command(command)
+
+
+def main() -> None:
+    """The entry point; exits the process."""
+    root(prog_name="foqs")

@@ -1,0 +1,156 @@
+"""What doctor looks at: a function for each thing, each giving findings.
+
+Always true: looking changes nothing that lasts, and every finding that is not
+well says what to do. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import json
+import shutil
+import sqlite3
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from foqs.cli.hosts import port_problem
+from foqs.cli.session import Connect
+from foqs.config import Config
+
+PYTHON_MIN: Final = (3, 11)
+SQLITE_MIN: Final = (3, 35, 0)
+DISK_BYTES_MIN: Final = 100 << 20
+DISK_BYTES_LOW: Final = 1 << 30
+ASK_TIMEOUT_MS: Final = 2_000
+LIBRARIES: Final = (
+    "thrift",
+    "aiomysql",
+    "PyMySQL",
+    "uvloop",
+    "aiohttp",
+    "pydantic",
+    "prometheus-client",
+    "click",
+    "rich",
+)
+
+
+@dataclass(slots=True, frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: Literal["ok", "warning", "bad"]
+    detail: str
+    remedy: str = ""
+
+
+def python() -> Iterator[Finding]:
+    """The interpreter and the SQLite it brings."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < PYTHON_MIN:
+        yield Finding("Python", "bad", version, "install Python 3.11 or later")
+    else:
+        yield Finding("Python", "ok", version)
+    if sqlite3.sqlite_version_info < SQLITE_MIN:
+        wanted = ".".join(map(str, SQLITE_MIN))
+        yield Finding("SQLite", "bad", sqlite3.sqlite_version, f"use a Python built with SQLite {wanted} or later")
+    else:
+        yield Finding("SQLite", "ok", sqlite3.sqlite_version)
+
+
+def libraries() -> Iterator[Finding]:
+    """The libraries a host needs."""
+    remedy = "install it with: pip install 'foqs[server]'"
+    found: list[str] = []
+    for name in LIBRARIES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding("Libraries", "bad", f"{name} is missing", remedy)
+    yield Finding("Libraries", "ok", ", ".join(found))
+
+
+def folder(config: Config) -> Iterator[Finding]:
+    """The data folder and the room on its disk."""
+    path = config.data_dir
+    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    new = "" if existing == path.absolute() else " (it does not exist yet and can be made)"
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        remedy = f"give this user the right to write there, or name another folder (in {existing})"
+        yield Finding("Data folder", "bad", f"{path} cannot be written: {error.strerror}", remedy)
+        return
+    yield Finding("Data folder", "ok", f"{path} is writable{new}")
+    free = shutil.disk_usage(existing).free
+    detail = f"{free / (1 << 30):.1f} GiB free for {path}"
+    if free < DISK_BYTES_MIN:
+        yield Finding("Disk", "bad", detail, "free some space: enqueues fail when it is full")
+    elif free < DISK_BYTES_LOW:
+        yield Finding("Disk", "warning", detail, "free some space before it runs out")
+    else:
+        yield Finding("Disk", "ok", detail)
+
+
+async def calls(config: Config, connect: Connect) -> Finding:
+    """The port for calls: free, served by FOQS, or taken by something else."""
+    from foqs_client import FoqsError
+
+    host, port = config.server.host, config.server.port
+    problem = port_problem(host, port, "port")
+    if problem is None:
+        return Finding("Calls", "ok", f"{host}:{port} is free: no host is running there")
+    try:
+        async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
+            async with connect(f"foqs://{_reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
+                routing = await client.routing()
+    except (FoqsError, OSError, ValueError) as error:
+        return Finding("Calls", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
+    return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, {len(routing.shards)} shards")
+
+
+async def http(config: Config) -> Finding:
+    """The HTTP port: free, served by a host that is ready or not, or taken by something else."""
+    host, port = config.server.host, config.server.http_port
+    problem = port_problem(host, port, "http_port")
+    if problem is None:
+        return Finding("HTTP", "ok", f"{host}:{port} is free: no host is running there")
+    try:
+        answer = await asyncio.to_thread(_ready, f"http://{_reachable(host)}:{port}/readyz")
+    except (OSError, ValueError) as error:
+        return Finding("HTTP", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
+    if answer:
+        reasons = "; ".join(f"{part}: {reason}" for part, reason in sorted(answer.items()))
+        return Finding("HTTP", "bad", f"a host answers and is not ready: {reasons}", "see the host's log")
+    return Finding("HTTP", "ok", f"{host}:{port} is served by FOQS, ready")
+
+
+def _ready(url: str) -> dict[str, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_MS / 1_000) as reply:  # noqa: S310 - our own http URL
+            body = reply.read(1 << 16)
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read(1 << 16)
+    answer = json.loads(body)
+    if not isinstance(answer, dict) or not isinstance(answer.get("reasons"), dict):
+        raise ValueError("it answers something else")
+    return {str(part): str(reason) for part, reason in answer["reasons"].items()}
+
+
+def _reachable(host: str) -> str:
+    """Where a listener on `host` can be called from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+
+
+LOCAL: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (python, libraries)
+"""What is looked at whatever the configuration says."""

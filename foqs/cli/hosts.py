@@ -1,0 +1,150 @@
+"""The commands that run a host in the foreground: dev, and host.
+
+Always true: a host is started only when both of its ports can be had, or one
+sentence says which cannot and which option changes it. Knows nothing of what a
+host does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from foqs import logs
+from foqs.cli.output import say
+from foqs.cli.session import Failed
+from foqs.config import Config, load
+
+
+@click.command(
+    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:"
+)
+@click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
+@click.option(
+    "--store", default=None, help="A store URL in place of --data: mysql://user@host:port/database or memory:."
+)
+@click.option("--shards", type=int, default=None, help="How many shards.  [default: 4]")
+@click.option("--port", type=int, default=None, help="The port for calls.  [default: 7411]")
+@click.option("--http-port", type=int, default=None, help="The port for /livez, /readyz, /metrics.  [default: 7412]")
+@click.option("--listen", "address", default=None, help="The address of both ports.  [default: 127.0.0.1]")
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+def dev(
+    data: str | None,
+    store: str | None,
+    shards: int | None,
+    port: int | None,
+    http_port: int | None,
+    address: str | None,
+    insecure_listen: bool | None,
+) -> None:
+    """Start one host on this machine, for development.
+
+    It keeps its items in a folder (SQLite) and needs nothing else. Options of the configuration can also be set by
+    environment (FOQS_SECTION__OPTION).
+    """
+    if data is not None and store is not None:
+        raise click.UsageError("--data and --store exclude each other.")
+    config = load(
+        None,
+        os.environ,
+        given(
+            {
+                "store.url": f"sqlite:{data}" if data is not None else store,
+                "store.shards": shards,
+                "server.port": port,
+                "server.http_port": http_port,
+                "server.host": address,
+                "server.insecure_listen": insecure_listen,
+            }
+        ),
+    )
+    _run(config, lambda lines: click.echo("\n".join(dev_banner(config, lines))))
+
+
+@click.command(epilog="\b\nExample:\n  foqs host --config /etc/foqs/foqs.toml")
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="FOQS_CONFIG",
+    required=True,
+    help="The configuration; write one with: foqs config default.",
+)
+@click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option(
+    "--unsafe-durability", is_flag=True, default=None, help="Accept a database that may lose acknowledged items."
+)
+def host(file: Path, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
+    """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C)."""
+    overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
+    config = load(file, os.environ, overrides)
+    _run(config, lambda lines: say("\n".join(lines)))
+
+
+def given(options: dict[str, object]) -> dict[str, object]:
+    """The options that were given on the command line."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def dev_banner(config: Config, lines: list[str]) -> list[str]:
+    """What a started development host tells its user."""
+    url = config.store.parsed
+    kept = {
+        "sqlite": f"The items are in {Path(url.path).resolve()}; delete that folder to start afresh.",
+        "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
+        "memory": "The items are in memory only: they are gone when this stops.",
+    }[url.kind]
+    port = config.server.port
+    address = "" if port in (0, 7411) else f" --address foqs://127.0.0.1:{port}"
+    return [
+        *lines,
+        kept,
+        "For development, not for production: no TLS, no authentication, one process.",
+        "",
+        "Try, in another terminal:",
+        f"  foqs enqueue mail 'hello'{address}",
+        f"  foqs dequeue mail --wait 5s{address}",
+        f"  foqs topic list{address}",
+        "",
+        "Stop with Ctrl-C.",
+    ]
+
+
+def _run(config: Config, on_ready: Callable[[list[str]], None]) -> None:
+    from foqs.host import run_host
+
+    for port, option in ((config.server.port, "port"), (config.server.http_port, "http_port")):
+        problem = port_problem(config.server.host, port, option)
+        if problem:
+            raise Failed(problem)
+    logs.setup(config.log.level, config.log.format, sys.stderr)
+    click.get_current_context().exit(run_host(config, on_ready=on_ready))
+
+
+def port_problem(host: str, port: int, option: str) -> str | None:
+    """Why `host`:`port` cannot be listened on, and the remedy; None when it can."""
+    flag = "--" + option.replace("_", "-")
+    try:
+        found: list[Any] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except OSError as error:
+        change = f"choose another with {flag} (foqs dev) or server.{option} (configuration)"
+        if error.errno == errno.EADDRINUSE:
+            return f"Port {port} on {host} is taken by another process; {change}."
+        if error.errno == errno.EACCES:
+            return f"Port {port} on {host} needs rights that this user lacks; {change}."
+        return (
+            f"Cannot listen on {host}, port {port} ({error.strerror}); set server.host to an address of this machine."
+        )
+    return None

@@ -1,0 +1,159 @@
+"""What the commands that call a host share: its address, the output's form, and how failures end.
+
+Always true: a command talks to hosts through the public client only, and ends
+with one of the exit codes below and one sentence. Knows nothing of single
+commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import click
+
+from foqs.cli.output import Format
+from foqs.cli.values import DURATION
+
+if TYPE_CHECKING:
+    from foqs_client import Client, FoqsError
+
+OK: Final = 0
+ERROR: Final = 1
+USAGE: Final = 2
+UNREACHABLE: Final = 3
+NOT_FOUND: Final = 4
+UNHEALTHY: Final = 5
+
+DEFAULT_ADDRESS: Final = "foqs://127.0.0.1:7411"
+
+_EXIT_BY_CODE: Final = {
+    "INVALID_ARGUMENT": USAGE,
+    "LIMIT_EXCEEDED": USAGE,
+    "NOT_FOUND": NOT_FOUND,
+    "NAMESPACE_NOT_FOUND": NOT_FOUND,
+}
+
+Connect: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
+"""(address, namespace, timeout_ms) to an open client."""
+
+T = TypeVar("T")
+
+
+class Failed(Exception):
+    """Ends the command with a sentence and an exit code."""
+
+    def __init__(self, message: str, code: int = ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(slots=True, frozen=True)
+class Session:
+    """Where to call, and how to show the answer. `timeout_ms` is for each call."""
+
+    address: str
+    namespace: str
+    form: Format
+    timeout_ms: int
+    connect: Connect
+
+    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Opens a client, runs `work` with it, and closes it.
+
+        Raises:
+            Failed: the host cannot be reached, or the call failed.
+        """
+        from foqs_client import FoqsError
+
+        async def whole() -> T:
+            async with self.connect(self.address, self.namespace, self.timeout_ms) as client:
+                return await work(client)
+
+        try:
+            return asyncio.run(whole())
+        except FoqsError as error:
+            raise Failed(sentence(error), exit_code(error)) from None
+        except ValueError as error:
+            raise Failed(f"{error}", USAGE) from None
+
+
+def exit_code(error: FoqsError) -> int:
+    """The exit code that fits an error."""
+    from foqs_client import Unreachable
+
+    return UNREACHABLE if isinstance(error, Unreachable) else _EXIT_BY_CODE.get(error.code, ERROR)
+
+
+def sentence(error: FoqsError) -> str:
+    """What went wrong, for a person."""
+    from foqs_client import Unreachable
+
+    if isinstance(error, Unreachable):
+        return f"{error.message} Is a host running? Start one with: foqs dev, or name it with --address."
+    where = f" ({error.field})" if error.field else ""
+    retry = f" Try again in {error.retry_after_ms} ms." if error.retry_after_ms else ""
+    return f"{error.code}{where}: {error.message}{retry}"
+
+
+def finish(errors: Sequence[FoqsError], total: int) -> None:
+    """Ends a batch of `total`: does nothing when all went well, else fails with the first error's code."""
+    if errors:
+        more = f" ({len(errors)} of {total} failed)" if total > 1 else ""
+        raise Failed(sentence(errors[0]) + more, exit_code(errors[0]))
+
+
+def open_client(address: str, namespace: str, timeout_ms: int) -> AbstractAsyncContextManager[Client]:
+    """The public client."""
+    from foqs_client import Client
+
+    return Client(address, namespace=namespace, timeout_ms=timeout_ms)
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of a call, and the `Session` they make as its first argument.
+
+    The context's object, when there is one, is the `Connect` to use.
+    """
+
+    @click.option(
+        "--address",
+        envvar="FOQS_ADDRESS",
+        default=DEFAULT_ADDRESS,
+        show_default=True,
+        show_envvar=True,
+        help="The host to call; the port may be left out.",
+    )
+    @click.option(
+        "-n",
+        "--namespace",
+        envvar="FOQS_NAMESPACE",
+        default="default",
+        show_default=True,
+        show_envvar=True,
+        help="The namespace of the items.",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        "form",
+        type=click.Choice(["table", "json", "jsonl"]),
+        default="table",
+        show_default=True,
+        help="A table for people; JSON, whole or a line for each row, for programs.",
+    )
+    @click.option(
+        "--timeout", type=DURATION, default="10s", show_default=True, help="How long a call may take; not the --wait."
+    )
+    @functools.wraps(command)
+    def with_session(address: str, namespace: str, form: Format, timeout: int, **arguments: Any) -> None:
+        if timeout <= 0:
+            raise click.UsageError("--timeout must be more than 0.")
+        session = Session(address, namespace, form, timeout, click.get_current_context().obj or open_client)
+        command(session, **arguments)
+
+    return with_session

@@ -1,0 +1,70 @@
+"""The command that finds topics.
+
+Always true: it shows every topic that fits, over as many pages as it takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.output import Column, Row, say, show
+from foqs.cli.session import Session, connected
+from foqs.cli.values import show_duration
+
+if TYPE_CHECKING:
+    from foqs_client import Client
+
+PAGE_TOPICS: Final = 500
+_ALL: Final = ("ready", "leased", "deferred", "dead")
+
+_COLUMNS: Final[list[Column]] = [
+    ("TOPIC", lambda row: row["topic"]),
+    ("READY", lambda row: _count(row, "ready")),
+    ("LEASED", lambda row: _count(row, "leased")),
+    ("DEFERRED", lambda row: _count(row, "deferred")),
+    ("DEAD", lambda row: _count(row, "dead")),
+    ("BEST", lambda row: "-" if row["best_priority"] is None else str(row["best_priority"])),
+    ("OLDEST", lambda row: show_duration(row["oldest_ready_age_ms"])),
+    ("NEXT DUE", lambda row: show_duration(row["next_due_in_ms"])),
+    ("PAUSED", lambda row: "yes" if row["paused"] else ""),
+]
+
+
+@click.group()
+def topic() -> None:
+    """Topics: the queues."""
+
+
+@topic.command("list", epilog="\b\nExamples:\n  foqs topic list\n  foqs topic list --all --prefix mail. -o json")
+@click.option("--all", "everything", is_flag=True, help="Also topics with only deferred or dead items.")
+@click.option("--prefix", default="", help="Only topics whose name begins so.")
+@connected
+def topic_list(session: Session, everything: bool, prefix: str) -> None:
+    """List the topics that have items, by name, with counts (~: still being recounted)."""
+
+    async def work(client: Client) -> list[Row]:
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            states = list(_ALL) if everything else None
+            page = await client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
+            rows += [dataclasses.asdict(found) for found in page.topics]
+            cursor = page.next_cursor
+            if cursor is None:
+                return rows
+
+    rows = session.run(work)
+    show(rows, _COLUMNS, session.form)
+    if not rows:
+        say(
+            "No topic has items."
+            if everything
+            else "No topic is active; --all shows those with deferred or dead items."
+        )
+
+
+def _count(row: Row, state: str) -> str:
+    return f"{'~' if row['counts_lag'] else ''}{row[state]}"

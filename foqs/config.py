@@ -1,0 +1,339 @@
+"""The configuration of a host: read once from file, environment and command line, then frozen.
+
+Always true: a `Config` in hand is valid as a whole. Whatever is wrong ends as
+one `ConfigError` of one line: where, which key, what, and the remedy. Later
+sources win: defaults, file, environment, command line. Knows nothing of what
+the options do.
+"""
+
+from __future__ import annotations
+
+import stat
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from foqs.options import (
+    CallOptions,
+    CoordinatorOptions,
+    Invalid,
+    LogOptions,
+    NamespaceOptions,
+    Options,
+    ServerOptions,
+    ShardOptions,
+    StoreOptions,
+    WireOptions,
+    is_loopback,
+)
+
+ENVIRONMENT_PREFIX: Final = "FOQS_"
+NOT_OPTIONS: Final = frozenset({"FOQS_CONFIG", "FOQS_ADDRESS", "FOQS_NAMESPACE"})
+"""Variables of the command line, which are no options of a host."""
+
+FILE_BYTES_MAX: Final = 1 << 20
+_ITEM_OVERHEAD_BYTES: Final = 4_096
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used. One line; the fields say it in parts."""
+
+    def __init__(self, source: str, key: str, problem: str, remedy: str) -> None:
+        super().__init__(": ".join(part for part in (source, key, f"{problem}; {remedy}") if part))
+        self.source = source
+        self.key = key
+        self.problem = problem
+        self.remedy = remedy
+
+
+class Config(Options):
+    """Everything a host is told. `namespaces` holds each namespace whole, defaults filled in."""
+
+    server: ServerOptions = ServerOptions()
+    wire: WireOptions = WireOptions()
+    calls: CallOptions = CallOptions()
+    store: StoreOptions = StoreOptions()
+    shard: ShardOptions = ShardOptions()
+    namespace: NamespaceOptions = NamespaceOptions()
+    namespaces: dict[str, NamespaceOptions] = Field(default_factory=lambda: {"default": NamespaceOptions()})
+    coordinator: CoordinatorOptions = CoordinatorOptions()
+    log: LogOptions = LogOptions()
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        server = self.server
+        if not is_loopback(server.host) and not server.insecure_listen:
+            raise Invalid(
+                f"listening on {server.host or 'every address'} would let anybody who can connect read and delete items, "
+                "as there is no TLS or authentication yet",
+                "listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
+                "server.host",
+            )
+        if server.port and server.port == server.http_port:
+            raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
+        for name, options in (("", self.namespace), *self.namespaces.items()):
+            least = options.payload_bytes_max + options.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
+            if self.wire.frame_bytes_max < least:
+                raise Invalid(
+                    f"an item of namespace {name or 'defaults'} can take {least} bytes",
+                    "raise it",
+                    "wire.frame_bytes_max",
+                )
+        if self.calls.items_per_call_max > min(self.wire.container_items_max, self.shard.queue_items_max):
+            raise Invalid(
+                "it is more than wire.container_items_max or shard.queue_items_max",
+                "lower it or raise those",
+                "calls.items_per_call_max",
+            )
+        return self
+
+    @property
+    def data_dir(self) -> Path:
+        """Where this host keeps files: the SQLite folder, else ./foqs-data."""
+        url = self.store.parsed
+        return Path(url.path) if url.kind == "sqlite" else Path("foqs-data")
+
+    @property
+    def coordinator_file(self) -> Path | None:
+        """Where the local coordinator keeps its epochs; None when nothing outlives the process."""
+        if self.coordinator.file:
+            return Path(self.coordinator.file)
+        return None if self.store.parsed.kind == "memory" else self.data_dir / "coordinator.json"
+
+    def password(self) -> str | None:
+        """The database password from its file, without its line end; None when there is none.
+
+        Raises:
+            ConfigError: the file cannot be read, or others than its owner may read it.
+        """
+        return _read_password(self.store.password_file) if self.store.password_file else None
+
+    def to_toml(self) -> str:
+        """The configuration as a file, each option with its reason, unit, range and default."""
+        return "\n".join(_render(self)) + "\n"
+
+
+# ---------------------------------------------------------------- reading
+
+
+def load(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration from its three sources over the defaults.
+
+    `overrides` are the command line's, by dotted key: {"server.port": 7411}.
+
+    Raises:
+        ConfigError: any source holds something that cannot be used.
+    """
+    raw: dict[str, Any] = _read_file(file) if file is not None else {}
+    origin: dict[str, str] = {}
+    for key, value, variable in _from_environment(environment or {}):
+        _put(raw, key, value, variable)
+        origin[".".join(key)] = variable
+    for dotted, value in (overrides or {}).items():
+        _put(raw, tuple(dotted.split(".")), value, "command line")
+        origin[dotted] = "command line"
+    try:
+        config = Config.model_validate(_fill_namespaces(raw))
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise _explain(details[0], str(file) if file else "", origin) from None
+    config.password()
+    return config
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            str(file), "", "there is no such file", "write one with: foqs config default > foqs.toml"
+        ) from None
+    except OSError as error:
+        problem = f"it cannot be read ({error.strerror})"
+        raise ConfigError(str(file), "", problem, "name a file that this user may read") from None
+    if len(data) > FILE_BYTES_MAX:
+        raise ConfigError(str(file), "", f"it is longer than {FILE_BYTES_MAX} bytes", "name a configuration file")
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(str(file), "", "it is not UTF-8 text", "save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        problem = f"it is not TOML ({_one_line(str(error))})"
+        raise ConfigError(str(file), "", problem, "mend that line; foqs config default shows the form") from None
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], object, str]]:
+    for variable, text in sorted(environment.items()):
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable.upper() in NOT_OPTIONS:
+            continue
+        key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
+        field = _field(key)
+        if field is None:
+            raise ConfigError(
+                "environment", variable, "there is no such option", "unset it, or name one as FOQS_SECTION__OPTION"
+            )
+        yield key, (_typed(text) if field.annotation in (int, bool) else text), variable
+
+
+def _typed(text: str) -> object:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _field(key: tuple[str, ...]) -> FieldInfo | None:
+    """The option that a key names, None when there is none."""
+    if len(key) == 3 and key[0] == "namespaces" and key[1]:
+        return NamespaceOptions.model_fields.get(key[2])
+    section = Config.model_fields.get(key[0])
+    model = section.annotation if section else None
+    if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
+        return model.model_fields.get(key[1])
+    return None
+
+
+def _put(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) -> None:
+    table = raw
+    for part in key[:-1]:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise ConfigError(source, ".".join(key), f"{part} is not a section in the file", f"write it as [{part}]")
+    table[key[-1]] = value
+
+
+def _fill_namespaces(raw: dict[str, Any]) -> dict[str, Any]:
+    defaults, named = raw.get("namespace", {}), raw.get("namespaces", {})
+    if not isinstance(defaults, dict) or not isinstance(named, dict):
+        return raw
+    tables: dict[str, Any] = {"default": {}, **named}
+    whole = {name: {**defaults, **own} if isinstance(own, dict) else own for name, own in tables.items()}
+    return {**raw, "namespaces": whole}
+
+
+def _read_password(name: str) -> str:
+    file = Path(name)
+    remedy = f"write the password into it and run: chmod 600 {name}"
+    try:
+        with file.open("rb") as stream:
+            mode = stat.S_IMODE(file.stat().st_mode)
+            data = stream.read(1_025)
+    except OSError as error:
+        raise ConfigError(name, "store.password_file", f"it cannot be read ({error.strerror})", remedy) from None
+    if mode & 0o077:
+        raise ConfigError(
+            name, "store.password_file", f"others than its owner may use it (mode {mode:o})", f"run: chmod 600 {name}"
+        )
+    try:
+        text = data.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        text = ""
+    if not text or len(data) > 1_024 or "\n" in text:
+        raise ConfigError(name, "store.password_file", "it is not one line of text", remedy)
+    return text
+
+
+# --------------------------------------------------------------- explaining
+
+
+def _explain(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> ConfigError:
+    parts = tuple(str(part) for part in detail["loc"])
+    cause = detail.get("ctx", {}).get("error")
+    if isinstance(cause, Invalid):
+        key = ".".join((*parts, cause.key)) if cause.key else ".".join(parts)
+        return ConfigError(origin.get(key, file), key, cause.problem, cause.remedy)
+    key = ".".join(parts)
+    source = origin.get(key, file)
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        return ConfigError(source, key, f"there is no such {_level(parts)}", "see foqs config default for all of them")
+    if kind in ("model_type", "dict_type"):
+        return ConfigError(source, key, "this is a section, not a value", f"write it as [{key}]")
+    problem = f"{detail['msg'].removeprefix('Input ')}, not {_one_line(repr(detail['input']))[:80]}"
+    field = _field(parts)
+    remedy = f"the default is {_value(field.default)} ({_range(field)})" if field else "see foqs config default"
+    return ConfigError(source, key, problem, remedy)
+
+
+def _level(parts: tuple[str, ...]) -> str:
+    return "section" if len(parts) == 1 else "option"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# ---------------------------------------------------------------- rendering
+
+_HEAD = """\
+FOQS: every option of a host with its default. Each can be set in this file, by environment as
+FOQS_SECTION__OPTION (FOQS_SERVER__PORT=7411), or, where there is one, by an option of the command line;
+the later of these wins. Unknown keys are refused. Check a file with: foqs config check FILE"""
+
+
+def _render(config: Config) -> Iterator[str]:
+    yield from _comment(_HEAD)
+    for name in Config.model_fields:
+        section = getattr(config, name)
+        if isinstance(section, Options):
+            yield from ("", *_comment(type(section).__doc__ or ""))
+            yield f"[{name}]"
+            for key, field in type(section).model_fields.items():
+                yield from _option(key, field, getattr(section, key))
+        else:
+            yield from _namespaces(config)
+
+
+def _namespaces(config: Config) -> Iterator[str]:
+    yield ""
+    yield from _comment(
+        "A table for each namespace. What it does not set is as in [namespace]. The namespace default always exists."
+    )
+    for name, options in sorted(config.namespaces.items()):
+        yield f"[namespaces.{_value(name)}]"
+        for key in NamespaceOptions.model_fields:
+            value = getattr(options, key)
+            if value != getattr(config.namespace, key):
+                yield f"{key} = {_value(value)}"
+
+
+def _option(key: str, field: FieldInfo, value: object) -> Iterator[str]:
+    yield from _comment(field.description or "")
+    yield from _comment(f"{_range(field)}; default {_value(field.default)}")
+    yield f"{key} = {_value(value)}"
+
+
+def _range(field: FieldInfo) -> str:
+    extra = field.json_schema_extra
+    unit = str(extra["unit"]) if isinstance(extra, dict) else ""
+    low = next((mark.ge for mark in field.metadata if hasattr(mark, "ge")), None)
+    high = next((mark.le for mark in field.metadata if hasattr(mark, "le")), None)
+    return f"{unit}, {low:_} to {high:_}" if low is not None and high is not None else unit
+
+
+def _comment(text: str) -> Iterator[str]:
+    for paragraph in textwrap.wrap(_one_line(text), 110):
+        yield f"# {paragraph}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:_}" if value >= 10_000 else str(value)
+    escaped = "".join(
+        f"\\u{ord(char):04x}" if ord(char) < 32 or ord(char) == 127 else "\\" + char if char in '"\\' else char
+        for char in str(value)
+    )
+    return f'"{escaped}"'

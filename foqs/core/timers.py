@@ -1,0 +1,55 @@
+"""When to look for due rows, and from where.
+
+Every scan covers `watermark <= due <= now`; the watermark is the seed's
+checkpoint. Always true: no row below the watermark is due and unprocessed,
+because the watermark rises only when everything a scan found is committed, and
+a due that would be written below it is lifted to it. `next_ms` is never later
+than the earliest due above the watermark. A sweep without a lower bound runs
+once after takeover and then from time to time, so that a mistake makes an item
+late, not lost. Reads no clock and no table.
+"""
+
+from __future__ import annotations
+
+
+class Timers:
+    """The timer state of one shard.
+
+    Args:
+        sweep_interval_ms: time between two scans without a lower bound.
+    """
+
+    def __init__(self, sweep_interval_ms: int) -> None:
+        self._sweep_interval_ms = sweep_interval_ms
+        self.watermark_ms: int | None = None
+        self._next_ms: int | None = 0
+        self._sweep_at_ms = 0
+
+    def lift(self, due_ms: int) -> int:
+        """The due to write instead of `due_ms`, so that no scan misses it."""
+        return due_ms if self.watermark_ms is None else max(due_ms, self.watermark_ms)
+
+    def wrote(self, due_ms: int) -> None:
+        """A row with this due was committed."""
+        if self._next_ms is None or due_ms < self._next_ms:
+            self._next_ms = due_ms
+
+    def next_scan_ms(self) -> int:
+        """When the next scan is worth its while, on the shard's clock."""
+        return self._sweep_at_ms if self._next_ms is None else min(self._next_ms, self._sweep_at_ms)
+
+    def scan_from(self, now_ms: int) -> int | None:
+        """The lower bound of a scan at `now_ms`; None for a sweep."""
+        return None if now_ms >= self._sweep_at_ms else self.watermark_ms
+
+    def scanned(self, now_ms: int, next_ms: int | None, *, swept: bool) -> None:
+        """A scan up to `now_ms` was read to its end and all it found is committed.
+
+        Args:
+            next_ms: the earliest due above `now_ms` then in the table.
+            swept: the scan had no lower bound.
+        """
+        self.watermark_ms = now_ms if self.watermark_ms is None else max(self.watermark_ms, now_ms)
+        self._next_ms = next_ms
+        if swept:
+            self._sweep_at_ms = now_ms + self._sweep_interval_ms

@@ -1,0 +1,85 @@
+"""How a host writes its log: one line an event, for a person or for a program.
+
+Always true: an event is one line; a field whose name says it is a secret, and a
+password inside a URL, are never written. Knows nothing of what is logged.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import re
+from typing import Any, Final, Literal, TextIO
+
+SECRET_FIELDS: Final = frozenset({"password", "secret", "credentials", "authorization", "token", "passphrase"})
+HIDDEN: Final = "***"
+
+_URL_PASSWORD: Final = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE)
+_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def setup(level: str, style: Literal["auto", "text", "json"], stream: TextIO) -> None:
+    """Sends the log of the whole process to `stream`, from `level` (debug, info, warning, error) on.
+
+    `auto` writes lines for people when `stream` is a terminal, JSON otherwise.
+    """
+    people = style == "text" or (style == "auto" and stream.isatty())
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(TextFormatter() if people else JsonFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller gave as `extra`, secrets hidden, in the order given."""
+    return {
+        name: HIDDEN if name.lower() in SECRET_FIELDS else _plain(value)
+        for name, value in vars(record).items()
+        if name not in _OWN
+    }
+
+
+class TextFormatter(logging.Formatter):
+    """`2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_time(record)} {record.levelname} {record.name} {_hide(record.getMessage())}"
+        for name, value in fields(record).items():
+            line += f" {name}={value}"
+        if record.exc_info:
+            line += f" exception={_hide(self.formatException(record.exc_info))}"
+        return _one_line(line)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then the event's own fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _hide(record.getMessage()),
+        }
+        event |= {name: value for name, value in fields(record).items() if name not in event}
+        if record.exc_info:
+            event["exception"] = _hide(self.formatException(record.exc_info))
+        return json.dumps(event)
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, bool | int | float) or value is None else _hide(str(value))
+
+
+def _hide(text: str) -> str:
+    return _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN}@", text)
+
+
+def _one_line(text: str) -> str:
+    """Control characters as escapes, so that nothing logged can forge a line or move a cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

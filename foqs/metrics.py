@@ -1,0 +1,181 @@
+"""What a host counts, under the names that operators see.
+
+Holds one registry of its own, so that two hosts in one process do not mix.
+Always true: counters are fed by the domain's facts, a batch at a time; gauges
+are asked for when somebody scrapes, never kept. Labels are shards, methods and
+codes of this host, so their number is bounded. Knows nothing of what the facts
+mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
+"""The states of a shard, as in ShardInfo of thrift/foqs.thrift."""
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
+_ITEMS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
+
+
+@dataclass(slots=True, frozen=True)
+class ShardGauges:
+    """One shard at the moment of a scrape. `oldest_ready_age_ms` None: nothing is ready."""
+
+    shard: int
+    state: str
+    ready: int
+    deferred: int
+    leased: int
+    dead: int
+    oldest_ready_age_ms: int | None
+    writer_queue_items: int
+
+
+@dataclass(slots=True, frozen=True)
+class Gauges:
+    """The host at the moment of a scrape."""
+
+    shards: Sequence[ShardGauges]
+    connections: int
+    waiting_dequeues: int
+
+
+class Metrics:
+    """The counters of one host.
+
+    Each method states a fact; none fails, none waits. Counts are items, times
+    are seconds.
+    """
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._enqueued = self._counter("foqs_enqueued_items", "Items whose enqueue was committed")
+        self._dequeued = self._counter("foqs_dequeued_items", "Items handed out, the lease committed")
+        self._acked = self._counter("foqs_acked_items", "Items done")
+        self._nacked = self._counter("foqs_nacked_items", "Items given back as not done")
+        self._released = self._counter("foqs_released_items", "Items given back untried")
+        self._expired = self._counter("foqs_expired_items", "Items whose lease, TTL or retention ended by itself")
+        self._dead = self._counter("foqs_dead_lettered_items", "Items given up")
+        self._flush_seconds = self._histogram(
+            "foqs_flush_duration_seconds", "A committed transaction", _SECONDS, "shard"
+        )
+        self._flush_items = self._histogram(
+            "foqs_flush_items", "Operations of a committed transaction", _ITEMS, "shard"
+        )
+        self._retries = self._counter("foqs_flush_retries", "Transactions that were run again", "shard")
+        self._unknown = self._counter("foqs_unknown_commits", "Transactions whose outcome had to be found out", "shard")
+        self._fenced = self._counter("foqs_fenced_shards", "Times that another owner was found on a shard", "shard")
+        self._calls = self._counter("foqs_calls", "Calls answered, by method and OK or error code", "method", "code")
+        self._call_seconds = {
+            method: self._histogram(f"foqs_{method}_duration_seconds", f"{method}, from read to reply", _SECONDS)
+            for method in ("enqueue", "dequeue", "ack", "nack")
+        }
+
+    def enqueued(self, items: int) -> None:
+        """So many items are committed."""
+        self._enqueued.inc(items)
+
+    def handed_out(self, items: int) -> None:
+        """The leases of so many items are committed."""
+        self._dequeued.inc(items)
+
+    def acked(self, items: int) -> None:
+        """So many items are done and gone."""
+        self._acked.inc(items)
+
+    def nacked(self, items: int) -> None:
+        """So many items came back as not done."""
+        self._nacked.inc(items)
+
+    def released(self, items: int) -> None:
+        """So many items came back untried."""
+        self._released.inc(items)
+
+    def expired(self, items: int) -> None:
+        """The lease, TTL or retention of so many items ended by itself."""
+        self._expired.inc(items)
+
+    def dead(self, items: int) -> None:
+        """So many items were given up."""
+        self._dead.inc(items)
+
+    def flushed(self, shard: int, items: int, seconds: float) -> None:
+        """A transaction of `items` operations was committed."""
+        self._flush_seconds.labels(str(shard)).observe(seconds)
+        self._flush_items.labels(str(shard)).observe(items)
+
+    def flush_retried(self, shard: int) -> None:
+        """A transaction was rolled back and is run again."""
+        self._retries.labels(str(shard)).inc()
+
+    def unknown_commit(self, shard: int) -> None:
+        """The connection was lost around a COMMIT."""
+        self._unknown.labels(str(shard)).inc()
+
+    def fenced(self, shard: int) -> None:
+        """Another owner has the shard."""
+        self._fenced.labels(str(shard)).inc()
+
+    def call(self, method: str, code: str, seconds: float) -> None:
+        """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
+        self._calls.labels(method, code).inc()
+        histogram = self._call_seconds.get(method)
+        if histogram is not None:
+            histogram.observe(seconds)
+
+    def watch(self, gauges: Callable[[], Gauges]) -> None:
+        """Asks `gauges` at every scrape from now on; call it once."""
+        self._registry.register(_GaugeCollector(gauges))
+
+    def page(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self._registry)
+
+    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+
+
+class _GaugeCollector(Collector):
+    def __init__(self, gauges: Callable[[], Gauges]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._gauges()
+        counts: list[tuple[str, str, Callable[[ShardGauges], float | None]]] = [
+            ("foqs_ready_items", "Items that may be delivered", lambda shard: shard.ready),
+            ("foqs_deferred_items", "Items that wait for their time", lambda shard: shard.deferred),
+            ("foqs_leased_items", "Items that consumers have", lambda shard: shard.leased),
+            ("foqs_dead_items", "Items given up and kept", lambda shard: shard.dead),
+            ("foqs_writer_queue_items", "Operations that wait for a flush", lambda shard: shard.writer_queue_items),
+            (
+                "foqs_oldest_ready_age_seconds",
+                "How long the oldest ready item in memory has been ready; absent when there is none",
+                lambda shard: None if shard.oldest_ready_age_ms is None else shard.oldest_ready_age_ms / 1_000,
+            ),
+        ]
+        for name, text, read in counts:
+            family = GaugeMetricFamily(name, text, labels=["shard"])
+            for shard in now.shards:
+                value = read(shard)
+                if value is not None:
+                    family.add_metric([str(shard.shard)], value)
+            yield family
+        states = GaugeMetricFamily("foqs_shard_state", "1 for the state the shard is in", labels=["shard", "state"])
+        for shard in now.shards:
+            for state in SHARD_STATES:
+                states.add_metric([str(shard.shard), state], float(state == shard.state))
+        yield states
+        yield GaugeMetricFamily("foqs_connections", "Open client connections", value=now.connections)
+        yield GaugeMetricFamily("foqs_waiting_dequeues", "Dequeues that wait for work", value=now.waiting_dequeues)

@@ -1,0 +1,379 @@
+"""The options of a host: one frozen model a section, every option with its unit, default and reason.
+
+Always true: a value that stands here is of its type and within its range, and
+options that depend on each other agree. Knows nothing of files, environment or
+command line; `config` reads those.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+MS: Final = "milliseconds"
+HOUR_MS: Final = 3_600_000
+DAY_MS: Final = 24 * HOUR_MS
+MIB: Final = 1 << 20
+
+
+def option(default: Any, unit: str, why: str, low: int | None = None, high: int | None = None) -> Any:
+    """An option: its default, its unit, one or two sentences why, and the range it must lie in."""
+    return Field(default, description=why, ge=low, le=high, json_schema_extra={"unit": unit})
+
+
+class Options(BaseModel):
+    """A section. Unknown keys are refused, and so is a number written as text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ServerOptions(Options):
+    """Where the host listens, and how it leaves."""
+
+    host: str = option(
+        "127.0.0.1",
+        "address",
+        "The address both ports listen on. Beyond loopback only with insecure_listen, as there is no TLS or "
+        "authentication yet.",
+    )
+    port: int = option(7411, "port", "Thrift calls arrive here; 0 takes any free port.", 0, 65_535)
+    http_port: int = option(
+        7412,
+        "port",
+        "/livez, /readyz and /metrics are served here, apart from the calls; 0 takes any free port.",
+        0,
+        65_535,
+    )
+    insecure_listen: bool = option(
+        False,
+        "true or false",
+        "Listen beyond loopback although anybody who can connect can read and delete every item.",
+    )
+    drain_timeout_ms: int = option(
+        10_000,
+        MS,
+        "A stopping host finishes the calls it has begun within this time; what is left ends as an error. Longer than "
+        "a slow flush, shorter than the patience of whatever stops the process.",
+        0,
+        10 * 60_000,
+    )
+    region: str = option("local", "name", "The region the host tells clients, so that they prefer a near one.")
+    tier: str = option("default", "name", "The set of hosts and shards this host belongs to.")
+
+
+class WireOptions(Options):
+    """What a connection may cost; each limit is checked before memory is spent."""
+
+    frame_bytes_max: int = option(
+        16 * MIB,
+        "bytes",
+        "A longer frame closes its connection. Holds a full call of items of the default size.",
+        64 * 1024,
+        256 * MIB,
+    )
+    container_items_max: int = option(
+        10_000, "items", "A list or map in a frame that claims more is refused unread.", 100, 1_000_000
+    )
+    connections_max: int = option(
+        1_000, "connections", "Further connections are closed at once; each costs a file and a few buffers.", 1, 100_000
+    )
+    calls_in_flight_max: int = option(
+        10_000, "calls", "Over all connections; further calls are answered OVERLOADED.", 1, 1_000_000
+    )
+    calls_in_flight_per_connection_max: int = option(
+        1_000,
+        "calls",
+        "Beyond it the connection is not read until a reply has left, so one client cannot take all.",
+        1,
+        100_000,
+    )
+    in_flight_bytes_max: int = option(
+        256 * MIB,
+        "bytes",
+        "Frames that were read and are not answered yet, over all connections; beyond it calls are answered OVERLOADED.",
+        MIB,
+        64 * 1024 * MIB,
+    )
+    silence_timeout_ms: int = option(
+        60_000,
+        MS,
+        "A connection that owes bytes (of a first frame, or of one begun) and sends none for this long is closed.",
+        100,
+        HOUR_MS,
+    )
+    write_buffer_bytes_max: int = option(
+        32 * MIB,
+        "bytes",
+        "Replies that a connection's peer has not read; a connection beyond it is closed rather than kept in memory.",
+        64 * 1024,
+        1024 * MIB,
+    )
+
+
+class CallOptions(Options):
+    """What one call may ask for."""
+
+    items_per_call_max: int = option(
+        1_000,
+        "items",
+        "Items of an enqueue or dequeue, leases of an ack; past some hundreds a batch gains nothing.",
+        1,
+        100_000,
+    )
+    topics_per_call_max: int = option(100, "topics", "Topics that one dequeue may name.", 1, 10_000)
+    timeout_ms_default: int = option(10_000, MS, "The deadline of a call that names none.", 1, HOUR_MS)
+    timeout_ms_max: int = option(120_000, MS, "A longer deadline is cut to this.", 1, HOUR_MS)
+    wait_ms_max: int = option(
+        60_000,
+        MS,
+        "A dequeue that wants to wait longer for work is cut to this; it also stays below its deadline.",
+        0,
+        HOUR_MS,
+    )
+    handout_wait_ms_max: int = option(
+        1_000,
+        MS,
+        "A dequeue that has some items committed waits this long at most for those of slower shards, then answers without them.",
+        1,
+        60_000,
+    )
+
+    @model_validator(mode="after")
+    def _pairs_agree(self) -> Self:
+        not_above(self, "timeout_ms_default", "timeout_ms_max")
+        not_above(self, "wait_ms_max", "timeout_ms_max")
+        return self
+
+
+class StoreOptions(Options):
+    """The database that holds the shards."""
+
+    url: str = option(
+        "sqlite:./foqs-data",
+        "URL",
+        "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database, or memory: "
+        "(nothing outlives the process).",
+    )
+    shards: int = option(
+        4, "shards", "Shards 0 to n-1 are this host's. More spread the writes over more transactions.", 1, 1_024
+    )
+    password_file: str = option(
+        "", "path", "The database password, alone in a file that only its owner may read. Empty: no password."
+    )
+    unsafe_durability: bool = option(
+        False,
+        "true or false",
+        "Accept database settings with which an acknowledged item can be lost in a power failure.",
+    )
+    connect_timeout_ms: int = option(5_000, MS, "A database that has not answered by then counts as away.", 100, 60_000)
+    statement_timeout_ms: int = option(
+        30_000, MS, "A statement without a result by then means a lost connection; above any lock wait.", 1_000, 600_000
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _url_is_known(cls, url: str) -> str:
+        parse_store_url(url)
+        return url
+
+    @property
+    def parsed(self) -> StoreUrl:
+        return parse_store_url(self.url)
+
+
+class ShardOptions(Options):
+    """What one shard gathers, keeps in memory, and how often it looks."""
+
+    flush_items_max: int = option(
+        1_000,
+        "items",
+        "Operations of one transaction. Larger ones gain little and make everybody wait longer.",
+        1,
+        100_000,
+    )
+    flush_bytes_max: int = option(
+        4 * MIB, "bytes", "Payload and metadata of one transaction; below the database's packet limit.", MIB, 64 * MIB
+    )
+    queue_items_max: int = option(
+        20_000, "items", "Operations that wait for a flush; further ones are answered OVERLOADED.", 1, 10_000_000
+    )
+    queue_bytes_max: int = option(
+        64 * MIB,
+        "bytes",
+        "Payload and metadata that wait for a flush; further ones are answered OVERLOADED.",
+        MIB,
+        4096 * MIB,
+    )
+    ready_window_items_max: int = option(
+        10_000, "items", "Ready keys of one topic held in memory; the rest stays in the table.", 10, 10_000_000
+    )
+    ready_keys_max: int = option(
+        1_000_000,
+        "items",
+        "Ready keys of one shard held in memory, over all topics.",
+        10,
+        100_000_000,
+    )
+    timer_page_items: int = option(
+        500, "items", "Due rows read at once, so that a burst of timers cannot stall the writer.", 1, 10_000
+    )
+    timer_tick_ms_min: int = option(
+        20, MS, "Timers are not looked at more often than this: their resolution.", 1, 10_000
+    )
+    sweep_interval_ms: int = option(
+        5 * 60_000,
+        MS,
+        "How often due rows of all times are scanned, so that a missed timer is late and not lost.",
+        1_000,
+        DAY_MS,
+    )
+    retry_ms_min: int = option(50, MS, "The first wait before a database that failed is tried again.", 1, 60_000)
+    retry_ms_max: int = option(5_000, MS, "The longest wait before a database that failed is tried again.", 1, 600_000)
+
+    @model_validator(mode="after")
+    def _pairs_agree(self) -> Self:
+        not_above(self, "flush_items_max", "queue_items_max")
+        not_above(self, "flush_bytes_max", "queue_bytes_max")
+        not_above(self, "ready_window_items_max", "ready_keys_max")
+        not_above(self, "retry_ms_min", "retry_ms_max")
+        return self
+
+
+class NamespaceOptions(Options):
+    """What holds for the items of a namespace."""
+
+    payload_bytes_max: int = option(
+        10_240, "bytes", "A larger payload is refused: put the bulk elsewhere and its address into the item.", 0, MIB
+    )
+    metadata_bytes_max: int = option(
+        1_024, "bytes", "Larger metadata is refused; it is rewritten with each nack.", 0, 1_024
+    )
+    lease_ms_default: int = option(
+        30_000, MS, "The time to ack of items that name none; a consumer that dies delays its items by this.", 1, DAY_MS
+    )
+    lease_ms_max: int = option(
+        12 * HOUR_MS, MS, "A longer lease is refused: extend it while the work goes on.", 1, 30 * DAY_MS
+    )
+    attempts_max_default: int = option(
+        0, "attempts", "An item is dead after so many deliveries without an ack; 0: it is tried for ever.", 0, 1_000_000
+    )
+    backoff_ms_min: int = option(
+        1_000, MS, "The wait after a first nack without a delay; it doubles with each attempt.", 1, DAY_MS
+    )
+    backoff_ms_max: int = option(10 * 60_000, MS, "The longest wait after a nack without a delay.", 1, 30 * DAY_MS)
+    dead_retention_ms: int = option(
+        14 * DAY_MS,
+        MS,
+        "Dead items are deleted after this time; until then they can be looked at and redriven.",
+        1_000,
+        3_650 * DAY_MS,
+    )
+
+    @model_validator(mode="after")
+    def _pairs_agree(self) -> Self:
+        not_above(self, "lease_ms_default", "lease_ms_max")
+        not_above(self, "backoff_ms_min", "backoff_ms_max")
+        return self
+
+
+class CoordinatorOptions(Options):
+    """Who says which shards are this host's."""
+
+    kind: Literal["local"] = option("local", "local", "local: this host owns every shard of its store.")
+    file: str = option(
+        "",
+        "path",
+        "Keeps the last epoch issued, so that none serves twice even on a restored database. Empty: coordinator.json "
+        "in the SQLite folder, and in ./foqs-data with MySQL.",
+    )
+
+
+class LogOptions(Options):
+    """What is logged, to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = option(
+        "info", "debug, info, warning or error", "Below this nothing is written."
+    )
+    format: Literal["auto", "text", "json"] = option(
+        "auto", "auto, text or json", "auto: lines for people on a terminal, JSON otherwise."
+    )
+
+
+@dataclass(slots=True, frozen=True)
+class StoreUrl:
+    """A store URL, taken apart. `path` with sqlite; `host`, `port`, `user`, `database` with mysql."""
+
+    kind: Literal["memory", "sqlite", "mysql"]
+    path: str = ""
+    host: str = ""
+    port: int = 3306
+    user: str = ""
+    database: str = ""
+
+
+class Invalid(ValueError):
+    """A value of the right type that means nothing here. `key` is set where the model cannot know it."""
+
+    def __init__(self, problem: str, remedy: str, key: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+        self.key = key
+
+
+def parse_store_url(url: str) -> StoreUrl:
+    """Takes a store URL apart.
+
+    Raises:
+        Invalid: it is of no known kind, incomplete, or carries a password.
+    """
+    forms = "use sqlite:FOLDER, mysql://user@host:port/database or memory:"
+    if url == "memory:":
+        return StoreUrl("memory")
+    if url.startswith("sqlite:"):
+        path = url.removeprefix("sqlite:")
+        if not path or path.startswith("//") or "\0" in path:
+            raise Invalid("the sqlite URL names no folder", "write sqlite:./folder or sqlite:/absolute/folder")
+        return StoreUrl("sqlite", path=path)
+    if not url.startswith("mysql://"):
+        raise Invalid("the URL is of no known kind", forms)
+    try:
+        parts = urlsplit(url)
+        port = 3306 if parts.port is None else parts.port
+    except ValueError:
+        raise Invalid("the mysql URL has a host or port that cannot be read", forms) from None
+    if parts.password is not None:
+        raise Invalid(
+            "a password in the URL would show in process lists and logs",
+            "put it into a file and name it in store.password_file",
+        )
+    database = unquote(parts.path.removeprefix("/"))
+    if not parts.username or not parts.hostname or not database or "/" in database or not port:
+        raise Invalid("the mysql URL lacks a user, host or database", forms)
+    if parts.query or parts.fragment:
+        raise Invalid("the mysql URL has something after the database", forms)
+    return StoreUrl("mysql", host=parts.hostname, port=port, user=unquote(parts.username), database=database)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a listener on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def not_above(options: Options, low: str, high: str) -> None:
+    """Refuses a section whose option `low` is greater than its option `high`."""
+    if getattr(options, low) > getattr(options, high):
+        raise Invalid(
+            f"{getattr(options, low)} is more than {high}, which is {getattr(options, high)}",
+            f"lower it or raise {high}",
+            low,
+        )

@@ -1,0 +1,129 @@
+"""A host without its sockets: the keepers of its shards and the queue over them.
+
+Everything it depends on is passed in, so that the same engine runs on real
+databases and clocks or in a simulation. Ends by itself when a shard is taken
+by another host or its store must not be used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from foqs.clock import Clock
+from foqs.core.life import Policy
+from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.queue import QueueService
+from foqs.shard.facts import Facts
+from foqs.shard.keeper import Keeper
+from foqs.shard.shard import Shard, ShardSettings
+from foqs.shard.status import ShardStatus
+from foqs.shard.writer import Retry
+from foqs.store.port import Store
+from shardmgr.port import Coordinator
+
+
+@dataclass(slots=True, frozen=True)
+class EngineSettings:
+    """What an engine is told once, at its start."""
+
+    shards: Sequence[int]
+    namespaces: Mapping[str, NamespaceSettings]
+    namespace_default: NamespaceSettings
+    """What holds for items of a namespace that is no longer configured."""
+    limits: CallLimits
+    shard: ShardSettings
+    handout_wait_ms_max: int
+
+
+class _Policies(dict[str, Policy]):
+    """Policies by namespace, with an answer for every name."""
+
+    def __init__(self, namespaces: Mapping[str, NamespaceSettings], default: NamespaceSettings) -> None:
+        super().__init__({name: _policy(settings) for name, settings in namespaces.items()})
+        self._default = _policy(default)
+
+    def __missing__(self, name: str) -> Policy:
+        return self._default
+
+
+def _policy(settings: NamespaceSettings) -> Policy:
+    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms)
+
+
+class Engine:
+    """The shards of one host and the queue that serves them.
+
+    Args:
+        open_store: a fresh, unopened store of a shard.
+        nonce: of this incarnation of the host; no two incarnations share one.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        open_store: Callable[[int], Store],
+        coordinator: Coordinator,
+        clock: Clock,
+        rng: Random,
+        facts: Facts,
+        nonce: str,
+    ) -> None:
+        self.shards: dict[int, Shard] = {}
+        self.statuses: dict[int, ShardStatus] = {}
+        self.queue = QueueService(
+            self.shards, settings.namespaces, settings.limits, settings.handout_wait_ms_max / 1000, self.statuses
+        )
+        policies = _Policies(settings.namespaces, settings.namespace_default)
+
+        def make_shard(number: int, store: Store) -> Shard:
+            return Shard(number, store, settings.shard, policies, clock, rng, facts, self.queue.on_ready)
+
+        retry = Retry(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
+        self._keepers = [
+            Keeper(
+                number,
+                nonce,
+                coordinator,
+                lambda number=number: open_store(number),  # type: ignore[misc]
+                lambda store, number=number: make_shard(number, store),  # type: ignore[misc]
+                self.shards,
+                self.statuses,
+                retry,
+                rng,
+            )
+            for number in settings.shards
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begins to acquire every shard."""
+        self._tasks = [asyncio.ensure_future(keeper.run()) for keeper in self._keepers]
+
+    async def run(self) -> None:
+        """Returns when every shard was released.
+
+        Raises:
+            TakenByAnother, StoreUnusable: the host must stop, for this reason.
+        """
+        await asyncio.gather(*self._tasks)
+
+    def release(self) -> None:
+        """Takes in nothing more; `run` returns when what waits is written."""
+        for keeper in self._keepers:
+            keeper.release()
+
+    async def abort(self) -> None:
+        """Stops at once; what was being written has an unknown outcome."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def is_ready(self) -> bool:
+        """Every shard is served and its store answers."""
+        return len(self.shards) == len(self._keepers) and all(
+            shard.serving and shard.trouble is None for shard in self.shards.values()
+        )

@@ -1,0 +1,400 @@
+"""The queue of one host: what a call means, over the shards this host owns.
+
+Validated calls come in, works go to shards, results come back in order. Always
+true: no await lies between choosing keys and reserving them, nor between
+finding nothing and standing in the waiters' queues; every await has the call's
+deadline; whatever was leased for a call that ends without it is released.
+Speaks no Thrift and no SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from foqs.core.batch import Result, Work
+from foqs.core.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    NamespaceNotFound,
+    NotFound,
+    NotOwner,
+    Overloaded,
+    Unavailable,
+)
+from foqs.core.item import Key, NewItem, Row, State, format_id
+from foqs.core.life import Event, Verdict
+from foqs.core.ready import TopicName
+from foqs.service.api import (
+    ALREADY_GONE,
+    CallLimits,
+    HandOut,
+    NamespaceSettings,
+    Outcome,
+    Seen,
+    TopicStats,
+)
+from foqs.service.waiters import Waiters
+from foqs.shard.shard import Shard
+from foqs.shard.status import ShardStatus
+
+_ACTIVE: Final = (State.READY, State.LEASED)
+
+
+class QueueService:
+    """Answers the calls of `api.Queue`.
+
+    Args:
+        shards: the shards of this host, by number; changes as they come and go.
+        statuses: how each shard that should be here is doing.
+        handout_wait_s_max: how long a dequeue waits for the flushes that lease
+            its items; shards that are later are left out.
+    """
+
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        namespaces: Mapping[str, NamespaceSettings],
+        limits: CallLimits,
+        handout_wait_s_max: float,
+        statuses: Mapping[int, ShardStatus],
+    ) -> None:
+        self.limits = limits
+        self.waiters = Waiters()
+        self._shards = shards
+        self._namespaces = namespaces
+        self._handout_wait_s_max = handout_wait_s_max
+        self._statuses = statuses
+        self._turn = 0
+
+    def namespace(self, name: str) -> NamespaceSettings:
+        settings = self._namespaces.get(name)
+        if settings is None:
+            raise NamespaceNotFound(
+                f"there is no namespace {name!r}; add [namespaces.{name}] to the host's configuration",
+                field="namespace_name",
+            )
+        return settings
+
+    def on_ready(self, topics: Iterable[TopicName]) -> None:
+        """A shard has READY items of these topics: somebody may be waiting."""
+        self.waiters.wake(topics)
+
+    # -------------------------------------------------------------- enqueue
+
+    async def enqueue(self, namespace: str, items: Sequence[NewItem], deadline: float) -> list[str | FoqsError]:
+        if not items:
+            return []
+        done = asyncio.get_running_loop().create_future()
+        shard, work = self._submit(items, done)
+        if not await _settled(done, deadline):
+            work.expire()
+        return [_id_or_error(shard.number, result) for result in work.results]
+
+    def _submit(self, items: Sequence[NewItem], done: asyncio.Future[None]) -> tuple[Shard, Work]:
+        """Hands the items to the shard with the shortest queue that takes them."""
+        serving = [shard for shard in self._shards.values() if shard.serving and shard.trouble is None]
+        if not serving:
+            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
+        self._turn += 1
+        offset = self._turn % len(serving)
+        serving = serving[offset:] + serving[:offset]
+        refusal: FoqsError | None = None
+        for shard in sorted(serving, key=lambda shard: shard.queued_items):
+            try:
+                return shard, shard.insert(items, lambda: _finish(done))
+            except (Overloaded, Unavailable) as error:
+                refusal = refusal or error
+        assert refusal is not None
+        raise refusal
+
+    # ---------------------------------------------------------------- apply
+
+    async def apply(self, namespace: str, events: Sequence[tuple[int, Event]], deadline: float) -> list[Outcome]:
+        outcomes: list[Outcome] = [None] * len(events)
+        done: list[asyncio.Future[None]] = []
+        works: list[tuple[Work, list[int]]] = []
+        for number, indexes in _by_shard(events).items():
+            shard = self._shards.get(number)
+            issued = [i for i in indexes if shard is None or shard.has_issued(events[i][1].id)]
+            for i in set(indexes).difference(issued):
+                outcomes[i] = NotFound("no item was ever given this id")
+            if not issued:
+                continue
+            future = asyncio.get_running_loop().create_future()
+            try:
+                work = self._owned(number).apply([events[i][1] for i in issued], lambda future=future: _finish(future))  # type: ignore[misc]
+            except FoqsError as error:
+                for i in issued:
+                    outcomes[i] = error
+            else:
+                done.append(future)
+                works.append((work, issued))
+        for future in done:
+            await _settled(future, deadline)
+        for work, indexes in works:
+            work.expire()
+            for i, result in zip(indexes, work.results, strict=True):
+                outcomes[i] = _outcome(result)
+        return outcomes
+
+    def _owned(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is not None:
+            return shard
+        if number in self._statuses:
+            raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=500)
+        raise NotOwner(f"this host does not own shard {number}; ask for the routing")
+
+    # -------------------------------------------------------------- dequeue
+
+    async def dequeue(
+        self, namespace: str, wants: Sequence[tuple[str, int]], wait_ms: int, lease_ms: int | None, deadline: float
+    ) -> HandOut:
+        loop = asyncio.get_running_loop()
+        topics: list[tuple[TopicName, int]] = [((namespace, topic), count) for topic, count in wants]
+        until = min(deadline, loop.time() + wait_ms / 1000)
+        try:
+            while True:
+                await self._refill(topics, deadline)
+                taken = self._take(topics)
+                if taken:
+                    self._pass_on(topics)
+                    handed = await self._lease(taken, lease_ms, deadline)
+                    if handed.items:
+                        return handed
+                if loop.time() >= until:
+                    return HandOut([], _nothing)
+                if not taken:
+                    await self._wait([topic for topic, _ in topics], until)
+        finally:
+            self._pass_on(topics)
+
+    def _pass_on(self, topics: Sequence[tuple[TopicName, int]]) -> None:
+        """Wakes the next waiters of topics that still have something."""
+        for topic, _ in topics:
+            for shard in self._shards.values():
+                if shard.serving and (shard.index.head(topic) or shard.index.needs_refill(topic)):
+                    self.waiters.wake([topic])
+                    break
+
+    async def _refill(self, topics: Sequence[tuple[TopicName, int]], deadline: float) -> None:
+        """Has every serving shard look at least at its best item of each topic."""
+        for shard in list(self._shards.values()):
+            for topic, _ in topics:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        while shard.serving and shard.trouble is None and shard.index.needs_refill(topic):
+                            await shard.refill(topic)
+                except (TimeoutError, NotOwner, Unavailable):
+                    continue
+
+    def _take(self, topics: Sequence[tuple[TopicName, int]]) -> list[tuple[Shard, TopicName, Key]]:
+        """Reserves the best items over all serving shards: best first within a topic."""
+        taken: list[tuple[Shard, TopicName, Key]] = []
+        for topic, count in topics:
+            heads = [
+                (head, n)
+                for n, shard in self._shards.items()
+                if shard.serving and shard.trouble is None and (head := shard.index.head(topic))
+            ]
+            heapq.heapify(heads)
+            for _ in range(count):
+                if len(taken) >= self.limits.items_per_call_max or not heads:
+                    break
+                _, n = heads[0]
+                shard = self._shards[n]
+                taken.append((shard, topic, shard.index.take(topic)))
+                head = shard.index.head(topic)
+                if head is not None:
+                    heapq.heapreplace(heads, (head, n))
+                elif shard.index.needs_refill(topic):
+                    break
+                else:
+                    heapq.heappop(heads)
+        return taken
+
+    async def _lease(
+        self, taken: Sequence[tuple[Shard, TopicName, Key]], lease_ms: int | None, deadline: float
+    ) -> HandOut:
+        """Has the shards lease what was taken; what commits too late is given back by them."""
+        loop = asyncio.get_running_loop()
+        until = min(deadline, loop.time() + self._handout_wait_s_max)
+        parts: list[tuple[Shard, list[int], Work]] = []
+        done: list[asyncio.Future[None]] = []
+        for shard in dict.fromkeys(shard for shard, _, _ in taken):
+            indexes = [i for i, (owner, _, _) in enumerate(taken) if owner is shard]
+            future = loop.create_future()
+            done.append(future)
+            keys = [taken[i][2] for i in indexes]
+            parts.append((shard, indexes, shard.hand_out(keys, lease_ms, lambda future=future: _finish(future))))  # type: ignore[misc]
+        collected = False
+        try:
+            for future in done:
+                await _settled(future, until)
+            collected = True
+        finally:
+            if not collected:
+                for shard, indexes, work in parts:
+                    shard.release(_leased(work))
+                    shard.abandon(work, [taken[i][1] for i in indexes])
+        rows: dict[int, tuple[Shard, Row]] = {}
+        for shard, indexes, work in parts:
+            shard.abandon(work, [taken[i][1] for i in indexes])
+            for i, result in zip(indexes, work.results, strict=True):
+                if isinstance(result, Verdict) and result.row is not None:
+                    rows[i] = (shard, result.row)
+        items = [Seen(shard.number, row, shard.now_ms()) for _, (shard, row) in sorted(rows.items())]
+
+        def give_back() -> None:
+            for shard, _, work in parts:
+                shard.release(_leased(work))
+
+        return HandOut(items, give_back)
+
+    async def _wait(self, topics: Sequence[TopicName], until: float) -> None:
+        waiter = self.waiters.join(topics)
+        try:
+            async with asyncio.timeout_at(until):
+                await waiter.future
+        except TimeoutError:
+            pass
+        finally:
+            self.waiters.leave(waiter)
+
+    # ---------------------------------------------------------------- looking
+
+    async def topics(
+        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
+    ) -> tuple[list[TopicStats], str | None]:
+        wanted = tuple(states) if states else _ACTIVE
+        shards = [shard for shard in self._shards.values() if shard.serving]
+        names = {name for shard in shards for name in shard.counts.topics(namespace)}
+        page: list[TopicStats] = []
+        for name in sorted(n for n in names if n.startswith(prefix) and (cursor is None or n > cursor)):
+            topic = (namespace, name)
+            if not any(shard.counts.of(topic, state) for shard in shards for state in wanted):
+                continue
+            if len(page) == limit:
+                return page, page[-1].topic
+            page.append(_stats(topic, shards))
+        return page, None
+
+    async def peek(
+        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, deadline: float
+    ) -> tuple[list[Seen], str | None]:
+        after = None if cursor is None else _parse_cursor(cursor)
+        seen: list[Seen] = []
+        for shard in list(self._shards.values()):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    rows = await shard.listed((namespace, topic), state, after, limit + 1)
+            except TimeoutError:
+                raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
+            seen.extend(Seen(shard.number, row, shard.now_ms()) for row in rows)
+        seen.sort(key=lambda one: one.row.key)
+        if len(seen) <= limit:
+            return seen, None
+        return seen[:limit], ":".join(map(str, seen[limit - 1].row.key))
+
+    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
+        owner = self._owned(shard)
+        try:
+            async with asyncio.timeout_at(deadline):
+                rows = await owner.rows([number])
+        except TimeoutError:
+            raise DeadlineExceeded("the time ran out before the shard had answered; try again") from None
+        if not rows or rows[0].namespace != namespace:
+            raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
+        return Seen(shard, rows[0], owner.now_ms())
+
+    def shards(self) -> list[ShardStatus]:
+        statuses = []
+        for number, status in sorted(self._statuses.items()):
+            shard = self._shards.get(number)
+            if shard is not None:
+                status = replace(status, queued_items=shard.queued_items, reason=shard.trouble or status.reason)
+            statuses.append(status)
+        return statuses
+
+
+# ------------------------------------------------------------------- helpers
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+async def _settled(future: asyncio.Future[None], deadline: float) -> bool:
+    """Waits for `future` until `deadline`; False when that came first. The future outlives the wait."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            await asyncio.shield(future)
+    except TimeoutError:
+        return False
+    return True
+
+
+def _by_shard(events: Sequence[tuple[int, Event]]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for i, (shard, _) in enumerate(events):
+        groups.setdefault(shard, []).append(i)
+    return groups
+
+
+def _id_or_error(shard: int, result: Result | None) -> str | FoqsError:
+    if isinstance(result, Row):
+        return format_id(shard, result.id)
+    assert isinstance(result, FoqsError)
+    return result
+
+
+def _outcome(result: Result | None) -> Outcome:
+    if isinstance(result, FoqsError):
+        return result
+    assert isinstance(result, Verdict)
+    if result.error is not None:
+        return result.error
+    return ALREADY_GONE if result.already_gone else None
+
+
+def _leased(work: Work) -> list[Row]:
+    """The rows a hand-out has leased so far."""
+    return [result.row for result in work.results if isinstance(result, Verdict) and result.row is not None]
+
+
+def _nothing() -> None:
+    """Gives back no items."""
+
+
+def _stats(topic: TopicName, shards: Sequence[Shard]) -> TopicStats:
+    def count(state: State) -> int:
+        return sum(shard.counts.of(topic, state) for shard in shards)
+
+    heads = [head for shard in shards if (head := shard.index.head(topic))]
+    ages = [shard.now_ms() - key[1] for shard in shards for key in shard.index.window(topic)]
+    return TopicStats(
+        topic=topic[1],
+        ready=count(State.READY),
+        deferred=count(State.DEFERRED),
+        leased=count(State.LEASED),
+        dead=count(State.DEAD),
+        best_priority=min(heads)[0] if heads else None,
+        oldest_ready_age_ms=max(0, *ages) if ages else None,
+        next_due_in_ms=None,
+        paused=False,
+        counts_lag=False,
+    )
+
+
+def _parse_cursor(cursor: str) -> Key:
+    try:
+        priority, after, number = (int(part) for part in cursor.split(":"))
+    except ValueError:
+        raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor") from None
+    return (priority, after, number)

@@ -1,0 +1,156 @@
+"""Keeps one shard owned by this host: acquires, recovers, serves, and does so again.
+
+Every acquisition asks the coordinator for a fresh epoch and opens a fresh
+store, so nothing of a former ownership lives on. A shard that another host has
+taken is given up for good, with the reason: two hosts never duel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import Random
+
+from foqs.core.item import EPOCH_MAX
+from foqs.shard.shard import Shard
+from foqs.shard.status import ShardStatus
+from foqs.shard.writer import Retry, ShardLost
+from foqs.store.port import Store, StoreLost, StoreUnusable, Superseded
+from shardmgr.ownership import Happening, Ownership, advance
+from shardmgr.port import Coordinator, CoordinatorFailed
+
+log = logging.getLogger(__name__)
+
+
+class TakenByAnother(Exception):
+    """Another host took the shard over; this one must stop serving it."""
+
+
+class Keeper:
+    """The life of one shard on this host.
+
+    Args:
+        number: the shard.
+        nonce: of this incarnation of the host.
+        open_store: a fresh, unopened store.
+        make_shard: a fresh shard over an open store.
+        shards: where the shard stands while it is ours, for the service.
+        statuses: where its status stands, always.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        nonce: str,
+        coordinator: Coordinator,
+        open_store: Callable[[], Store],
+        make_shard: Callable[[Store], Shard],
+        shards: dict[int, Shard],
+        statuses: dict[int, ShardStatus],
+        retry: Retry,
+        rng: Random,
+    ) -> None:
+        self._number = number
+        self._nonce = nonce
+        self._coordinator = coordinator
+        self._open_store = open_store
+        self._make_shard = make_shard
+        self._shards = shards
+        self._statuses = statuses
+        self._retry = retry
+        self._rng = rng
+        self._state = Ownership.FREE
+        self._seen_epoch = 0
+        self._releasing = False
+        self._tell(None)
+
+    async def run(self) -> None:
+        """Returns once `release` was asked and all that waited is written.
+
+        Raises:
+            TakenByAnother: another host owns the shard now.
+            StoreUnusable: the store must not be used as it is.
+        """
+        attempt = 0
+        self._advance(Happening.ASSIGNED)
+        while not self._releasing:
+            try:
+                shard = await self._acquire()
+            except (StoreLost, Superseded, CoordinatorFailed) as error:
+                log.warning("shard %d: %s", self._number, error)
+                self._advance(Happening.FAILED, str(error))
+                if isinstance(error, Superseded):
+                    self._seen_epoch = error.seen
+                await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+                attempt += 1
+                continue
+            attempt = 0
+            if await self._serve(shard):
+                return
+            await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+
+    def release(self) -> None:
+        """Takes in nothing more; `run` returns when what waits is written."""
+        self._releasing = True
+        shard = self._shards.get(self._number)
+        if shard is not None:
+            self._advance(Happening.RELEASE_ASKED)
+            shard.close()
+
+    async def _acquire(self) -> Shard:
+        store = self._open_store()
+        shard = self._make_shard(store)
+        try:
+            await store.open()
+            epoch = await self._coordinator.issue_epoch(self._number, self._seen_epoch)
+            self._check_epoch(epoch)
+            await shard.take_over(epoch, self._nonce)
+            self._advance(Happening.TAKEN_OVER)
+            await shard.recover()
+        except BaseException:
+            await store.close()
+            raise
+        self._seen_epoch = epoch
+        self._shards[self._number] = shard
+        self._advance(Happening.RECOVERED)
+        log.info("shard %d is owned with epoch %d", self._number, epoch)
+        return shard
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch > EPOCH_MAX:
+            raise StoreUnusable(
+                f"shard {self._number} has used up its {EPOCH_MAX} epochs; move its items to a new shard"
+            )
+
+    async def _serve(self, shard: Shard) -> bool:
+        """Serves until released (True) or lost (False: acquire it anew)."""
+        if self._releasing:
+            self.release()
+        try:
+            await shard.run()
+        except ShardLost as lost:
+            self._advance(Happening.FENCED, lost.reason)
+            if lost.owner is not None and lost.owner.epoch > shard.epoch:
+                raise TakenByAnother(
+                    f"shard {self._number} was taken over by another host with epoch {lost.owner.epoch}; "
+                    "run only one host on these shards"
+                ) from lost
+            log.warning("shard %d: %s; taking it over anew", self._number, lost.reason)
+        except Exception as error:
+            log.exception("shard %d failed; taking it over anew", self._number)
+            self._advance(Happening.FAILED, repr(error))
+        else:
+            self._advance(Happening.RELEASED)
+            return True
+        finally:
+            del self._shards[self._number]
+        self._advance(Happening.ASSIGNED)
+        return False
+
+    def _advance(self, happening: Happening, reason: str | None = None) -> None:
+        self._state = advance(self._state, happening)
+        self._tell(reason)
+
+    def _tell(self, reason: str | None) -> None:
+        self._statuses[self._number] = ShardStatus(self._number, self._state.value, self._seen_epoch, 0, reason)

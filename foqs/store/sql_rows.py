@@ -1,0 +1,97 @@
+"""What the SQL stores share: the order of an item's columns, and rows to and from tuples.
+
+Always true: `COLUMNS` is the order of `Row`'s fields, so a tuple read in that
+order is a row's arguments. Knows nothing of dialects, tables or connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from foqs.core.fence import Owner
+from foqs.core.item import Delivery, Row, State
+
+COLUMNS: Final = (
+    "id",
+    "namespace",
+    "topic",
+    "priority",
+    "deliver_after_ms",
+    "enqueued_at_ms",
+    "lease_ms",
+    "ttl_ms",
+    "expires_at_ms",
+    "policy",
+    "attempts_max",
+    "payload_bytes",
+    "payload",
+    "metadata",
+    "state",
+    "due_ms",
+    "token",
+    "attempt",
+)
+
+MUTABLE: Final = ("priority", "deliver_after_ms", "expires_at_ms", "metadata", "state", "due_ms", "token", "attempt")
+"""The columns that an update writes."""
+
+OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection")
+"""The order of `Owner`'s fields."""
+
+WITH_PAYLOAD: Final = ", ".join(COLUMNS)
+WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name for name in COLUMNS)
+
+_POLICIES: Final = {int(policy): policy for policy in Delivery}
+_STATES: Final = {int(state): state for state in State}
+
+
+def row_of(values: Sequence[Any]) -> Row:
+    """The row of a tuple in the order of `COLUMNS`, its names already text."""
+    row = Row(*values)
+    row.policy = _POLICIES[row.policy]
+    row.state = _STATES[row.state]
+    return row
+
+
+def owner_of(values: Sequence[Any]) -> Owner:
+    """The owner row of a tuple in the order of `OWNER_COLUMNS`, its nonce already text."""
+    return Owner(*values)
+
+
+def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
+    """A row as a tuple in the order of `COLUMNS`."""
+    return (
+        row.id,
+        row.namespace,
+        row.topic,
+        row.priority,
+        row.deliver_after_ms,
+        row.enqueued_at_ms,
+        row.lease_ms,
+        row.ttl_ms,
+        row.expires_at_ms,
+        int(row.policy),
+        row.attempts_max,
+        row.payload_bytes,
+        row.payload,
+        row.metadata,
+        int(row.state),
+        row.due_ms,
+        row.token,
+        row.attempt,
+    )
+
+
+def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
+    """A row's mutable columns in the order of `MUTABLE`."""
+    return (
+        row.priority,
+        row.deliver_after_ms,
+        row.expires_at_ms,
+        row.metadata,
+        int(row.state),
+        row.due_ms,
+        row.token,
+        row.attempt,
+    )

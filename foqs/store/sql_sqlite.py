@@ -1,0 +1,119 @@
+"""The SQL of the SQLite store: one file holds one shard.
+
+Always true: every statement is named and says its purpose; values are bound,
+never spliced in. Knows nothing of connections or errors.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs.store.sql_migrations import Migration
+from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
+
+APPLICATION_ID: Final = 0x464F5153
+"""`FOQS`, in the file's header: tells our files from others."""
+
+# The rowid ends every index, so an index's order is total without naming id.
+MIGRATIONS: Final = (
+    Migration(
+        1,
+        "items and their owner",
+        (
+            """CREATE TABLE item (
+  id INTEGER PRIMARY KEY,
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  priority INTEGER NOT NULL,
+  deliver_after_ms INTEGER NOT NULL,
+  enqueued_at_ms INTEGER NOT NULL,
+  lease_ms INTEGER NOT NULL,
+  ttl_ms INTEGER,
+  expires_at_ms INTEGER,
+  policy INTEGER NOT NULL,
+  attempts_max INTEGER NOT NULL,
+  payload_bytes INTEGER NOT NULL,
+  payload BLOB NOT NULL,
+  metadata BLOB NOT NULL,
+  state INTEGER NOT NULL,
+  due_ms INTEGER,
+  token INTEGER NOT NULL,
+  attempt INTEGER NOT NULL
+)""",
+            "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)",
+            "CREATE INDEX item_due ON item (due_ms) WHERE due_ms IS NOT NULL",
+            """CREATE TABLE owner (
+  one INTEGER PRIMARY KEY CHECK (one = 1),
+  shard INTEGER NOT NULL,
+  epoch INTEGER NOT NULL,
+  nonce TEXT NOT NULL,
+  flush INTEGER NOT NULL,
+  clock_ms INTEGER NOT NULL,
+  connection INTEGER NOT NULL
+)""",
+        ),
+    ),
+)
+
+ADD_OWNER: Final = "INSERT OR IGNORE INTO owner VALUES (1, ?, 0, '', 0, 0, 0)"
+"""The owner row of a new file: nobody's. Binds the shard's number."""
+
+READ_SHARD: Final = "SELECT shard FROM owner WHERE one = 1"
+"""Which shard the file holds."""
+
+NOW_MS: Final = (
+    "SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000 + CAST(substr(strftime('%f', 'now'), 4) AS INTEGER)"
+)
+"""The clock; 'now' is one moment within a statement."""
+
+BEGIN: Final = "BEGIN IMMEDIATE"
+"""Takes the write lock at once, so that nothing read in the transaction can go stale."""
+
+READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1"
+"""The owner row."""
+
+SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
+"""A takeover, after the row was read under the write lock."""
+
+FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+"""The first statement of a flush: matches nothing when another owner wrote since."""
+
+READ_ROW: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE id = ?"
+"""One row without its payload."""
+
+LOAD_ROW: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE id = ?"
+"""One row with its payload."""
+
+DELETE: Final = "DELETE FROM item WHERE id = ?"
+"""Removes a row; nothing happens when it is gone."""
+
+UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE)} WHERE id = ?"
+"""Writes a row's mutable columns; never inserts."""
+
+INSERT: Final = f"INSERT INTO item ({WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
+"""Adds a row; an id that exists is an error."""
+
+_OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ?"
+_ABOVE: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
+_IN_ORDER: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
+
+FIRST_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+"""The first keys of a topic in a state."""
+
+NEXT_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+"""The keys after a key."""
+
+FIRST_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+"""The first rows of a topic in a state."""
+
+NEXT_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+"""The rows after a key."""
+
+DUE: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+"""A page of what is due, after (due_ms, id)."""
+
+NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"
+"""When the next row comes due."""
+
+COUNTS: Final = "SELECT namespace, topic, state, COUNT(*) FROM item GROUP BY namespace, topic, state"
+"""Rows by topic and state, from the index alone."""

@@ -1,0 +1,284 @@
+"""The store on SQLite: one file, one connection, one thread that alone touches it.
+
+Always true: each method is one hop into the thread, and a flush runs there from
+BEGIN to COMMIT, so a cancelled caller leaves nothing half done: the call
+finishes, and the next one waits for it. Two processes on one file fence each
+other by the owner row, as on a server. Knows nothing of SQL's text or of how a
+file is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Key, Row, State
+from foqs.store import sql_sqlite as sql
+from foqs.store.port import (
+    Decide,
+    Due,
+    FaultHook,
+    FencedOut,
+    StoreError,
+    StoreLost,
+    StoreUnusable,
+    Superseded,
+    TopicCount,
+    WriteRefused,
+    Writes,
+    no_faults,
+)
+from foqs.store.sql_rows import all_values, mutable_values, owner_of, row_of
+from foqs.store.sqlite_file import SqliteFile, is_damage
+
+_T = TypeVar("_T")
+_INT64_MIN = -(1 << 63)
+_UNACCEPTABLE = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+"""What binding and running a statement may raise."""
+
+
+class SqliteStore:
+    """One shard in one file; see `port.Store`.
+
+    Args:
+        path: the file; created by `open`, with its folders.
+        shard: the shard's number, written into a new file and checked in an old one.
+        faults: the hook of `port.POINTS`; it runs in the store's thread.
+        synchronous: FULL or EXTRA; anything weaker is refused by `open` unless
+            `unsafe_durability`.
+        busy_timeout_s: how long a call waits for another process's lock.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shard: int,
+        faults: FaultHook = no_faults,
+        *,
+        synchronous: str = "FULL",
+        unsafe_durability: bool = False,
+        busy_timeout_s: float = 5.0,
+    ) -> None:
+        self._file = SqliteFile(Path(path), shard, synchronous, unsafe_durability, busy_timeout_s)
+        self._faults = faults
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"foqs-shard-{shard}")
+        self._abandoned = False
+        self._closed = False
+        # Only the thread touches what follows.
+        self._db: sqlite3.Connection | None = None
+        self._claim: tuple[int, str] | None = None
+        self._damage: str | None = None
+
+    async def open(self) -> None:
+        await self._hop(lambda: self._reopen(create=True), anew=True)
+
+    async def now_ms(self) -> int:
+        return await self._read(lambda db: int(db.execute(sql.NOW_MS).fetchone()[0]))
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        return await self._hop(lambda: self._locked(lambda db: self._take_over(db, epoch, nonce)))
+
+    async def owner(self) -> Owner:
+        return await self._hop(self._owner, anew=True)
+
+    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        await self._hop(lambda: self._flush(fence, touched, loaded, decide))
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        return await self._read(lambda db: list(_found(db, sql.LOAD_ROW, dict.fromkeys(ids))))
+
+    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
+        values = (namespace, topic, int(State.READY), *(after or ()), limit)
+        text = sql.FIRST_KEYS if after is None else sql.NEXT_KEYS
+        return await self._read(lambda db: db.execute(text, values).fetchall())
+
+    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
+        values = (namespace, topic, int(state), *(after or ()), limit)
+        text = sql.FIRST_ROWS if after is None else sql.NEXT_ROWS
+        return await self._read(lambda db: [row_of(found) for found in db.execute(text, values)])
+
+    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+        start = (_INT64_MIN if low_ms is None else low_ms, -1)
+        if after is not None:
+            start = max(start, (after.due_ms, after.id))
+        return await self._read(lambda db: [Due(*found) for found in db.execute(sql.DUE, (*start, high_ms, limit))])
+
+    async def next_due_ms(self, above_ms: int) -> int | None:
+        found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms,)).fetchone())
+        return None if found is None else int(found[0])
+
+    async def counts(self) -> list[TopicCount]:
+        return await self._read(
+            lambda db: [
+                TopicCount(namespace, topic, State(state), rows)
+                for namespace, topic, state, rows in db.execute(sql.COUNTS)
+            ]
+        )
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            # Not awaited on a loop that may be ending: the thread finishes what it has, closes and ends.
+            self._thread.submit(self._drop)
+            closing = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
+            await asyncio.shield(closing)
+
+    # ------------------------------------------------------- on the event loop
+
+    async def _hop(self, work: Callable[[], _T], *, anew: bool = False) -> _T:
+        """Runs `work` in the thread. After a cancelled call only `anew` work is let in: its outcome is unknown."""
+        if self._closed:
+            raise StoreLost(f"{self._file.path}: this store was closed")
+        if anew:
+            self._abandoned = False
+        elif self._abandoned:
+            raise StoreLost(f"{self._file.path}: an earlier call was cancelled; read the owner row first")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except asyncio.CancelledError:
+            self._abandoned = True
+            raise
+
+    async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
+        return await self._hop(lambda: self._query(query))
+
+    # ------------------------------------------------------------ in the thread
+
+    def _reach(self) -> sqlite3.Connection:
+        if self._db is None:
+            raise StoreLost(f"{self._file.path}: the file is not open; read the owner row first")
+        return self._db
+
+    def _drop(self) -> None:
+        """Closes the connection; SQLite rolls back what was open."""
+        db, self._db = self._db, None
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+
+    def _reopen(self, *, create: bool) -> sqlite3.Connection:
+        self._drop()
+        if self._damage is not None:
+            raise StoreUnusable(self._damage)
+        self._db = self._file.open(create=create)
+        return self._db
+
+    def _lose(self, error: Exception) -> StoreLost:
+        """Gives the connection up after an error that is no answer."""
+        told = self._file.refusal(error)
+        if is_damage(error):
+            self._damage = str(told)
+        self._drop()
+        return StoreLost(str(told))
+
+    def _query(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
+        db = self._reach()
+        try:
+            return query(db)
+        except _UNACCEPTABLE as error:
+            raise self._lose(error) from error
+
+    def _locked(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Runs `work` under the write lock and commits."""
+        db = self._reach()
+        try:
+            db.execute(sql.BEGIN)
+            result = work(db)
+            db.execute("COMMIT")
+        except _UNACCEPTABLE as error:
+            raise self._lose(error) from error
+        except StoreError:
+            self._roll_back()
+            raise
+        return result
+
+    def _take_over(self, db: sqlite3.Connection, epoch: int, nonce: str) -> Owner:
+        self._claim = (epoch, nonce)
+        old = owner_of(db.execute(sql.READ_OWNER).fetchone())
+        if (old.epoch, old.nonce) == (epoch, nonce):
+            return self._record(db, old)
+        if old.epoch >= epoch:
+            raise Superseded(old.epoch)
+        return self._record(db, Owner(epoch, nonce, 0, old.clock_ms, 0))
+
+    def _owner(self) -> Owner:
+        self._reopen(create=False)
+        return self._locked(self._confirm)
+
+    def _confirm(self, db: sqlite3.Connection) -> Owner:
+        """Reads the owner row and, when it is ours, writes it again.
+
+        The write makes what was read durable: a COMMIT whose fsync failed may
+        have left its frames in the log, and this one settles them.
+        """
+        current = owner_of(db.execute(sql.READ_OWNER).fetchone())
+        if (current.epoch, current.nonce) == self._claim:
+            return self._record(db, current)
+        return current
+
+    def _record(self, db: sqlite3.Connection, owner: Owner) -> Owner:
+        """Writes the owner row with this process as its connection."""
+        db.execute(sql.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, os.getpid()))
+        return owner_of(db.execute(sql.READ_OWNER).fetchone())
+
+    def _flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        db = self._reach()
+        try:
+            self._faults("begin")
+            db.execute(sql.BEGIN)
+            values = (fence.flush, fence.clock_ms, fence.epoch, fence.nonce, fence.flush)
+            if db.execute(sql.FENCE, values).rowcount != 1:
+                seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
+                raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+            self._faults("fenced")
+            found = {row.id: row for row in _found(db, sql.READ_ROW, touched)}
+            found |= {row.id: row for row in _found(db, sql.LOAD_ROW, loaded)}
+            self._faults("read")
+            _write(db, decide(found))
+            self._faults("written")
+            db.execute("COMMIT")
+            self._faults("committed")
+        except _UNACCEPTABLE as error:
+            told = self._file.refusal(error)
+            if not isinstance(told, WriteRefused):
+                raise self._lose(error) from error
+            self._roll_back()
+            raise told from error
+        except StoreLost:
+            self._drop()
+            raise
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _roll_back(self) -> None:
+        """Ends the transaction; where SQLite refuses, closing the connection does."""
+        try:
+            if self._db is not None and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except sqlite3.Error:
+            self._drop()
+
+
+def _found(db: sqlite3.Connection, text: str, ids: Iterable[int]) -> Iterable[Row]:
+    """The rows of `ids` that exist; one prepared lookup each costs less than a list spliced into SQL."""
+    for number in ids:
+        values = db.execute(text, (number,)).fetchone()
+        if values is not None:
+            yield row_of(values)
+
+
+def _write(db: sqlite3.Connection, writes: Writes) -> None:
+    if writes.deletes:
+        db.executemany(sql.DELETE, [(number,) for number in writes.deletes])
+    if writes.updates:
+        db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
+    if writes.inserts:
+        db.executemany(sql.INSERT, [all_values(row) for row in writes.inserts])

@@ -1,0 +1,269 @@
+"""Thrift structs to the core's types and back.
+
+Holds one function for each struct that is served, and the table of errors.
+Always true: what comes out of here was validated; an error's field is relative
+to the struct, and `at` puts the path before it; strings of requests arrive as
+bytes (`message.decode`). Knows nothing of calls, connections or the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foqs.core import validate
+from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
+from foqs.core.item import Delivery, NewItem, State, parse_id
+from foqs.core.life import Event, Kind
+from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, ShardStatus, TopicStats
+from foqs_client.idl import ttypes as T
+
+ATTEMPTS_MAX: Final = (1 << 31) - 1
+ID_BYTES_MAX: Final = 64
+
+
+def at(path: str, error: FoqsError) -> FoqsError:
+    """`error` with `path` before its field."""
+    error.field = f"{path}.{error.field}" if error.field else path
+    return error
+
+
+# ------------------------------------------------------------------- requests
+
+
+def new_item(raw: Any, namespace: str, settings: NamespaceSettings) -> NewItem:
+    """A `NewItem` struct. Raises FoqsError."""
+    if raw.idempotency_key is not None:
+        raise NotImplementedYet(
+            "idempotency keys are not served by this version; leave the key out", field="idempotency_key"
+        )
+    topic = validate.name(raw.topic, "topic")
+    payload = raw.payload or b""
+    if len(payload) > settings.payload_bytes_max:
+        validate.size(payload, settings.payload_bytes_max, "payload")
+    metadata = raw.metadata or b""
+    if len(metadata) > settings.metadata_bytes_max:
+        validate.size(metadata, settings.metadata_bytes_max, "metadata")
+    delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
+    validate.when(delay_ms, deliver_after_ms)
+    if delay_ms is None and deliver_after_ms is None:
+        delay_ms = 0
+    ttl_ms = raw.ttl_ms
+    if ttl_ms is not None:
+        validate.ttl(ttl_ms, delay_ms)
+    return NewItem(
+        namespace=namespace,
+        topic=topic,
+        priority=raw.priority or 0,
+        payload=payload,
+        metadata=metadata,
+        delay_ms=delay_ms,
+        deliver_after_ms=deliver_after_ms,
+        lease_ms=settings.lease_ms_default
+        if raw.lease_ms is None
+        else validate.number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
+        ttl_ms=ttl_ms,
+        policy=Delivery.AT_LEAST_ONCE if raw.policy is None else _policy(raw.policy),
+        attempts_max=settings.attempts_max_default
+        if raw.attempts_max is None
+        else validate.number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
+    )
+
+
+def _policy(value: int) -> Delivery:
+    try:
+        return Delivery(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not a delivery policy", field="policy") from None
+
+
+def state(value: int, field: str) -> State:
+    """An `ItemState`. Raises InvalidArgument."""
+    try:
+        return State(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not an item's state", field=field) from None
+
+
+def states(values: Sequence[int] | None, field: str) -> list[State] | None:
+    """A filter's states; None where it has none. Raises InvalidArgument."""
+    if values is None:
+        return None
+    if not values:
+        raise InvalidArgument("this is empty; name at least one state, or leave it out", field=field)
+    return [state(value, field) for value in values]
+
+
+def item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:
+    """(shard, number) of an id. Raises InvalidArgument."""
+    if raw is None:
+        raise InvalidArgument("this is missing; give the id that enqueue or dequeue returned", field=field)
+    return parse_id(validate.text(raw, ID_BYTES_MAX, field), field)
+
+
+def _token(value: int | None) -> int:
+    if value is None:
+        raise InvalidArgument("this is missing; give the token that the item was delivered with", field="token")
+    return int(value)
+
+
+def lease_event(kind: Kind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Lease` structs into (shard, event) of this kind."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = item_id(raw.id)
+        return shard, Event(kind, number, namespace, token=_token(raw.token))
+
+    return read
+
+
+def extension_event(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Extension` structs."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = item_id(raw.id)
+        lease_ms = raw.lease_ms
+        if lease_ms is not None:
+            validate.number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        return shard, Event(Kind.EXTEND, number, namespace, token=_token(raw.token), lease_ms=lease_ms)
+
+    return read
+
+
+def nack_event(
+    namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
+) -> Callable[[Any], tuple[int, Event]]:
+    """Reads `Nack` structs; `jitter` draws a number in [0, 1) for each."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = item_id(raw.id)
+        token = _token(raw.token)
+        validate.when(raw.delay_ms, raw.deliver_after_ms)
+        if raw.dead and (raw.delay_ms is not None or raw.deliver_after_ms is not None):
+            raise InvalidArgument("a dead item is not delivered again; give no time with dead", field="dead")
+        if raw.metadata is not None:
+            validate.size(raw.metadata, settings.metadata_bytes_max, "metadata")
+        event = Event(
+            Kind.NACK,
+            number,
+            namespace,
+            token=token,
+            delay_ms=raw.delay_ms,
+            deliver_after_ms=raw.deliver_after_ms,
+            jitter=jitter(),
+            metadata=raw.metadata,
+            dead=bool(raw.dead),
+        )
+        return shard, event
+
+    return read
+
+
+def cancel_event(namespace: str) -> Callable[[Any], tuple[int, Event]]:
+    """Reads bare ids into cancels."""
+
+    def read(raw: Any) -> tuple[int, Event]:
+        shard, number = item_id(raw, "")
+        return shard, Event(Kind.CANCEL, number, namespace)
+
+    return read
+
+
+# -------------------------------------------------------------------- replies
+
+
+def error(failed: FoqsError) -> Any:
+    """The `Error` struct: the one table from the core's errors to the wire."""
+    owner = failed.owner
+    return T.Error(
+        code=T.ErrorCode(int(failed.code)),
+        message=failed.message,
+        field=failed.field,
+        retry_after_ms=failed.retry_after_ms,
+        owner=T.HostAddress(owner[0], owner[1]) if owner else None,
+    )
+
+
+def enqueue_result(result: str | FoqsError) -> Any:
+    if isinstance(result, str):
+        return T.EnqueueResult(id=result)
+    return T.EnqueueResult(error=error(result))
+
+
+def outcome(result: Outcome) -> Any:
+    if result is None:
+        return T.Outcome()
+    if isinstance(result, AlreadyGone):
+        return T.Outcome(already_gone=True)
+    return T.Outcome(error=error(result))
+
+
+def delivery(seen: Seen) -> Any:
+    row = seen.row
+    now_ms = seen.now_ms
+    return T.Delivery(
+        id=f"{seen.shard}-{row.id}",
+        token=row.token,
+        topic=row.topic,
+        priority=row.priority,
+        payload=row.payload,
+        metadata=row.metadata,
+        attempt=row.attempt,
+        lease_remaining_ms=max(0, (row.due_ms or now_ms) - now_ms),
+        age_ms=max(0, now_ms - row.enqueued_at_ms),
+        attempts_max=row.attempts_max,
+    )
+
+
+def item_view(seen: Seen, with_payload: bool) -> Any:
+    row = seen.row
+    now_ms = seen.now_ms
+    view = T.ItemView(
+        id=f"{seen.shard}-{row.id}",
+        topic=row.topic,
+        state=T.ItemState(int(row.state)),
+        priority=row.priority,
+        payload=row.payload if with_payload else None,
+        metadata=row.metadata,
+        policy=T.DeliveryPolicy(int(row.policy)),
+        attempt=row.attempt,
+        attempts_max=row.attempts_max,
+        lease_ms=row.lease_ms,
+        age_ms=max(0, now_ms - row.enqueued_at_ms),
+        payload_bytes=row.payload_bytes,
+    )
+    if row.state is State.DEFERRED:
+        view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
+    elif row.state is State.LEASED and row.due_ms is not None:
+        view.lease_remaining_ms = max(0, row.due_ms - now_ms)
+    if row.expires_at_ms is not None:
+        view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
+    return view
+
+
+def topic_stats(stats: TopicStats) -> Any:
+    return T.TopicStats(
+        topic=stats.topic,
+        ready=stats.ready,
+        deferred=stats.deferred,
+        leased=stats.leased,
+        dead=stats.dead,
+        best_priority=stats.best_priority,
+        oldest_ready_age_ms=stats.oldest_ready_age_ms,
+        next_due_in_ms=stats.next_due_in_ms,
+        paused=stats.paused,
+        counts_lag=stats.counts_lag,
+    )
+
+
+def shard_info(status: ShardStatus, tier: str, region: str, owner: tuple[str, int]) -> Any:
+    return T.ShardInfo(
+        shard=status.shard,
+        tier=tier,
+        owner=T.HostAddress(owner[0], owner[1]),
+        epoch=status.epoch,
+        state=status.state,
+        queued_items=status.queued_items,
+        region=region,
+        reason=status.reason,
+    )

@@ -1,0 +1,89 @@
+"""The coordinator of a host that owns every shard it is told of.
+
+Keeps the last epoch issued for each shard in a file of its own, so that an
+epoch is never issued twice even when a database comes back without its last
+one. The file is replaced as a whole and synced before an epoch is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from typing import Protocol
+
+from shardmgr.port import CoordinatorFailed
+
+
+class EpochBook(Protocol):
+    """Where issued epochs are kept."""
+
+    def load(self) -> dict[int, int]:
+        """The last epoch issued for each shard."""
+        ...
+
+    def save(self, epochs: dict[int, int]) -> None:
+        """Keeps them durably; when this returns they survive a crash."""
+        ...
+
+
+class FileEpochBook:
+    """A small JSON file.
+
+    Raises:
+        CoordinatorFailed: it cannot be read or written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> dict[int, int]:
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise CoordinatorFailed(f"cannot read {self._path}: {error.strerror}") from error
+        try:
+            return {int(shard): int(epoch) for shard, epoch in json.loads(text)["epochs"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CoordinatorFailed(
+                f"{self._path} is not a coordinator file; move it away and the epochs are taken from the shards"
+            ) from None
+
+    def save(self, epochs: dict[int, int]) -> None:
+        text = json.dumps({"epochs": {str(shard): epoch for shard, epoch in sorted(epochs.items())}})
+        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with fresh.open("w", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise CoordinatorFailed(f"cannot write {self._path}: {error.strerror}") from error
+
+
+class LocalCoordinator:
+    """Issues epochs from a book; see `port.Coordinator`."""
+
+    def __init__(self, book: EpochBook) -> None:
+        self._book = book
+        self._epochs: dict[int, int] | None = None
+        self._lock = asyncio.Lock()
+
+    async def issue_epoch(self, shard: int, above: int) -> int:
+        async with self._lock:
+            if self._epochs is None:
+                self._epochs = self._book.load()
+            epoch = max(self._epochs.get(shard, 0), above) + 1
+            self._epochs[shard] = epoch
+            self._book.save(self._epochs)
+            return epoch

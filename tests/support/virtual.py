@@ -1,0 +1,340 @@
+"""Virtual time: an event loop whose clock jumps to the next timer, and processes in it that can be killed.
+
+Holds `VirtualLoop`, its `Process`es, `VirtualClock` and `run_virtual`. Always
+true: nothing waits in real time, no thread and no socket is touched, and the
+same program runs the same callbacks in the same order, whatever the hash seed
+or the addresses of objects. Knows nothing of queues.
+
+What a program must keep to, or it loses that promise:
+- Never iterate over a set of tasks or futures: their order is that of their
+  addresses. `asyncio.wait` returns sets, `asyncio.all_tasks` is one; sort them
+  by task name or by your own list. `asyncio.TaskGroup` cancels its children in
+  set order, and `asyncio.as_completed` and `asyncio.wait` add their callbacks
+  in set order where they were given a set: the order in which several children
+  of one group see a cancellation is not fixed. `asyncio.gather` keeps a list.
+- Iterate over a set of strings only through `sorted`: it follows the hash seed.
+- No `uuid`, `secrets`, `time.time` or module-level `random`: take them as
+  arguments.
+- Leave nothing to the garbage collector (async generators closed by it, say);
+  its cycle collection is off while `run_virtual` runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from asyncio.base_events import BaseEventLoop
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, Final, ParamSpec, TypeVar
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+WALL_ORIGIN_MS: Final = 1_700_000_000_000
+"""What a wall clock shows at virtual second 0."""
+
+_RESOLUTION_S: Final = 1e-6
+"""Timers this close together fire together; still seen by a float after centuries."""
+
+_process: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+class Deadlock(Exception):
+    """Nothing is ready, no timer is pending, and somebody still waits; `waiting` says who and where."""
+
+    def __init__(self, waiting: list[str]) -> None:
+        super().__init__("nothing will ever happen again; waiting:\n" + "\n".join(waiting))
+        self.waiting = waiting
+
+
+class OutOfTime(Exception):
+    """The program had not ended at `until_s`; `waiting` says what it was doing."""
+
+    def __init__(self, until_s: float, waiting: list[str]) -> None:
+        super().__init__(f"not done after {until_s} virtual seconds; waiting:\n" + "\n".join(waiting))
+        self.waiting = waiting
+
+
+class Process:
+    """A part of the program that can be killed as `kill -9` kills: it simply never runs again.
+
+    What runs in a process is known by its context: tasks that it spawned, their
+    children, and every callback and timer they registered. Killing drops all of
+    those; no `finally` runs and nothing is cancelled. Processes must meet only
+    in things that outlive them (a network, a database): a killed waiter of a
+    shared `asyncio.Lock`, `Semaphore` or `Queue` would swallow its wake-up, and
+    awaiting a killed task waits for ever.
+    """
+
+    def __init__(self, loop: VirtualLoop, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self._loop = loop
+
+    def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Calls something now, as this process."""
+        return self._context().run(call, *args, **kwargs)
+
+    def spawn(self, coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
+        """Starts a task of this process."""
+        if not self.alive:
+            coro.close()
+            raise RuntimeError(f"process {self.name} was killed; create another one")
+        return self._loop.create_task(coro, name=name, context=self._context())
+
+    def kill(self) -> None:
+        """Stops everything this process does, for ever. Killing twice is harmless.
+
+        Raises:
+            RuntimeError: called by the process itself; its current callback could
+                not be stopped half-way. Kill it from `on_step`, or from outside.
+        """
+        if _process.get() is self:
+            raise RuntimeError(f"process {self.name} cannot kill itself; kill it from on_step or from outside")
+        if self.alive:
+            self.alive = False
+            self._loop.bury(self)
+
+    def _context(self) -> Context:
+        context = copy_context()
+        context.run(_process.set, self)
+        return context
+
+
+class _Ready(deque[asyncio.Handle]):
+    """The loop's queue of callbacks, which tells the loop before one of them runs."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def popleft(self) -> asyncio.Handle:
+        handle = super().popleft()
+        self._loop.before(handle)
+        return handle
+
+
+class _Selector:
+    """Stands where the loop would wait for I/O: lets virtual time pass instead."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[object]:
+        if timeout is None or timeout > 0:
+            self._loop.jump()
+        return []
+
+
+class VirtualLoop(BaseEventLoop):
+    """An asyncio loop under virtual time, from second 0.
+
+    asyncio's own `_run_once` is kept, so that callbacks run in the order of a
+    real loop; only its selector, its clock and its queue are ours (private
+    names, the same from 3.11 to 3.14).
+
+    `on_step` is called with the number of the step (from 1) before every
+    callback that runs; it may kill processes, and what it raises ends the run.
+    """
+
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, *, on_step: Callable[[int], None] | None = None, until_s: float | None = None) -> None:
+        super().__init__()
+        self.steps = 0
+        self.on_step = on_step
+        self.failures: list[BaseException] = []
+        """What callbacks and forgotten tasks raised."""
+        self._until_s = until_s
+        self._now_s = 0.0
+        self._clock_resolution = _RESOLUTION_S
+        self._selector = _Selector(self)
+        self._ready = _Ready(self)
+        self._tasks: weakref.WeakValueDictionary[int, asyncio.Task[Any]] = weakref.WeakValueDictionary()
+        self._owners: dict[int, Process] = {}
+        self._tasks_made = 0
+        self._buried: list[asyncio.Task[Any]] = []
+        self.set_exception_handler(_note_failure)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def process(self, name: str) -> Process:
+        """A new process. A restart under the same name is a new process too."""
+        return Process(self, name)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None, **more: Any
+    ) -> asyncio.Task[T]:
+        """As ever, but numbers task names from 1 in each loop, not over all loops of the program."""
+        self._tasks_made += 1
+        number = self._tasks_made
+        task = super().create_task(coro, name=name or f"task-{number}", context=context, **more)
+        self._tasks[number] = task
+        owner = _process.get() if context is None else context.get(_process)
+        if owner is not None:
+            self._owners[number] = owner
+        return task
+
+    def waiting(self) -> list[str]:
+        """Every unfinished task and where it stands, oldest first."""
+        return [_describe(task) for task in self._unfinished()]
+
+    def before(self, handle: asyncio.Handle) -> None:
+        """A callback is about to run: counts it, or drops it when its process is dead."""
+        if handle.cancelled():
+            return
+        owner = _owner(handle)
+        if owner is None or owner.alive:
+            self.steps += 1
+            if self.on_step is not None:
+                self.on_step(self.steps)
+        if owner is not None and not owner.alive:
+            handle.cancel()
+
+    def jump(self) -> None:
+        """Moves the clock to the next timer."""
+        if not self._scheduled:
+            raise Deadlock(self.waiting())
+        moment = self._scheduled[0].when()
+        if self._until_s is not None and moment > self._until_s:
+            raise OutOfTime(self._until_s, self.waiting())
+        self._now_s = moment
+
+    def bury(self, process: Process) -> None:
+        """Drops the timers of a dead process and keeps its tasks from being collected, which would run their `finally`."""
+        self._buried += [task for number, task in self._numbered() if self._owners.get(number) is process]
+        for handle in list(self._scheduled):
+            if _owner(handle) is process:
+                handle.cancel()
+
+    def finish(self) -> None:
+        """Ends what is left over, in order of creation, and closes the loop."""
+        self.on_step = None
+        self._until_s = None
+        try:
+            left = [task for task in self._unfinished() if task not in self._buried]
+            for task in left:
+                task.cancel()
+            if left:
+                self.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.run_until_complete(self.shutdown_asyncgens())
+        finally:
+            self.set_exception_handler(lambda loop, context: None)
+            for task in self._buried:
+                _close_quietly(task)
+            self.close()
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
+        raise RuntimeError("there are no threads under virtual time; pass in something that needs none")
+
+    def _process_events(self, event_list: list[object]) -> None:
+        """There is no I/O."""
+
+    def _numbered(self) -> list[tuple[int, asyncio.Task[Any]]]:
+        return [(number, task) for number, task in self._tasks.items() if not task.done()]
+
+    def _unfinished(self) -> list[asyncio.Task[Any]]:
+        return [task for number, task in self._numbered()]
+
+
+class VirtualClock:
+    """A host's clocks under virtual time, in integer milliseconds.
+
+    Args:
+        wall_origin_ms: what the wall clock shows at virtual second 0.
+        boot_ms: what the monotonic clock shows then.
+        rate: how fast both run; 1.001 gains a millisecond a second.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        wall_origin_ms: int = WALL_ORIGIN_MS,
+        boot_ms: int = 0,
+        rate: float = 1.0,
+    ) -> None:
+        self._loop = loop
+        self._wall_origin_ms = wall_origin_ms
+        self._boot_ms = boot_ms
+        self._rate = rate
+
+    def monotonic_ms(self) -> int:
+        return self._boot_ms + self._elapsed_ms()
+
+    def wall_ms(self) -> int:
+        return self._wall_origin_ms + self._elapsed_ms()
+
+    def _elapsed_ms(self) -> int:
+        # The resolution is added so that a timer for millisecond n is never read as n - 1.
+        return int((self._loop.time() + _RESOLUTION_S) * 1000 * self._rate)
+
+
+def run_virtual(
+    coro_factory: Callable[[], Coroutine[Any, Any, T]],
+    *,
+    on_step: Callable[[int], None] | None = None,
+    until_s: float | None = None,
+) -> T:
+    """Runs a program to its end under virtual time and returns its result.
+
+    Tasks still running then are cancelled, oldest first.
+
+    Raises:
+        Deadlock: it waits for something that cannot come.
+        OutOfTime: it had not ended at `until_s`.
+        ExceptionGroup: it ended well, but callbacks or forgotten tasks had raised.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    loop = VirtualLoop(on_step=on_step, until_s=until_s)
+    try:
+        try:
+            result = loop.run_until_complete(loop.create_task(coro_factory(), name="main"))
+            failures = [failure for failure in loop.failures if isinstance(failure, Exception)]
+        finally:
+            loop.finish()
+    finally:
+        if collecting:
+            gc.enable()
+    if failures:
+        raise ExceptionGroup("callbacks failed under virtual time", failures)
+    return result
+
+
+def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    assert isinstance(loop, VirtualLoop)
+    failure = context.get("exception")
+    loop.failures.append(failure if failure is not None else RuntimeError(context["message"]))
+
+
+def _owner(handle: asyncio.Handle) -> Process | None:
+    context: Context = handle._context  # type: ignore[attr-defined]
+    return context.get(_process)
+
+
+def _describe(task: asyncio.Task[Any]) -> str:
+    coro = task.get_coro()
+    stack = task.get_stack()
+    where = f" at {stack[-1].f_code.co_filename}:{stack[-1].f_lineno}" if stack else ""
+    return f"{task.get_name()}: {getattr(coro, '__qualname__', 'a coroutine')}{where}"
+
+
+def _close_quietly(task: asyncio.Task[Any]) -> None:
+    """Unwinds a killed task after the run, when nothing it does can be seen any more."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coro = task.get_coro()
+    for _ in range(100):
+        with contextlib.suppress(BaseException):
+            coro.close()
+            return
