@@ -13,7 +13,7 @@ import asyncio
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from foqs.core.batch import Result, Work
 from foqs.core.errors import (
@@ -41,6 +41,9 @@ from foqs.service.api import (
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
+
+Taken: TypeAlias = tuple[Shard, TopicName, Key]
+"""A key reserved in its shard's index."""
 
 _ACTIVE: Final = (State.READY, State.LEASED)
 
@@ -97,7 +100,7 @@ class QueueService:
 
     def _submit(self, items: Sequence[NewItem], done: asyncio.Future[None]) -> tuple[Shard, Work]:
         """Hands the items to the shard with the shortest queue that takes them."""
-        serving = [shard for shard in self._shards.values() if shard.serving and shard.trouble is None]
+        serving = self._answering()
         if not serving:
             raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
         self._turn += 1
@@ -160,8 +163,7 @@ class QueueService:
         until = min(deadline, loop.time() + wait_ms / 1000)
         try:
             while True:
-                await self._refill(topics, deadline)
-                taken = self._take(topics)
+                taken = await self._reserve(topics, deadline)
                 if taken:
                     self._pass_on(topics)
                     handed = await self._lease(taken, lease_ms, deadline)
@@ -182,10 +184,34 @@ class QueueService:
                     self.waiters.wake([topic])
                     break
 
-    async def _refill(self, topics: Sequence[tuple[TopicName, int]], deadline: float) -> None:
+    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], deadline: float) -> list[Taken]:
+        """Reserves the best items over all serving shards: best first within a topic."""
+        taken: list[Taken] = []
+        missing = dict(topics)
+        try:
+            while True:
+                await self._refill(missing, deadline)
+                part = self._take(missing, self.limits.items_per_call_max - len(taken))
+                taken += part
+                for _, topic, _ in part:
+                    missing[topic] -= 1
+                missing = {topic: count for topic, count in missing.items() if count}
+                if not part or not any(
+                    shard.index.needs_refill(topic) for shard in self._answering() for topic in missing
+                ):
+                    return [one for one in taken if one[0].serving]
+        except BaseException:
+            for shard, topic, key in taken:
+                shard.index.give_back(topic, key[2])
+            raise
+
+    def _answering(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.serving and shard.trouble is None]
+
+    async def _refill(self, topics: Iterable[TopicName], deadline: float) -> None:
         """Has every serving shard look at least at its best item of each topic."""
-        for shard in list(self._shards.values()):
-            for topic, _ in topics:
+        for shard in self._answering():
+            for topic in topics:
                 try:
                     async with asyncio.timeout_at(deadline):
                         while shard.serving and shard.trouble is None and shard.index.needs_refill(topic):
@@ -193,34 +219,28 @@ class QueueService:
                 except (TimeoutError, NotOwner, Unavailable):
                     continue
 
-    def _take(self, topics: Sequence[tuple[TopicName, int]]) -> list[tuple[Shard, TopicName, Key]]:
-        """Reserves the best items over all serving shards: best first within a topic."""
-        taken: list[tuple[Shard, TopicName, Key]] = []
-        for topic, count in topics:
-            heads = [
-                (head, n)
-                for n, shard in self._shards.items()
-                if shard.serving and shard.trouble is None and (head := shard.index.head(topic))
-            ]
+    def _take(self, topics: Mapping[TopicName, int], room: int) -> list[Taken]:
+        """Reserves up to `room` keys by merging the shards' windows, as far as these reach."""
+        taken: list[Taken] = []
+        shards = self._answering()
+        for topic, count in topics.items():
+            heads = [(head, n) for n, shard in enumerate(shards) if (head := shard.index.head(topic))]
             heapq.heapify(heads)
-            for _ in range(count):
-                if len(taken) >= self.limits.items_per_call_max or not heads:
+            for _ in range(min(count, room - len(taken))):
+                if not heads:
                     break
-                _, n = heads[0]
-                shard = self._shards[n]
+                shard = shards[heads[0][1]]
                 taken.append((shard, topic, shard.index.take(topic)))
                 head = shard.index.head(topic)
                 if head is not None:
-                    heapq.heapreplace(heads, (head, n))
+                    heapq.heapreplace(heads, (head, heads[0][1]))
                 elif shard.index.needs_refill(topic):
                     break
                 else:
                     heapq.heappop(heads)
         return taken
 
-    async def _lease(
-        self, taken: Sequence[tuple[Shard, TopicName, Key]], lease_ms: int | None, deadline: float
-    ) -> HandOut:
+    async def _lease(self, taken: Sequence[Taken], lease_ms: int | None, deadline: float) -> HandOut:
         """Has the shards lease what was taken; what commits too late is given back by them."""
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + self._handout_wait_s_max)

@@ -1,0 +1,118 @@
+"""Short ways to make the core's values in tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from foqs.core.item import Delivery, NewItem, Row, State
+from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.engine import EngineSettings
+from foqs.shard.shard import ShardSettings
+
+NAMESPACE = NamespaceSettings(
+    payload_bytes_max=10_240,
+    metadata_bytes_max=1_024,
+    lease_ms_default=30_000,
+    lease_ms_max=43_200_000,
+    attempts_max_default=0,
+    backoff_ms_min=100,
+    backoff_ms_max=10_000,
+    dead_retention_ms=60_000,
+)
+
+CALLS = CallLimits(
+    items_per_call_max=1_000,
+    topics_per_call_max=100,
+    timeout_ms_default=10_000,
+    timeout_ms_max=60_000,
+    wait_ms_max=60_000,
+)
+
+
+def shard_settings(**changes: Any) -> ShardSettings:
+    """Small limits, quick timers."""
+    values: dict[str, Any] = {
+        "flush_items_max": 100,
+        "flush_bytes_max": 1 << 20,
+        "queue_items_max": 5_000,
+        "queue_bytes_max": 1 << 24,
+        "ready_window_items_max": 50,
+        "ready_keys_max": 1_000,
+        "timer_page_items": 20,
+        "timer_tick_ms_min": 5,
+        "sweep_interval_ms": 5_000,
+        "retry_ms_min": 5,
+        "retry_ms_max": 500,
+    }
+    return ShardSettings(**(values | changes))
+
+
+def engine_settings(*shards: int, handout_wait_ms_max: int = 1_000, **changes: Any) -> EngineSettings:
+    """An engine of these shards with the namespaces `default` and `other`."""
+    return EngineSettings(
+        shards=shards,
+        namespaces={"default": NAMESPACE, "other": NAMESPACE},
+        namespace_default=NAMESPACE,
+        limits=CALLS,
+        shard=shard_settings(**changes),
+        handout_wait_ms_max=handout_wait_ms_max,
+    )
+
+
+def new_item(topic: str = "t", **changes: Any) -> NewItem:
+    """An item to enqueue: ready at once, a lease of 30 s."""
+    values: dict[str, Any] = {
+        "namespace": "default",
+        "topic": topic,
+        "priority": 0,
+        "payload": b"payload",
+        "metadata": b"",
+        "delay_ms": 0,
+        "deliver_after_ms": None,
+        "lease_ms": 30_000,
+        "ttl_ms": None,
+        "policy": Delivery.AT_LEAST_ONCE,
+        "attempts_max": 0,
+    }
+    values |= changes
+    if values["deliver_after_ms"] is not None:
+        values["delay_ms"] = None
+    return NewItem(**values)
+
+
+def row(number: int = 1, **changes: Any) -> Row:
+    """A READY row that was never delivered."""
+    values: dict[str, Any] = {
+        "id": number,
+        "namespace": "default",
+        "topic": "t",
+        "priority": 0,
+        "deliver_after_ms": 1_000,
+        "enqueued_at_ms": 1_000,
+        "lease_ms": 500,
+        "ttl_ms": None,
+        "expires_at_ms": None,
+        "policy": Delivery.AT_LEAST_ONCE,
+        "attempts_max": 0,
+        "payload_bytes": 1,
+        "payload": b"p",
+        "metadata": b"",
+        "state": State.READY,
+        "due_ms": None,
+        "token": 0,
+        "attempt": 0,
+    }
+    return Row(**(values | changes))
+
+
+class MemoryBook:
+    """A coordinator's book that lives as long as this object."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, int] = {}
+
+    def load(self) -> dict[int, int]:
+        return dict(self.epochs)
+
+    def save(self, epochs: dict[int, int]) -> None:
+        self.epochs = dict(epochs)

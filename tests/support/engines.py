@@ -1,0 +1,142 @@
+"""An engine on the memory store under virtual time, with short ways to call it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from random import Random
+from typing import Any, TypeVar
+
+from foqs.core.errors import FoqsError
+from foqs.core.item import State, parse_id
+from foqs.core.life import Event, Kind
+from foqs.service.api import HandOut, Outcome, Seen, TopicStats
+from foqs.service.engine import Engine, EngineSettings
+from foqs.shard.facts import NoFacts
+from foqs.store.memory import MemoryDatabase
+from foqs.store.port import FaultHook, no_faults
+from shardmgr.local import LocalCoordinator
+from tests.support.builders import MemoryBook, engine_settings, new_item
+from tests.support.virtual import VirtualClock, run_virtual
+
+T = TypeVar("T")
+
+
+class World:
+    """One database, one book of epochs, and engines that come and go."""
+
+    def __init__(self, latency_ms: float = 1.0) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = VirtualClock(self.loop)
+        self.rng = Random(7)
+        self.book = MemoryBook()
+        self.faults: FaultHook = no_faults
+        self._answering = asyncio.Event()
+        self._answering.set()
+
+        async def latency() -> None:
+            await asyncio.sleep(latency_ms / 1000)
+            await self._answering.wait()
+
+        self.database = MemoryDatabase(self.clock.wall_ms, latency)
+        self._engines = 0
+
+    async def engine(self, settings: EngineSettings | None = None, nonce: str | None = None) -> Engine:
+        """An engine that is ready to serve."""
+        self._engines += 1
+        engine = Engine(
+            settings or engine_settings(1, 2),
+            lambda shard: self.database.store(shard, lambda point: self.faults(point)),
+            LocalCoordinator(self.book),
+            self.clock,
+            self.rng,
+            NoFacts(),
+            nonce or f"engine-{self._engines}",
+        )
+        engine.start()
+        await self.until(lambda: engine.is_ready)
+        return engine
+
+    def stall(self) -> None:
+        """The database does not answer until `resume`."""
+        self._answering.clear()
+
+    def resume(self) -> None:
+        self._answering.set()
+
+    async def until(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
+        """Waits in virtual time."""
+        async with asyncio.timeout(within_s):
+            while not condition():  # noqa: ASYNC110 - virtual time, any condition
+                await asyncio.sleep(0.001)
+
+    async def pass_s(self, seconds: float) -> None:
+        """Lets virtual time pass."""
+        await asyncio.sleep(seconds)
+
+    def in_s(self, seconds: float) -> float:
+        """A deadline."""
+        return self.loop.time() + seconds
+
+    def rows(self) -> list[tuple[str, State]]:
+        """Every row of the database: (topic, state)."""
+        tables = self.database.tables.values()
+        return sorted((row.topic, row.state) for table in tables for row in table.rows.values())
+
+
+class Caller:
+    """Calls an engine's queue as a client would."""
+
+    def __init__(self, world: World, engine: Engine, namespace: str = "default") -> None:
+        self.world = world
+        self.queue = engine.queue
+        self.namespace = namespace
+
+    async def put(self, topic: str = "t", count: int = 1, timeout_s: float = 5.0, **changes: Any) -> list[str]:
+        """Enqueues; every item must succeed."""
+        items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
+        results = await self.queue.enqueue(self.namespace, items, self.world.in_s(timeout_s))
+        return [ok(result) for result in results]
+
+    async def get(
+        self, topic: str = "t", count: int = 1, wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
+    ) -> HandOut:
+        return await self.queue.dequeue(self.namespace, [(topic, count)], wait_ms, lease_ms, self.world.in_s(timeout_s))
+
+    async def one(self, topic: str = "t", wait_ms: int = 0) -> Seen:
+        """The one item that is there."""
+        handed = await self.get(topic, 1, wait_ms)
+        assert len(handed.items) == 1
+        return handed.items[0]
+
+    async def do(self, kind: Kind, items: Iterable[Seen], timeout_s: float = 5.0, **changes: Any) -> list[Outcome]:
+        """Acks, nacks, extends, releases or cancels delivered items."""
+        events = [
+            (seen.shard, Event(kind, seen.row.id, self.namespace, token=seen.row.token, **changes)) for seen in items
+        ]
+        return await self.queue.apply(self.namespace, events, self.world.in_s(timeout_s))
+
+    async def cancel(self, *ids: str) -> list[Outcome]:
+        events = [
+            (shard, Event(Kind.CANCEL, number, self.namespace)) for shard, number in (parse_id(i, "id") for i in ids)
+        ]
+        return await self.queue.apply(self.namespace, events, self.world.in_s(5.0))
+
+    async def stats(self, topic: str = "t") -> TopicStats | None:
+        page, _ = await self.queue.topics(self.namespace, topic, list(State), None, 10)
+        return next((stats for stats in page if stats.topic == topic), None)
+
+
+def ok(result: str | FoqsError) -> str:
+    if isinstance(result, FoqsError):
+        raise result
+    return result
+
+
+def play(story: Callable[[World], Coroutine[Any, Any, T]], until_s: float = 3_600.0) -> T:
+    """Runs a story in a fresh world under virtual time."""
+
+    async def main() -> T:
+        return await story(World())
+
+    return run_virtual(main, until_s=until_s)
