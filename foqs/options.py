@@ -75,8 +75,15 @@ class WireOptions(Options):
         64 * 1024,
         256 * MIB,
     )
+    string_bytes_max: int = option(
+        16 * MIB,
+        "bytes",
+        "A text or payload in a frame that claims more is refused unread; above any payload that a namespace allows.",
+        64 * 1024,
+        256 * MIB,
+    )
     container_items_max: int = option(
-        10_000, "items", "A list or map in a frame that claims more is refused unread.", 100, 1_000_000
+        10_000, "items", "A list in a frame that claims more is refused unread; above any batch.", 100, 1_000_000
     )
     connections_max: int = option(
         1_000, "connections", "Further connections are closed at once; each costs a file and a few buffers.", 1, 100_000
@@ -87,31 +94,54 @@ class WireOptions(Options):
     calls_in_flight_per_connection_max: int = option(
         1_000,
         "calls",
-        "Beyond it the connection is not read until a reply has left, so one client cannot take all.",
+        "Further calls of one connection are answered OVERLOADED, so one client cannot take all.",
         1,
         100_000,
     )
     in_flight_bytes_max: int = option(
         256 * MIB,
         "bytes",
-        "Frames that were read and are not answered yet, over all connections; beyond it calls are answered OVERLOADED.",
+        "Frames begun or not answered yet, over all connections; beyond it calls are answered OVERLOADED.",
         MIB,
         64 * 1024 * MIB,
     )
     silence_timeout_ms: int = option(
         60_000,
         MS,
-        "A connection that owes bytes (of a first frame, or of one begun) and sends none for this long is closed.",
+        "A connection that owes a first frame, the rest of one, or the reading of its replies, and does nothing for "
+        "this long is closed.",
         100,
         HOUR_MS,
+    )
+    idle_timeout_ms: int = option(
+        HOUR_MS,
+        MS,
+        "A connection without calls that sends nothing for this long is closed, without a complaint.",
+        1_000,
+        DAY_MS,
     )
     write_buffer_bytes_max: int = option(
         32 * MIB,
         "bytes",
-        "Replies that a connection's peer has not read; a connection beyond it is closed rather than kept in memory.",
+        "Replies that a peer has not read: from a quarter of it on the connection is not read, beyond it it is closed.",
         64 * 1024,
         1024 * MIB,
     )
+    reply_bytes_max: int = option(
+        64 * MIB,
+        "bytes",
+        "A longer reply is not sent; its call is answered LIMIT_EXCEEDED.",
+        64 * 1024,
+        1024 * MIB,
+    )
+    reply_grace_ms: int = option(
+        1_000,
+        MS,
+        "A call that has not ended this long after its deadline is ended by force, as a last resort.",
+        10,
+        60_000,
+    )
+    retry_after_ms: int = option(100, MS, "When a client that was answered OVERLOADED should try again.", 1, 60_000)
 
 
 class CallOptions(Options):

@@ -1,1 +1,75 @@
-"""The Python client of FOQS."""
+"""The Python client of FOQS.
+
+async with Client("foqs://127.0.0.1:7411") as client:
+    await client.enqueue([Item(topic="mail", payload=b"hello")])
+    for delivery in await client.dequeue({"mail": 10}, wait_ms=1_000):
+        await client.ack([delivery])
+"""
+
+from foqs_client.client import Client
+from foqs_client.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    KeyConflict,
+    LimitExceeded,
+    NamespaceNotFound,
+    NotFound,
+    NotImplementedYet,
+    NotOwner,
+    Overloaded,
+    PermissionDenied,
+    RateLimited,
+    StaleLease,
+    Unauthenticated,
+    Unavailable,
+    UnknownOutcome,
+    Unreachable,
+)
+from foqs_client.types import (
+    Delivery,
+    Enqueued,
+    Host,
+    Item,
+    ItemPage,
+    ItemView,
+    Nack,
+    Outcome,
+    Routing,
+    Shard,
+    Topic,
+    TopicPage,
+)
+
+__all__ = [
+    "Client",
+    "DeadlineExceeded",
+    "Delivery",
+    "Enqueued",
+    "FoqsError",
+    "Host",
+    "InvalidArgument",
+    "Item",
+    "ItemPage",
+    "ItemView",
+    "KeyConflict",
+    "LimitExceeded",
+    "Nack",
+    "NamespaceNotFound",
+    "NotFound",
+    "NotImplementedYet",
+    "NotOwner",
+    "Outcome",
+    "Overloaded",
+    "PermissionDenied",
+    "RateLimited",
+    "Routing",
+    "Shard",
+    "StaleLease",
+    "Topic",
+    "TopicPage",
+    "Unauthenticated",
+    "Unavailable",
+    "UnknownOutcome",
+    "Unreachable",
+]

@@ -16,10 +16,9 @@ from foqs.cli.hosts import dev, host
 from foqs.cli.items import ack, dequeue, item, nack, peek
 from foqs.cli.output import say
 from foqs.cli.produce import enqueue
-from foqs.cli.session import USAGE, Failed
+from foqs.cli.session import Failed
 from foqs.cli.settings import config
 from foqs.cli.topics import topic
-from foqs.config import ConfigError
 
 
 class Root(click.Group):
@@ -31,9 +30,6 @@ class Root(click.Group):
         except Failed as error:
             say(f"Error: {error}")
             ctx.exit(error.code)
-        except ConfigError as error:
-            say(f"Error: {error}")
-            ctx.exit(USAGE)
 
 
 @click.group(

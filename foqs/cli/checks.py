@@ -15,14 +15,18 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from foqs.cli.hosts import port_problem
+from foqs.cli.hosts import port_problem, reachable
 from foqs.cli.session import Connect
 from foqs.config import Config
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
+from foqs.store.mysql_schema import check_durability
+from foqs.store.port import StoreError, StoreUnusable
+from foqs.store.sqlite import SqliteStore
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)
@@ -101,6 +105,70 @@ def folder(config: Config) -> Iterator[Finding]:
         yield Finding("Disk", "ok", detail)
 
 
+async def store(config: Config) -> Finding:
+    """Whether the store can be reached and keeps what it acknowledges."""
+    url = config.store.parsed
+    if url.kind == "memory":
+        remedy = "name a folder or a database in store.url"
+        return Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)
+    if url.kind == "sqlite":
+        return await _sqlite(config)
+    return await _mysql(config)
+
+
+async def _sqlite(config: Config) -> Finding:
+    """Opens a store in a folder of its own beside the real ones, with their settings."""
+    path = config.data_dir.absolute()
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
+            opened = SqliteStore(Path(probe) / "probe.sqlite", 0)
+            try:
+                await opened.open()
+            finally:
+                await opened.close()
+    except (StoreError, OSError) as error:
+        return Finding(
+            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", "name another folder in store.url"
+        )
+    return _durable(config, f"SQLite in {path}; every commit is on disk before it is acknowledged")
+
+
+async def _mysql(config: Config) -> Finding:
+    """Connects and reads the server's durability settings."""
+    url = config.store.parsed
+    settings = MysqlSettings(
+        database=url.database,
+        host=url.host,
+        port=url.port,
+        user=url.user,
+        password=config.password() or "",
+        connect_timeout_s=config.store.connect_timeout_ms / 1_000,
+        statement_timeout_s=config.store.statement_timeout_ms / 1_000,
+    )
+    try:
+        link = await Link.connect(settings)
+        try:
+            await check_durability(link, settings)
+        finally:
+            await link.close()
+    except StoreUnusable as error:
+        state: Literal["warning", "bad"] = "warning" if config.store.unsafe_durability else "bad"
+        return Finding("Store", state, str(error), "set what it names, in the server's configuration file")
+    except (ServerError, LinkLost) as error:
+        remedy = "see that the server runs, and that store.url and store.password_file are right"
+        return Finding("Store", "bad", f"{settings.where} cannot be used: {error}", remedy)
+    return _durable(config, f"{settings.where} answers; every commit is on disk before it is acknowledged")
+
+
+def _durable(config: Config, detail: str) -> Finding:
+    if config.store.unsafe_durability:
+        return Finding(
+            "Store", "warning", detail, "store.unsafe_durability is set: weaker settings would be accepted too"
+        )
+    return Finding("Store", "ok", detail)
+
+
 async def calls(config: Config, connect: Connect) -> Finding:
     """The port for calls: free, served by FOQS, or taken by something else."""
     from foqs_client import FoqsError
@@ -111,7 +179,7 @@ async def calls(config: Config, connect: Connect) -> Finding:
         return Finding("Calls", "ok", f"{host}:{port} is free: no host is running there")
     try:
         async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
-            async with connect(f"foqs://{_reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
+            async with connect(f"foqs://{reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
                 routing = await client.routing()
     except (FoqsError, OSError, ValueError) as error:
         return Finding("Calls", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
@@ -125,7 +193,7 @@ async def http(config: Config) -> Finding:
     if problem is None:
         return Finding("HTTP", "ok", f"{host}:{port} is free: no host is running there")
     try:
-        answer = await asyncio.to_thread(_ready, f"http://{_reachable(host)}:{port}/readyz")
+        answer = await asyncio.to_thread(_ready, f"http://{reachable(host)}:{port}/readyz")
     except (OSError, ValueError) as error:
         return Finding("HTTP", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
     if answer:
@@ -142,15 +210,7 @@ def _ready(url: str) -> dict[str, str]:
         with error:
             body = error.read(1 << 16)
     answer = json.loads(body)
-    if not isinstance(answer, dict) or not isinstance(answer.get("reasons"), dict):
-        raise ValueError("it answers something else")
-    return {str(part): str(reason) for part, reason in answer["reasons"].items()}
-
-
-def _reachable(host: str) -> str:
-    """Where a listener on `host` can be called from this machine."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-
-
-LOCAL: Final[tuple[Callable[[], Iterator[Finding]], ...]] = (python, libraries)
-"""What is looked at whatever the configuration says."""
+    reasons = answer.get("reasons") if isinstance(answer, dict) else None
+    if isinstance(reasons, dict):
+        return {str(part): str(reason) for part, reason in reasons.items()}
+    raise ValueError("it answers something else")

@@ -8,19 +8,22 @@ host does.
 from __future__ import annotations
 
 import errno
-import os
+import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from foqs import logs
 from foqs.cli.output import say
-from foqs.cli.session import Failed
-from foqs.config import Config, load
+from foqs.cli.session import DEFAULT_ADDRESS, Failed, configuration
+
+if TYPE_CHECKING:
+    from foqs.config import Config
 
 
 @click.command(
@@ -51,9 +54,8 @@ def dev(
     """
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other.")
-    config = load(
+    config = configuration(
         None,
-        os.environ,
         given(
             {
                 "store.url": f"sqlite:{data}" if data is not None else store,
@@ -84,7 +86,7 @@ def dev(
 def host(file: Path, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
     """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C)."""
     overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
-    config = load(file, os.environ, overrides)
+    config = configuration(file, overrides)
     _run(config, lambda lines: say("\n".join(lines)))
 
 
@@ -101,20 +103,30 @@ def dev_banner(config: Config, lines: list[str]) -> list[str]:
         "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
         "memory": "The items are in memory only: they are gone when this stops.",
     }[url.kind]
-    port = config.server.port
-    address = "" if port in (0, 7411) else f" --address foqs://127.0.0.1:{port}"
+    foqs, called = program(), f"foqs://{reachable(config.server.host)}:{config.server.port}"
+    address = "" if called == DEFAULT_ADDRESS or not config.server.port else f" --address {called}"
     return [
         *lines,
         kept,
         "For development, not for production: no TLS, no authentication, one process.",
         "",
         "Try, in another terminal:",
-        f"  foqs enqueue mail 'hello'{address}",
-        f"  foqs dequeue mail --wait 5s{address}",
-        f"  foqs topic list{address}",
+        f"  {foqs} enqueue mail 'hello'{address}",
+        f"  {foqs} dequeue mail --wait 5s{address}",
+        f"  {foqs} topic list{address}",
         "",
         "Stop with Ctrl-C.",
     ]
+
+
+def program() -> str:
+    """How this program is called from the shell: foqs where that is found, else its path."""
+    return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
+
+
+def reachable(host: str) -> str:
+    """Where a listener on `host` can be called from this machine, as it stands in a URL."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
 
 
 def _run(config: Config, on_ready: Callable[[list[str]], None]) -> None:

@@ -189,7 +189,7 @@ def delivery_row(delivery: Delivery) -> dict[str, Any]:
 def view_row(view: ItemView) -> dict[str, Any]:
     """An item's view as the fields that JSON shows."""
     names = (
-        "id topic state priority policy attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
+        "id topic state priority at_most_once attempt attempts_max lease_ms age_ms due_in_ms lease_remaining_ms "
         "ttl_remaining_ms payload_bytes idempotency_key dead_reason"
     )
     row: dict[str, Any] = {name: getattr(view, name) for name in names.split()}

@@ -8,15 +8,13 @@ item can move the reader's cursor. Knows nothing of commands.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 Format: TypeAlias = Literal["table", "json", "jsonl"]
 Row: TypeAlias = Mapping[str, Any]
@@ -59,13 +57,25 @@ def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
         for row in rows:
             click.echo(json.dumps(row))
     elif rows:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title, _ in columns:
-            table.add_column(title, overflow="fold")
-        for row in rows:
-            table.add_row(*(Text(printable(read(row))) for _, read in columns))
-        console = Console(width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
-        console.print(table)
+        _table(rows, columns)
+
+
+def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title, _ in columns:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(read(row))) for _, read in columns))
+    if sys.stdout.isatty():
+        Console().print(table)
+    else:
+        plain = io.StringIO()
+        Console(file=plain, width=_UNLIMITED_WIDTH).print(table)
+        click.echo("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))
 
 
 def say(text: str) -> None:

@@ -2,16 +2,19 @@
 
 Always true: a command talks to hosts through the public client only, and ends
 with one of the exit codes below and one sentence. Knows nothing of single
-commands.
+commands. What only some commands need is imported when they run, so that every
+command starts fast.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
@@ -21,6 +24,8 @@ from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
     from foqs_client import Client, FoqsError
+
+    from foqs.config import Config
 
 OK: Final = 0
 ERROR: Final = 1
@@ -105,6 +110,20 @@ def finish(errors: Sequence[FoqsError], total: int) -> None:
     if errors:
         more = f" ({len(errors)} of {total} failed)" if total > 1 else ""
         raise Failed(sentence(errors[0]) + more, exit_code(errors[0]))
+
+
+def configuration(file: Path | None, overrides: Mapping[str, object] | None = None) -> Config:
+    """The configuration from `file`, the environment and the command line's `overrides`.
+
+    Raises:
+        Failed: it is not valid.
+    """
+    from foqs.config import ConfigError, load
+
+    try:
+        return load(file, os.environ, overrides)
+    except ConfigError as error:
+        raise Failed(str(error), USAGE) from None
 
 
 def open_client(address: str, namespace: str, timeout_ms: int) -> AbstractAsyncContextManager[Client]:

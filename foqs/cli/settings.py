@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from foqs.config import Config, load
+from foqs.cli.session import configuration
 
 
 @click.group()
@@ -24,7 +23,7 @@ def check(file: Path | None) -> None:
 
     Without FILE, the defaults and the environment are checked. Exit code 2 when it is not valid.
     """
-    found = load(file, os.environ)
+    found = configuration(file)
     where = file if file else "defaults and environment"
     click.echo(
         f"{where}: valid; {found.store.shards} shards in {found.store.url}, "
@@ -35,4 +34,6 @@ def check(file: Path | None) -> None:
 @config.command(epilog="\b\nExample:\n  foqs config default > foqs.toml")
 def default() -> None:
     """Print a configuration file with every option, its reason, unit, range and default."""
+    from foqs.config import Config
+
     click.echo(Config().to_toml(), nl=False)

@@ -93,6 +93,17 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return window.keys if window else ()
 
+    def oldest_ms(self, keys_max: int) -> int | None:
+        """The least deliver_after_ms of the windows, looking at every head and at most `keys_max` other keys."""
+        oldest: int | None = None
+        for window in self._windows.values():
+            part = window.keys[: 1 + max(keys_max, 0)]
+            keys_max -= len(part)
+            for key in part:
+                if oldest is None or key[1] < oldest:
+                    oldest = key[1]
+        return oldest
+
     def take(self, topic: TopicName) -> Key:
         """Takes the best key out and reserves it. The window must not be empty."""
         window = self._windows[topic]

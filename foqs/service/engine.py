@@ -93,9 +93,12 @@ class Engine:
                 self.statuses,
                 retry,
                 rng,
+                self._on_owned,
             )
             for number in settings.shards
         ]
+        self.ready = asyncio.Event()
+        """Set once every shard has been served."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -109,6 +112,10 @@ class Engine:
             TakenByAnother, StoreUnusable: the host must stop, for this reason.
         """
         await asyncio.gather(*self._tasks)
+
+    def _on_owned(self) -> None:
+        if len(self.shards) == len(self._keepers):
+            self.ready.set()
 
     def release(self) -> None:
         """Takes in nothing more; `run` returns when what waits is written."""

@@ -73,6 +73,7 @@ class QueueService:
         self._handout_wait_s_max = handout_wait_s_max
         self._statuses = statuses
         self._turn = 0
+        self._draining = False
 
     def namespace(self, name: str) -> NamespaceSettings:
         settings = self._namespaces.get(name)
@@ -86,6 +87,11 @@ class QueueService:
     def on_ready(self, topics: Iterable[TopicName]) -> None:
         """A shard has READY items of these topics: somebody may be waiting."""
         self.waiters.wake(topics)
+
+    def drain(self) -> None:
+        """The host is stopping: nobody waits for work any more, and who does is answered."""
+        self._draining = True
+        self.waiters.wake_all()
 
     # -------------------------------------------------------------- enqueue
 
@@ -169,7 +175,7 @@ class QueueService:
                     handed = await self._lease(taken, lease_ms, deadline)
                     if handed.items:
                         return handed
-                if loop.time() >= until:
+                if loop.time() >= until or (self._draining and not taken):
                     return HandOut([], _nothing)
                 if not taken:
                     await self._wait([topic for topic, _ in topics], until)

@@ -62,3 +62,8 @@ class Waiters:
                 self.leave(waiter)
                 if not waiter.future.done():
                     waiter.future.set_result(None)
+
+    def wake_all(self) -> None:
+        """Wakes everybody."""
+        while self._queues:
+            self.wake(list(self._queues))

@@ -37,6 +37,7 @@ class Keeper:
         make_shard: a fresh shard over an open store.
         shards: where the shard stands while it is ours, for the service.
         statuses: where its status stands, always.
+        on_owned: called each time the shard is about to be served.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Keeper:
         statuses: dict[int, ShardStatus],
         retry: Retry,
         rng: Random,
+        on_owned: Callable[[], None],
     ) -> None:
         self._number = number
         self._nonce = nonce
@@ -60,6 +62,7 @@ class Keeper:
         self._statuses = statuses
         self._retry = retry
         self._rng = rng
+        self._on_owned = on_owned
         self._state = Ownership.FREE
         self._seen_epoch = 0
         self._releasing = False
@@ -115,6 +118,7 @@ class Keeper:
         self._shards[self._number] = shard
         self._advance(Happening.RECOVERED)
         log.info("shard %d is owned with epoch %d", self._number, epoch)
+        self._on_owned()
         return shard
 
     def _check_epoch(self, epoch: int) -> None:

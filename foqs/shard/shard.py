@@ -34,6 +34,9 @@ log = logging.getLogger(__name__)
 _RESERVE: Final = 1_000_000
 """Numbers kept back of an ownership's sequences, so that whatever is queued still gets one."""
 
+_OLDEST_KEYS: Final = 20_000
+"""Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
+
 
 @dataclass(slots=True, frozen=True)
 class ShardSettings:
@@ -163,6 +166,11 @@ class Shard:
     def now_ms(self) -> int:
         return self._time.now_ms()
 
+    def oldest_ready_age_ms(self) -> int | None:
+        """How long the oldest READY item has been ready, among those in the index; None when there is none."""
+        oldest_ms = self.index.oldest_ms(_OLDEST_KEYS)
+        return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
+
     def insert(self, items: Sequence[NewItem], finished: Callable[[], None]) -> Work:
         """Queues new items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
@@ -242,7 +250,7 @@ class Shard:
         ready: dict[TopicName, None] = {}
         orphans: list[Row] = []
         tally = dict.fromkeys(Kind, 0)
-        dead = 0
+        dead = arrived = 0
         for (work, index), verdict in zip(flush.events, flush.decision.verdicts, strict=True):
             event = work.events[index]
             old = flush.found.get(event.id)
@@ -250,6 +258,7 @@ class Shard:
                 self.index.settle(event.id)
             if old is not None and verdict.fate is not Fate.KEPT:
                 tally[event.kind] += 1
+                arrived += event.kind is Kind.DUE and old.state is State.DEFERRED and verdict.row is not None
                 self._moved(old, verdict.row, ready)
                 dead += verdict.row is not None and verdict.row.state is State.DEAD
             if event.kind is Kind.HAND_OUT and work.abandoned and verdict.row is not None:
@@ -259,6 +268,7 @@ class Shard:
             self._entered(row, ready)
             work.settle(index, row)
         self.release(orphans)
+        tally[Kind.DUE] -= arrived
         self._report(tally, dead, len(flush.inserts))
         if ready:
             self._on_ready(list(ready))

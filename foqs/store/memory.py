@@ -12,6 +12,7 @@ import asyncio
 from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 
 from foqs.core.fence import Fence, Owner
@@ -49,6 +50,25 @@ class _Table:
         if row.state is State.READY:
             insort(self.ready.setdefault((row.namespace, row.topic), []), row.key)
 
+    def change(self, new: Row) -> None:
+        """Writes the mutable columns of a row that exists."""
+        row = self.rows.get(new.id)
+        if row is None:
+            return
+        self.put(
+            replace(
+                row,
+                priority=new.priority,
+                deliver_after_ms=new.deliver_after_ms,
+                expires_at_ms=new.expires_at_ms,
+                metadata=new.metadata,
+                state=new.state,
+                due_ms=new.due_ms,
+                token=new.token,
+                attempt=new.attempt,
+            )
+        )
+
     def drop(self, number: int) -> None:
         row = self.rows.pop(number, None)
         if row is None:
@@ -74,6 +94,8 @@ class MemoryDatabase:
     """
 
     def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _at_once) -> None:
+        self.context = copy_context()
+        """The database's own, so that what it has begun outlives the process that asked for it."""
         self.now_ms = now_ms
         self.latency = latency
         self.tables: dict[int, _Table] = {}
@@ -127,7 +149,10 @@ class MemoryStore:
         self._table = database.tables[shard]
         self._faults = faults
         self._connection = 0
-        self._committing = False
+        self._lost = False
+        self._claim: tuple[int, str] | None = None
+        self._committing: int | None = None
+        """The connection whose COMMIT is on its way: the database, not the sender, frees its lock."""
 
     async def open(self) -> None:
         await self._reconnect()
@@ -139,9 +164,10 @@ class MemoryStore:
     async def take_over(self, epoch: int, nonce: str) -> Owner:
         await self._reach()
         table = self._table
+        self._claim = (epoch, nonce)
         if not await self._database.lock(table, self._connection, timeout_s=1.0):
             self._database.kill(table.owner.connection)
-            await self._database.lock(table, self._connection)
+            await self._lock_or_lose()
         try:
             await self._reach()
             old = table.owner
@@ -155,67 +181,82 @@ class MemoryStore:
             self._unlock_own()
 
     async def owner(self) -> Owner:
-        self._database.kill(self._connection)
         await self._reconnect()
-        await self._database.lock(self._table, self._connection)
+        table = self._table
+        if not await self._database.lock(table, self._connection, timeout_s=1.0):
+            if (table.owner.epoch, table.owner.nonce) != self._claim:
+                return table.owner
+            self._database.kill(table.owner.connection)
+            await self._lock_or_lose()
         try:
             await self._reach()
-            current = self._table.owner
-            self._table.owner = replace(current, connection=self._connection)
-            return current
+            if (table.owner.epoch, table.owner.nonce) == self._claim:
+                table.owner = replace(table.owner, connection=self._connection)
+            return table.owner
         finally:
             self._unlock_own()
 
     async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
-        table = self._table
-        self._faults("begin")
-        await self._reach()
-        await self._database.lock(table, self._connection)
         try:
             await self._reach()
-            old = table.owner
-            if (old.epoch, old.nonce, old.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
-                raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
-            self._faults("fenced")
+            self._faults("begin")
             await self._reach()
-            found = {n: replace(table.rows[n], payload=None) for n in touched if n in table.rows}
-            found |= {n: replace(table.rows[n]) for n in loaded if n in table.rows}
-            self._faults("read")
-            await self._reach()
-            writes = decide(found)
-            reason = self._database.refuse(writes)
-            if reason is None and any(row.id in table.rows for row in writes.inserts):
-                reason = "an inserted id exists already"
-            if reason is not None:
-                raise WriteRefused(reason)
-            await self._reach()
-            self._faults("written")
-            await self._commit(fence, writes)
-            self._faults("committed")
+            await self._database.lock(self._table, self._connection)
+            await self._flush_locked(fence, touched, loaded, decide)
         except StoreLost:
             self._database.kill(self._connection)
+            raise
+        except asyncio.CancelledError:
+            self._lost = True
             raise
         finally:
             self._unlock_own()
         await self._reach()
 
+    async def _flush_locked(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        table = self._table
+        await self._reach()
+        old = table.owner
+        if (old.epoch, old.nonce, old.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
+            raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
+        self._faults("fenced")
+        await self._reach()
+        found = {n: replace(table.rows[n], payload=None) for n in touched if n in table.rows}
+        found |= {n: replace(table.rows[n]) for n in loaded if n in table.rows}
+        self._faults("read")
+        await self._reach()
+        writes = decide(found)
+        reason = self._database.refuse(writes)
+        inserted = Counter(row.id for row in writes.inserts)
+        if reason is None and any(times > 1 or number in table.rows for number, times in inserted.items()):
+            reason = "an inserted id exists already"
+        if reason is not None:
+            raise WriteRefused(reason)
+        await self._reach()
+        self._faults("written")
+        await self._reach()
+        await self._commit(fence, writes)
+        self._faults("committed")
+
     async def _commit(self, fence: Fence, writes: Writes) -> None:
         """Sends COMMIT: from here on the database acts by itself, whatever becomes of the sender."""
-        self._committing = True
-        commit = asyncio.ensure_future(self._apply(self._connection, fence, writes))
-        commit.add_done_callback(lambda done: done.exception())
+        self._committing = self._connection
+        arriving = self._apply(self._connection, fence, writes)
+        commit = asyncio.get_running_loop().create_task(arriving, context=self._database.context)
+        commit.add_done_callback(lambda done: done.cancelled() or done.exception())
         await asyncio.shield(commit)
 
     async def _apply(self, connection: int, fence: Fence, writes: Writes) -> None:
         await self._database.latency()
-        self._committing = False
+        if self._committing == connection:
+            self._committing = None
         table = self._table
         if table.locked_by != connection:
             raise StoreLost("the connection was killed before its COMMIT arrived")
         for number in writes.deletes:
             table.drop(number)
         for row in writes.updates:
-            table.put(replace(row, payload=table.rows[row.id].payload))
+            table.change(row)
         for row in writes.inserts:
             table.put(replace(row))
         table.owner = replace(table.owner, flush=fence.flush, clock_ms=fence.clock_ms)
@@ -223,7 +264,7 @@ class MemoryStore:
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         await self._reach()
-        return [replace(self._table.rows[n]) for n in ids if n in self._table.rows]
+        return [replace(self._table.rows[n]) for n in dict.fromkeys(ids) if n in self._table.rows]
 
     async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
         await self._reach()
@@ -263,14 +304,26 @@ class MemoryStore:
         self._database.kill(self._connection)
 
     async def _reconnect(self) -> None:
+        self._database.kill(self._connection)
         await self._database.latency()
         self._connection = self._database.connect()
+        self._lost = False
 
     async def _reach(self) -> None:
-        await self._database.latency()
-        if not self._database.is_alive(self._connection):
+        try:
+            await self._database.latency()
+        except asyncio.CancelledError:
+            self._lost = True
+            raise
+        if self._lost or not self._database.is_alive(self._connection):
             raise StoreLost("the connection to the memory database is closed")
 
+    async def _lock_or_lose(self) -> None:
+        """Waits on for the owner row's lock, after its holder was killed."""
+        if not await self._database.lock(self._table, self._connection, timeout_s=5.0):
+            self._database.kill(self._connection)
+            raise StoreLost("another connection holds the owner row's lock")
+
     def _unlock_own(self) -> None:
-        if self._table.locked_by == self._connection and not self._committing:
+        if self._table.locked_by == self._connection and self._committing != self._connection:
             self._database.unlock(self._table)

@@ -2,7 +2,9 @@
 
 One `Store` is one shard's connection. Its owner calls one method at a time and
 never cancels one: a call ends with its result or with one of the errors below,
-each of which says what is known about the write. Three implementations
+each of which says what is known about the write. After `StoreLost`, or a call
+that was cancelled after all, every method but `owner`, `open` and `close`
+raises `StoreLost` until `owner` or `open` succeeded. Three implementations
 (memory, SQLite, MySQL) pass one contract suite, tests/contract.
 
 Fault points, for tests: a store calls `faults(point)` at each of `POINTS`; the
@@ -74,7 +76,9 @@ class Writes:
     """What one flush changes, as absolute values. An id stands in one of the three at most.
 
     `updates` carry whole rows; a store writes their mutable columns (priority,
-    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt).
+    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt). A
+    delete or an update of a row that is not there changes nothing; an insert of
+    an id that is there refuses the whole flush.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -145,7 +149,12 @@ class Store(Protocol):
 
         The old connection is closed or killed first and the row is read with a
         lock, so that no earlier statement of ours can still take effect
-        afterwards.
+        afterwards. When the row shows the ownership that this store took over,
+        the new connection is recorded in it.
+
+        Raises:
+            StoreUnusable: the database answers, but what it holds is damaged, or its
+                tables are newer than this program.
         """
         ...
 
@@ -155,7 +164,8 @@ class Store(Protocol):
         The rows of `touched` are read without their payload and those of `loaded`
         with it (ids are in one of the two; a missing row is simply not in the
         mapping). When this returns, the writes of `decide` are committed and
-        durable. COMMIT is sent only after every statement's result was read.
+        durable. COMMIT is sent only after every statement's result was read. What
+        `decide` raises is passed on, and nothing was written.
 
         Raises:
             FencedOut, WriteRefused: nothing was written, and never will be.

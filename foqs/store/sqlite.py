@@ -233,10 +233,7 @@ class SqliteStore:
         try:
             self._faults("begin")
             db.execute(sql.BEGIN)
-            values = (fence.flush, fence.clock_ms, fence.epoch, fence.nonce, fence.flush)
-            if db.execute(sql.FENCE, values).rowcount != 1:
-                seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
-                raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+            _fence(db, fence)
             self._faults("fenced")
             found = {row.id: row for row in _found(db, sql.READ_ROW, touched)}
             found |= {row.id: row for row in _found(db, sql.LOAD_ROW, loaded)}
@@ -265,6 +262,13 @@ class SqliteStore:
                 self._db.execute("ROLLBACK")
         except sqlite3.Error:
             self._drop()
+
+
+def _fence(db: sqlite3.Connection, fence: Fence) -> None:
+    values = (fence.flush, fence.clock_ms, fence.epoch, fence.nonce, fence.flush)
+    if db.execute(sql.FENCE, values).rowcount != 1:
+        seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
+        raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
 
 def _found(db: sqlite3.Connection, text: str, ids: Iterable[int]) -> Iterable[Row]:

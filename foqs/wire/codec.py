@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from foqs_client.idl import ttypes
+
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs.core.item import Delivery, NewItem, State, parse_id
 from foqs.core.life import Event, Kind
-from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, ShardStatus, TopicStats
-from foqs_client.idl import ttypes as T
+from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, TopicStats
+from foqs.shard.status import ShardStatus
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
@@ -175,33 +177,33 @@ def cancel_event(namespace: str) -> Callable[[Any], tuple[int, Event]]:
 def error(failed: FoqsError) -> Any:
     """The `Error` struct: the one table from the core's errors to the wire."""
     owner = failed.owner
-    return T.Error(
-        code=T.ErrorCode(int(failed.code)),
+    return ttypes.Error(
+        code=ttypes.ErrorCode(int(failed.code)),
         message=failed.message,
         field=failed.field,
         retry_after_ms=failed.retry_after_ms,
-        owner=T.HostAddress(owner[0], owner[1]) if owner else None,
+        owner=ttypes.HostAddress(owner[0], owner[1]) if owner else None,
     )
 
 
 def enqueue_result(result: str | FoqsError) -> Any:
     if isinstance(result, str):
-        return T.EnqueueResult(id=result)
-    return T.EnqueueResult(error=error(result))
+        return ttypes.EnqueueResult(id=result)
+    return ttypes.EnqueueResult(error=error(result))
 
 
 def outcome(result: Outcome) -> Any:
     if result is None:
-        return T.Outcome()
+        return ttypes.Outcome()
     if isinstance(result, AlreadyGone):
-        return T.Outcome(already_gone=True)
-    return T.Outcome(error=error(result))
+        return ttypes.Outcome(already_gone=True)
+    return ttypes.Outcome(error=error(result))
 
 
 def delivery(seen: Seen) -> Any:
     row = seen.row
     now_ms = seen.now_ms
-    return T.Delivery(
+    return ttypes.Delivery(
         id=f"{seen.shard}-{row.id}",
         token=row.token,
         topic=row.topic,
@@ -218,14 +220,14 @@ def delivery(seen: Seen) -> Any:
 def item_view(seen: Seen, with_payload: bool) -> Any:
     row = seen.row
     now_ms = seen.now_ms
-    view = T.ItemView(
+    view = ttypes.ItemView(
         id=f"{seen.shard}-{row.id}",
         topic=row.topic,
-        state=T.ItemState(int(row.state)),
+        state=ttypes.ItemState(int(row.state)),
         priority=row.priority,
         payload=row.payload if with_payload else None,
         metadata=row.metadata,
-        policy=T.DeliveryPolicy(int(row.policy)),
+        policy=ttypes.DeliveryPolicy(int(row.policy)),
         attempt=row.attempt,
         attempts_max=row.attempts_max,
         lease_ms=row.lease_ms,
@@ -242,7 +244,7 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
 
 
 def topic_stats(stats: TopicStats) -> Any:
-    return T.TopicStats(
+    return ttypes.TopicStats(
         topic=stats.topic,
         ready=stats.ready,
         deferred=stats.deferred,
@@ -257,10 +259,10 @@ def topic_stats(stats: TopicStats) -> Any:
 
 
 def shard_info(status: ShardStatus, tier: str, region: str, owner: tuple[str, int]) -> Any:
-    return T.ShardInfo(
+    return ttypes.ShardInfo(
         shard=status.shard,
         tier=tier,
-        owner=T.HostAddress(owner[0], owner[1]),
+        owner=ttypes.HostAddress(owner[0], owner[1]),
         epoch=status.epoch,
         state=status.state,
         queued_items=status.queued_items,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from foqs_client.idl import ttypes
+
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs.core.item import NewItem, State
@@ -20,7 +22,6 @@ from foqs.core.life import Event, Kind
 from foqs.service.api import NamespaceSettings, Outcome, Queue
 from foqs.wire import codec
 from foqs.wire.methods import Answer, contract
-from foqs_client.idl import ttypes as T
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000
@@ -101,7 +102,7 @@ class Handlers:
             answers = await self._queue.enqueue(namespace, items, deadline)
             for place, answer in zip(places, answers, strict=True):
                 results[place] = codec.enqueue_result(answer)
-        return Answer(T.EnqueueReply(results), complaint=complaint)
+        return Answer(ttypes.EnqueueReply(results), complaint=complaint)
 
     async def dequeue(self, request: Any, deadline: float) -> Answer:
         namespace, settings = self._namespace(request)
@@ -127,7 +128,7 @@ class Handlers:
         wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
         hand_out = await self._queue.dequeue(namespace, list(wants.items()), wait_ms, request.lease_ms, deadline)
         try:
-            reply = T.DequeueReply([codec.delivery(seen) for seen in hand_out.items])
+            reply = ttypes.DequeueReply([codec.delivery(seen) for seen in hand_out.items])
         except BaseException:
             hand_out.give_back()
             raise
@@ -193,7 +194,7 @@ class Handlers:
             answers: list[Outcome] = await self._queue.apply(namespace, events, deadline)
             for place, answer in zip(places, answers, strict=True):
                 outcomes[place] = codec.outcome(answer)
-        return Answer(T.OutcomesReply(outcomes), complaint=complaint)
+        return Answer(ttypes.OutcomesReply(outcomes), complaint=complaint)
 
     # -------------------------------------------------------------------- looking
 
@@ -206,7 +207,7 @@ class Handlers:
             states = codec.states(request.filter.states, "filter.states")
         limit, cursor = _page(request.page)
         topics, next_cursor = await self._queue.topics(namespace, prefix, states, cursor, limit)
-        return Answer(T.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor))
+        return Answer(ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor))
 
     async def peek(self, request: Any, deadline: float) -> Answer:
         namespace, _ = self._namespace(request)
@@ -215,7 +216,7 @@ class Handlers:
         limit, cursor = _page(request.page)
         items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, deadline)
         with_payload = bool(request.with_payload)
-        return Answer(T.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor))
+        return Answer(ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor))
 
     async def get_item(self, request: Any, deadline: float) -> Answer:
         namespace, _ = self._namespace(request)
@@ -232,22 +233,22 @@ class Handlers:
             after = int(cursor)
         shards = [shard for shard in self._shards() if shard.shard > after]
         more = len(shards) > limit
-        return Answer(T.ShardsReply(shards[:limit], str(shards[limit - 1].shard) if more else None))
+        return Answer(ttypes.ShardsReply(shards[:limit], str(shards[limit - 1].shard) if more else None))
 
     async def get_routing(self, request: Any, deadline: float) -> Answer:
         me = self._identity
         if request.version == me.routing_version:
-            return Answer(T.GetRoutingReply(version=me.routing_version))
+            return Answer(ttypes.GetRoutingReply(version=me.routing_version))
         shards = self._shards()
-        host = T.HostInfo(
-            address=T.HostAddress(me.host, me.port),
+        host = ttypes.HostInfo(
+            address=ttypes.HostAddress(me.host, me.port),
             region=me.region or None,
             tier=me.tier,
             shards=len(shards),
             draining=False,
             version=me.program_version or None,
         )
-        return Answer(T.GetRoutingReply(version=me.routing_version, hosts=[host], shards=shards))
+        return Answer(ttypes.GetRoutingReply(version=me.routing_version, hosts=[host], shards=shards))
 
     def _shards(self) -> list[Any]:
         me = self._identity

@@ -127,7 +127,7 @@ class Network:
     def cut(self, connection: Connection) -> None:
         """Breaks a connection: both ends learn of it by and by; what arrives later than that is lost."""
         for end in (connection.client, connection.server):
-            end.reset_later(ConnectionResetError("the connection was cut"))
+            end.incoming.reset(ConnectionResetError("the connection was cut"))
 
     def partition(self, host: str) -> None:
         """Parts a host from all others: nothing is lost, nothing arrives until `heal`."""
@@ -161,7 +161,7 @@ class Network:
                 if self.rng.random() < 0.5:
                     end.outgoing.finish()
                 else:
-                    end.peer.reset_later(ConnectionResetError("the other host crashed"))
+                    end.outgoing.reset(ConnectionResetError("the other host crashed"))
 
     def unlisten(self, listener: Listener) -> None:
         if listener.is_serving():
@@ -216,7 +216,7 @@ class _Pipe:
         self._network = source.network
         self._last_s = 0.0
         self._finish_arrived = False
-        self._finish_told = False
+        self._reset: ConnectionError | None = None
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.held += data
@@ -229,6 +229,13 @@ class _Pipe:
             self.finished = True
             self._later(self._arrive_finish)
 
+    def reset(self, error: ConnectionError) -> None:
+        """The other end loses the connection; it may overtake what is in flight."""
+        self.finished = True
+        if not self._target.lost:
+            when_s = self._network.loop.time() + self._network.latency_s()
+            self._target.call_at(when_s, self._arrive_reset, error)
+
     def drop(self) -> None:
         """Forgets what is in flight."""
         self.held.clear()
@@ -239,8 +246,6 @@ class _Pipe:
 
     def _later(self, call: Callable[..., None], *args: object) -> None:
         if self._target.lost:
-            if not self._source.lost and call == self._arrive:
-                self._source.reset_later(ConnectionResetError("the other end is closed"))
             return
         # Never before what was sent earlier; what falls together stays in order because arrivals are offsets.
         self._last_s = max(self._last_s, self._network.loop.time() + self._network.latency_s())
@@ -256,25 +261,32 @@ class _Pipe:
         self._finish_arrived = True
         self._deliver()
 
+    def _arrive_reset(self, error: ConnectionError) -> None:
+        self._reset = error
+        self._deliver()
+
     def _deliver(self) -> None:
+        """Hands over what has arrived: at most one chunk, then the rest by and by."""
         target = self._target
-        if target.lost or target.reading_paused or self._network.is_parted(self._source.host, target.host):
+        if target.lost or self._network.is_parted(self._source.host, target.host):
             return
-        size = min(self.arrived - self.written + len(self.held), len(self.held))
+        if self._reset is not None:
+            target.lose(self._reset)
+            return
+        if target.reading_paused and not target.is_closing():
+            return
+        size = self.arrived - self.written + len(self.held)
         if size > 0:
             if size > 1 and self._network.rng.random() < SPLIT_CHANCE:
                 size = self._network.rng.randint(1, size - 1)
-                self._later(self._deliver)
             data = bytes(self.held[:size])
             del self.held[:size]
             self._source.call_soon(self._source.drained)
-            target.received(data)
-        elif self._finish_arrived and not self.held and not self._finish_told:
-            self._finish_told = True
-            target.finished()
-            return
-        if self._finish_arrived and not self.held and not self._finish_told:
             self._later(self._deliver)
+            target.received(data)
+        elif self._finish_arrived and not self.held:
+            self._finish_arrived = False
+            target.finished()
 
 
 class End(asyncio.Transport):
@@ -303,6 +315,9 @@ class End(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self.outgoing.finished or not data:
             return
+        if self.peer.lost:
+            self.peer.outgoing.reset(ConnectionResetError("the other end is closed"))
+            return
         self.outgoing.write(data)
         self._judge_pressure()
 
@@ -321,15 +336,15 @@ class End(asyncio.Transport):
         self._closing = True
         self.outgoing.finish()
         if not self.outgoing.held:
-            self.call_soon(self._lose, None)
+            self.call_soon(self.lose, None)
 
     def abort(self) -> None:
         if self.lost:
             return
         self._closing = True
         self.outgoing.drop()
-        self.call_soon(self._lose, None)
-        self.peer.reset_later(ConnectionResetError("the other end aborted"))
+        self.outgoing.reset(ConnectionResetError("the other end aborted"))
+        self.call_soon(self.lose, None)
 
     def is_closing(self) -> bool:
         return self._closing
@@ -377,9 +392,12 @@ class End(asyncio.Transport):
         self.network.loop.call_at(when_s, call, *args, context=self._context)
 
     def made(self) -> None:
-        self._protocol.connection_made(self)
+        if not self.lost:
+            self._protocol.connection_made(self)
 
     def received(self, data: bytes) -> None:
+        if self._closing:
+            return
         try:
             if isinstance(self._protocol, asyncio.BufferedProtocol):
                 _fill(self._protocol, data)
@@ -390,6 +408,8 @@ class End(asyncio.Transport):
 
     def finished(self) -> None:
         """The other end has written all it will."""
+        if self._closing:
+            return
         keep_open = False
         if isinstance(self._protocol, asyncio.Protocol | asyncio.BufferedProtocol):
             keep_open = bool(self._protocol.eof_received())
@@ -400,32 +420,37 @@ class End(asyncio.Transport):
         """Some of what was written has arrived."""
         self._judge_pressure()
         if self._closing and not self.outgoing.held:
-            self._lose(None)
-
-    def reset_later(self, error: ConnectionError) -> None:
-        self.call_at(self.network.loop.time() + self.network.latency_s(), self._lose, error)
+            self.lose(None)
 
     def silence(self) -> None:
         """This host is gone: nothing more is heard from or told to it."""
         self.lost = True
         self._closing = True
+        self._refuse_the_unread()
         self.connection.ended()
 
-    def _lose(self, error: Exception | None) -> None:
+    def lose(self, error: Exception | None) -> None:
+        """The connection is over for this end."""
         if self.lost:
             return
         self.lost = True
         self._closing = True
+        self._refuse_the_unread()
         self.outgoing.finish()
         self.connection.ended()
         self._protocol.connection_lost(error)
+
+    def _refuse_the_unread(self) -> None:
+        if self.incoming.held:
+            self.outgoing.reset(ConnectionResetError("the other end closed without reading everything"))
 
     def _fail(self, error: Exception) -> None:
         self.network.loop.call_exception_handler(
             {"message": "a protocol failed on what it received", "exception": error, "transport": self}
         )
-        self.peer.reset_later(ConnectionResetError("the other end failed"))
-        self.call_soon(self._lose, error)
+        self.outgoing.reset(ConnectionResetError("the other end failed"))
+        self._closing = True
+        self.call_soon(self.lose, error)
 
     def _judge_pressure(self) -> None:
         size = self.get_write_buffer_size()

@@ -1,0 +1,106 @@
+# What can be done here; `make` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-builtin-rules
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# The stamps stand for what is installed: all that development needs, or only what running needs.
+DEV := $(VENV)/.installed-dev
+RUN := $(VENV)/.installed-run
+
+DIR ?=
+ARGS ?=
+SEEDS ?= 500
+SEED_BASE ?= 0
+JOBS ?= 2
+FOLDER = $(if $(DIR),--dir '$(DIR)')
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ------------------------------------------------------------- environment
+
+$(BIN)/python:
+	@python=$$(tools/python.sh); echo "making $(VENV) with $$python ..."; "$$python" -m venv $(VENV)
+
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing foqs and its tools into $(VENV) ..."
+	@$(PIP) install -e '.[server,dev]' -c constraints.txt
+	@touch $(DEV) $(RUN)
+
+$(RUN): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing foqs into $(VENV) ..."
+	@$(PIP) install -e '.[server]' -c constraints.txt
+	@touch $(RUN)
+
+.PHONY: install
+install: $(DEV) ## fill .venv with all that development needs
+
+.PHONY: system-packages
+system-packages: ## install the system packages that the tests need
+	@tools/system_packages.sh
+
+.PHONY: constraints
+constraints: ## renew constraints.txt (needs uv)
+	@{ echo "# Versions only: what make install uses. Renew with: make constraints"; \
+	  uv pip compile pyproject.toml --all-extras --universal --upgrade --quiet --no-emit-index-url \
+	    --no-header --no-annotate --python-version 3.11; } > constraints.new || { rm constraints.new; exit 1; }
+	@mv constraints.new constraints.txt
+
+# -------------------------------------------------------------- run and see
+
+.PHONY: run
+run: $(RUN) ## start a queue, drive real work through it, keep serving (DIR=folder of files)
+	@$(BIN)/python -m foqs.demo --serve $(FOLDER) $(ARGS)
+
+.PHONY: demo
+demo: $(RUN) ## the same, and exit 0 when every item is accounted for
+	@$(BIN)/python -m foqs.demo $(FOLDER) $(ARGS)
+
+# -------------------------------------------------------- check, test, measure
+
+.PHONY: check
+check: $(DEV) ## lint, format, types, walls between packages, generated files
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/idl.py --check
+	@$(BIN)/python tools/diagram.py --check
+
+.PHONY: test
+test: system-packages ## everything but the long tests
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
+
+.PHONY: test-unit
+test-unit: $(DEV) ## the tests that start nothing
+	@$(BIN)/python -m pytest tests/unit $(ARGS)
+
+.PHONY: test-long
+test-long: system-packages $(DEV) ## the long tests
+	@$(BIN)/python -m pytest -m long $(ARGS)
+
+.PHONY: sim
+sim: $(DEV) ## the seeded simulation (SEEDS=500 SEED_BASE=0)
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE)
+
+.PHONY: bench
+bench: $(DEV) ## measure: every question in perf/
+	@found=; for file in perf/[a-z]*.py; do \
+	  [ -e "$$file" ] || continue; found=1; echo "== $$file"; $(BIN)/python "$$file"; done; \
+	[ -n "$$found" ] || echo "perf/ holds no question yet."
+
+.PHONY: idl
+idl: system-packages $(DEV) ## generate the Python of thrift/foqs.thrift anew
+	@$(BIN)/python tools/idl.py
+
+.PHONY: clean
+clean: ## remove .venv and caches; data folders stay
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

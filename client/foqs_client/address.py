@@ -1,0 +1,42 @@
+"""Where the hosts are: `foqs://host1:7411,host2`.
+
+Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs_client.errors import InvalidArgument
+
+SCHEME: Final = "foqs://"
+PORT_DEFAULT: Final = 7411
+
+
+def parse_addresses(url: str) -> list[tuple[str, int]]:
+    """(host, port) of each address of a URL; the port may be left out, an IPv6 host stands in brackets.
+
+    Raises:
+        InvalidArgument: the URL is not of this form.
+    """
+    if not url.startswith(SCHEME):
+        raise InvalidArgument(f"{url!r} must begin with {SCHEME}, as in foqs://127.0.0.1:7411", field="url")
+    return [_parse(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+
+
+def _parse(part: str, url: str) -> tuple[str, int]:
+    host, colon, port = part.rpartition(":")
+    if part.startswith("[") and (part.endswith("]") or host.endswith("]")):
+        host, colon, port = (part, "", "") if part.endswith("]") else (host, colon, port)
+        host = host[1:-1]
+    elif not colon:
+        host = part
+    elif ":" in host:
+        raise InvalidArgument(f"put the IPv6 address of {part!r} in brackets", field="url")
+    if not host or any(character in host for character in "/?#@ "):
+        raise InvalidArgument(f"{part!r} in {url!r} is not host or host:port", field="url")
+    if not colon:
+        return host, PORT_DEFAULT
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        raise InvalidArgument(f"the port of {part!r} is not a number from 1 to 65535", field="url")
+    return host, int(port)

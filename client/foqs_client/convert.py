@@ -1,0 +1,191 @@
+"""The client's types to Thrift structs and back.
+
+Always true: a missing field becomes None or the type's plain default. Knows
+nothing of calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from foqs_client import errors
+from foqs_client.idl import ttypes
+from foqs_client.types import (
+    Delivery,
+    Enqueued,
+    Host,
+    Item,
+    ItemView,
+    Nack,
+    Outcome,
+    Routing,
+    Shard,
+    Topic,
+)
+
+STATES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
+_NUMBERS: Final = {name: number for number, name in STATES.items()}
+
+
+def state_number(state: str) -> int:
+    """The number of a state's name. Raises InvalidArgument."""
+    try:
+        return _NUMBERS[state]
+    except KeyError:
+        raise errors.InvalidArgument(
+            f"{state!r} is not a state; use one of {', '.join(_NUMBERS)}", field="state"
+        ) from None
+
+
+def error(failed: Any) -> errors.FoqsError:
+    """An `Error` struct; a code this client does not know is an unknown outcome."""
+    if failed is None:
+        return errors.UnknownOutcome("the host's error is empty; the call may have taken effect")
+    kind = errors.BY_NUMBER.get(failed.code or 0, errors.UnknownOutcome)
+    owner = failed.owner
+    return kind(
+        failed.message or "the host gave no reason",
+        field=failed.field,
+        retry_after_ms=failed.retry_after_ms,
+        owner=(owner.host, owner.port) if owner is not None else None,
+    )
+
+
+def _bytes(data: bytes, field: str) -> bytes:
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise errors.InvalidArgument(f"this must be bytes, not {type(data).__name__}", field=field)
+    return bytes(data)
+
+
+def new_item(item: Item) -> Any:
+    return ttypes.NewItem(
+        topic=item.topic,
+        priority=item.priority,
+        payload=_bytes(item.payload, "payload"),
+        metadata=_bytes(item.metadata, "metadata") if item.metadata else None,
+        delay_ms=item.delay_ms,
+        deliver_after_ms=item.deliver_after_ms,
+        lease_ms=item.lease_ms,
+        ttl_ms=item.ttl_ms,
+        policy=ttypes.DeliveryPolicy.AT_MOST_ONCE if item.at_most_once else None,
+        attempts_max=item.attempts_max,
+        idempotency_key=item.idempotency_key,
+    )
+
+
+def enqueued(result: Any) -> Enqueued:
+    failed = error(result.error) if result.error is not None else None
+    if failed is None and result.id is None:
+        failed = error(None)
+    return Enqueued(result.id, failed, bool(result.repeated))
+
+
+def delivery(item: Any) -> Delivery:
+    return Delivery(
+        id=item.id,
+        token=item.token,
+        topic=item.topic,
+        priority=item.priority or 0,
+        payload=item.payload or b"",
+        metadata=item.metadata or b"",
+        attempt=item.attempt or 0,
+        attempts_max=item.attempts_max or 0,
+        lease_remaining_ms=item.lease_remaining_ms or 0,
+        age_ms=item.age_ms or 0,
+    )
+
+
+def lease(held: Delivery | tuple[str, int]) -> Any:
+    if isinstance(held, tuple):
+        return ttypes.Lease(held[0], held[1])
+    return ttypes.Lease(held.id, held.token)
+
+
+def nack(given: Nack | Delivery | tuple[str, int]) -> Any:
+    if not isinstance(given, Nack):
+        named = lease(given)
+        return ttypes.Nack(named.id, named.token)
+    metadata = None if given.metadata is None else _bytes(given.metadata, "metadata")
+    return ttypes.Nack(
+        given.id, given.token, given.delay_ms, given.deliver_after_ms, metadata, True if given.dead else None
+    )
+
+
+def outcome(result: Any) -> Outcome:
+    return Outcome(error(result.error) if result.error is not None else None, bool(result.already_gone))
+
+
+def topic(stats: Any) -> Topic:
+    return Topic(
+        topic=stats.topic,
+        ready=stats.ready or 0,
+        deferred=stats.deferred or 0,
+        leased=stats.leased or 0,
+        dead=stats.dead or 0,
+        best_priority=stats.best_priority,
+        oldest_ready_age_ms=stats.oldest_ready_age_ms,
+        next_due_in_ms=stats.next_due_in_ms,
+        paused=bool(stats.paused),
+        counts_lag=bool(stats.counts_lag),
+    )
+
+
+def item_view(view: Any) -> ItemView:
+    return ItemView(
+        id=view.id,
+        topic=view.topic,
+        state=STATES.get(view.state, str(view.state)),
+        priority=view.priority or 0,
+        payload=view.payload,
+        metadata=view.metadata,
+        at_most_once=view.policy == ttypes.DeliveryPolicy.AT_MOST_ONCE,
+        attempt=view.attempt or 0,
+        attempts_max=view.attempts_max,
+        lease_ms=view.lease_ms,
+        age_ms=view.age_ms,
+        due_in_ms=view.due_in_ms,
+        lease_remaining_ms=view.lease_remaining_ms,
+        ttl_remaining_ms=view.ttl_remaining_ms,
+        payload_bytes=view.payload_bytes,
+        idempotency_key=view.idempotency_key,
+        dead_reason=view.dead_reason,
+    )
+
+
+def routing(reply: Any) -> Routing:
+    return Routing(
+        version=reply.version or 0,
+        hosts=[_host(info) for info in reply.hosts or ()],
+        shards=[_shard(info) for info in reply.shards or ()],
+    )
+
+
+def _host(info: Any) -> Host:
+    address = _address(info.address) or ("", 0)
+    return Host(
+        host=address[0],
+        port=address[1],
+        region=info.region,
+        tier=info.tier,
+        shards=info.shards,
+        draining=bool(info.draining),
+        load=info.load,
+        version=info.version,
+    )
+
+
+def _shard(info: Any) -> Shard:
+    return Shard(
+        shard=info.shard or 0,
+        tier=info.tier,
+        owner=_address(info.owner),
+        epoch=info.epoch,
+        state=info.state,
+        queued_items=info.queued_items,
+        region=info.region,
+        reason=info.reason,
+    )
+
+
+def _address(address: Any) -> tuple[str, int] | None:
+    return None if address is None else (address.host or "", address.port or 0)

@@ -1,0 +1,195 @@
+"""What goes into the client and comes out of it, as plain frozen dataclasses.
+
+Always true: times are integer milliseconds and relative, but for
+`deliver_after_ms`; states are "deferred", "ready", "leased" and "dead"; None
+means that a value was not given or is not known. Knows nothing of Thrift.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foqs_client.errors import FoqsError
+
+
+@dataclass(slots=True, frozen=True)
+class Item:
+    """An item to enqueue. What is None takes the namespace's default.
+
+    Attributes:
+        priority: signed 32-bit, lower is delivered first.
+        delay_ms: not delivered before this much time has passed.
+        deliver_after_ms: not delivered before this moment, milliseconds since
+            1970-01-01 UTC. At most one of the two.
+        lease_ms: how long a consumer has to ack or nack.
+        ttl_ms: deleted when not delivered within this time.
+        attempts_max: dead after so many deliveries; 0 means without limit.
+    """
+
+    topic: str
+    payload: bytes = b""
+    priority: int = 0
+    metadata: bytes = b""
+    delay_ms: int | None = None
+    deliver_after_ms: int | None = None
+    lease_ms: int | None = None
+    ttl_ms: int | None = None
+    at_most_once: bool = False
+    attempts_max: int | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Enqueued:
+    """What became of one item: an id (it is durable) or an error."""
+
+    id: str | None
+    error: FoqsError | None = None
+    repeated: bool = False
+    """The id is that of an earlier enqueue with the same idempotency key."""
+
+    def require(self) -> str:
+        """The id. Raises the error where there is one."""
+        if self.error is not None:
+            raise self.error
+        assert self.id is not None
+        return self.id
+
+
+@dataclass(slots=True, frozen=True)
+class Delivery:
+    """A delivered item. `id` and `token` together are its lease."""
+
+    id: str
+    token: int
+    topic: str
+    priority: int
+    payload: bytes
+    metadata: bytes
+    attempt: int
+    """1 with the first delivery."""
+    attempts_max: int
+    """0 means without limit."""
+    lease_remaining_ms: int
+    """What was left when the host wrote its reply."""
+    age_ms: int
+    """Time since the enqueue."""
+
+
+@dataclass(slots=True, frozen=True)
+class Nack:
+    """A lease given back. Without a time the namespace's backoff decides; `dead` gives the item up."""
+
+    id: str
+    token: int
+    delay_ms: int | None = None
+    deliver_after_ms: int | None = None
+    metadata: bytes | None = None
+    dead: bool = False
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """What became of one entry of a call."""
+
+    error: FoqsError | None = None
+    already_gone: bool = False
+    """With ack and cancel: a success that found nothing to do."""
+
+    def require(self) -> None:
+        """Raises the error where there is one."""
+        if self.error is not None:
+            raise self.error
+
+
+@dataclass(slots=True, frozen=True)
+class Topic:
+    """What a topic holds."""
+
+    topic: str
+    ready: int
+    deferred: int
+    leased: int
+    dead: int
+    best_priority: int | None
+    oldest_ready_age_ms: int | None
+    next_due_in_ms: int | None
+    paused: bool
+    counts_lag: bool
+    """The counts are being recounted after a change of owner."""
+
+
+@dataclass(slots=True, frozen=True)
+class TopicPage:
+    """Topics by name; `next_cursor` None with the last page."""
+
+    topics: list[Topic]
+    next_cursor: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class ItemView:
+    """An item as it is, for people and tools; what does not apply is None."""
+
+    id: str
+    topic: str
+    state: str
+    priority: int
+    payload: bytes | None
+    metadata: bytes | None
+    at_most_once: bool
+    attempt: int
+    attempts_max: int | None
+    lease_ms: int | None
+    age_ms: int | None
+    due_in_ms: int | None
+    lease_remaining_ms: int | None
+    ttl_remaining_ms: int | None
+    payload_bytes: int | None
+    idempotency_key: str | None
+    dead_reason: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class ItemPage:
+    """Items, best first; `next_cursor` None with the last page."""
+
+    items: list[ItemView]
+    next_cursor: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Host:
+    """A host of the tier."""
+
+    host: str
+    port: int
+    region: str | None
+    tier: str | None
+    shards: int | None
+    draining: bool
+    load: float | None
+    version: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Shard:
+    """A shard and its owner; `state` is free, acquiring, recovering, owned, draining or lost."""
+
+    shard: int
+    tier: str | None
+    owner: tuple[str, int] | None
+    epoch: int | None
+    state: str | None
+    queued_items: int | None
+    region: str | None
+    reason: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Routing:
+    """Who serves what."""
+
+    version: int
+    hosts: list[Host]
+    shards: list[Shard]

@@ -1,0 +1,263 @@
+"""One host process: where everything meets.
+
+Builds the engine, the wire and the HTTP port from a `Config`, starts them in
+one order and stops them in another, each with its reason. Holds no logic of
+the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import signal
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import uvloop
+
+from foqs.clock import SystemClock
+from foqs.config import Config
+from foqs.http import HttpServer
+from foqs.metrics import Gauges, Metrics, ShardGauges
+from foqs.options import NamespaceOptions
+from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.engine import Engine, EngineSettings
+from foqs.shard.keeper import TakenByAnother
+from foqs.shard.shard import ShardSettings
+from foqs.store.memory import MemoryDatabase
+from foqs.store.mysql import MysqlStore
+from foqs.store.mysql_driver import MysqlSettings
+from foqs.store.port import Store, StoreUnusable
+from foqs.store.sqlite import SqliteStore
+from foqs.wire.handlers import Handlers, Identity
+from foqs.wire.limits import WireLimits
+from foqs.wire.server import WireServer
+from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
+
+log = logging.getLogger(__name__)
+
+
+def run_host(config: Config, on_ready: Callable[[list[str]], None] | None = None) -> int:
+    """Runs one host until SIGTERM or SIGINT; returns its exit code.
+
+    Args:
+        on_ready: told, once every shard is served, where the host listens.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(Host(config).run(on_ready))
+
+
+class Host:
+    """A host process in the making, running, or stopping."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._metrics = Metrics()
+        self._stop = asyncio.Event()
+        rng = random.Random(secrets.randbits(128))
+        clock = SystemClock()
+        self._engine = Engine(
+            engine_settings(config),
+            store_opener(config, clock),
+            LocalCoordinator(_book(config.coordinator_file)),
+            clock,
+            rng,
+            self._metrics,
+            nonce=secrets.token_hex(16),
+        )
+        self._http = HttpServer(self._metrics, self._unready)
+        self._rng = rng
+        self._wire: WireServer
+        self._listener: asyncio.Server
+
+    async def run(self, on_ready: Callable[[list[str]], None] | None) -> int:
+        """Serves until it is told to stop (0), or must stop by itself (1)."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        lines = await self._start()
+        stopping = asyncio.ensure_future(self._stop.wait())
+        serving = asyncio.ensure_future(self._engine.run())
+        announcing = asyncio.ensure_future(self._announce(lines, on_ready))
+        try:
+            await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                return self._why_it_ended(serving)
+            log.info("stopping")
+            return 0
+        finally:
+            announcing.cancel()
+            stopping.cancel()
+            await self._stop_in_order(serving)
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    async def _start(self) -> list[str]:
+        """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
+        loop = asyncio.get_running_loop()
+        server = self._config.server
+        identity = Identity(
+            host=server.host,
+            port=server.port,
+            routing_version=self._rng.getrandbits(62),
+            region=server.region,
+            tier=server.tier,
+            program_version=version("foqs"),
+        )
+        handlers = Handlers(self._engine.queue, identity, self._rng)
+        self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call)
+        self._listener = await loop.create_server(self._wire.connection, server.host, server.port)
+        port = self._listener.sockets[0].getsockname()[1]
+        http_port = await self._http.start(server.host, server.http_port)
+        self._metrics.watch(self._gauges)
+        self._engine.start()
+        return [
+            f"Thrift   foqs://{server.host}:{port}",
+            f"HTTP     http://{server.host}:{http_port}/  (livez, readyz, metrics)",
+        ]
+
+    async def _announce(self, lines: list[str], on_ready: Callable[[list[str]], None] | None) -> None:
+        await self._engine.ready.wait()
+        log.info("every shard is served")
+        if on_ready is not None:
+            on_ready(lines)
+
+    async def _stop_in_order(self, serving: asyncio.Future[None]) -> None:
+        """Stops within the drain timeout; what is not done by then is cut off.
+
+        1. The listener: nobody new comes.
+        2. Long polls: they answer empty, at once.
+        3. The calls in flight: they still need the shards.
+        4. The shards: they write what waits and give up their ownership.
+        5. HTTP: /livez and /metrics are of use to the last moment.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.server.drain_timeout_ms / 1000
+        self._listener.close()
+        self._engine.queue.drain()
+        await self._wire.stop(deadline)
+        self._engine.release()
+        with contextlib.suppress(TimeoutError, TakenByAnother, StoreUnusable):
+            async with asyncio.timeout_at(max(deadline, loop.time() + 1.0)):
+                await asyncio.shield(serving)
+        await self._engine.abort()
+        await asyncio.gather(serving, return_exceptions=True)
+        await self._http.stop()
+
+    def _why_it_ended(self, serving: asyncio.Future[None]) -> int:
+        error = serving.exception()
+        if isinstance(error, TakenByAnother | StoreUnusable):
+            log.error("%s", error)
+        elif error is not None:
+            log.error("the host failed", exc_info=error)
+        return 1
+
+    def _unready(self) -> Mapping[str, str]:
+        return {
+            f"shard {status.shard}": status.reason or status.state
+            for status in self._engine.queue.shards()
+            if status.state != "owned" or status.reason
+        }
+
+    def _gauges(self) -> Gauges:
+        shards = []
+        for status in self._engine.queue.shards():
+            shard = self._engine.shards.get(status.shard)
+            totals = shard.counts.totals if shard else [0] * 5
+            shards.append(
+                ShardGauges(
+                    shard=status.shard,
+                    state=status.state,
+                    deferred=totals[1],
+                    ready=totals[2],
+                    leased=totals[3],
+                    dead=totals[4],
+                    oldest_ready_age_ms=shard.oldest_ready_age_ms() if shard else None,
+                    writer_queue_items=status.queued_items,
+                )
+            )
+        return Gauges(shards, len(self._wire.connections), len(self._engine.queue.waiters))
+
+
+# ------------------------------------------------------- config to settings
+
+
+def engine_settings(config: Config) -> EngineSettings:
+    """What the engine is told, from the configuration."""
+    calls, shard = config.calls, config.shard
+    return EngineSettings(
+        shards=range(config.store.shards),
+        namespaces={name: _namespace(options) for name, options in config.namespaces.items()},
+        namespace_default=_namespace(config.namespace),
+        limits=CallLimits(
+            items_per_call_max=calls.items_per_call_max,
+            topics_per_call_max=calls.topics_per_call_max,
+            timeout_ms_default=calls.timeout_ms_default,
+            timeout_ms_max=calls.timeout_ms_max,
+            wait_ms_max=calls.wait_ms_max,
+        ),
+        shard=ShardSettings(**shard.model_dump()),
+        handout_wait_ms_max=calls.handout_wait_ms_max,
+    )
+
+
+def store_opener(config: Config, clock: SystemClock) -> Callable[[int], Store]:
+    """A function that gives a fresh, unopened store for a shard."""
+    options = config.store
+    url = options.parsed
+    if url.kind == "memory":
+        database = MemoryDatabase(clock.wall_ms)
+        return database.store
+    if url.kind == "sqlite":
+        folder = Path(url.path)
+        return lambda shard: SqliteStore(
+            folder / f"shard-{shard}.db", shard, unsafe_durability=options.unsafe_durability
+        )
+    settings = MysqlSettings(
+        database=url.database,
+        host=url.host,
+        port=url.port,
+        user=url.user,
+        password=config.password() or "",
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        statement_timeout_s=options.statement_timeout_ms / 1000,
+        unsafe_durability=options.unsafe_durability,
+    )
+    return lambda shard: MysqlStore(settings, shard)
+
+
+def _namespace(options: NamespaceOptions) -> NamespaceSettings:
+    return NamespaceSettings(**options.model_dump())
+
+
+def _wire_limits(config: Config) -> WireLimits:
+    wire = config.wire
+    return WireLimits(
+        frame_bytes_max=wire.frame_bytes_max,
+        string_bytes_max=wire.frame_bytes_max,
+        container_items_max=wire.container_items_max,
+        connections_max=wire.connections_max,
+        calls_in_flight_max=wire.calls_in_flight_max,
+        calls_in_flight_per_connection_max=wire.calls_in_flight_per_connection_max,
+        in_flight_bytes_max=wire.in_flight_bytes_max,
+        silence_timeout_s=wire.silence_timeout_ms / 1000,
+        write_buffer_bytes_max=wire.write_buffer_bytes_max,
+    )
+
+
+class _ForgetfulBook:
+    """Epochs of a database that is forgotten with the process."""
+
+    def load(self) -> dict[int, int]:
+        return {}
+
+    def save(self, epochs: dict[int, int]) -> None:
+        pass
+
+
+def _book(path: Path | None) -> EpochBook:
+    return _ForgetfulBook() if path is None else FileEpochBook(path)

@@ -1,0 +1,344 @@
+"""The store on MySQL or MariaDB: one connection, READ COMMITTED, every flush one transaction.
+
+Always true: COMMIT is sent only after every result was read; a connection on
+which anything was left unread is cut and never used again; after that nothing
+runs until the owner row was read under its lock. Knows nothing of SQL's text or
+of the driver's ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Key, Row, State
+from foqs.store import sql_mysql as sql
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql_schema import RIGHTS, prepare
+from foqs.store.port import (
+    Decide,
+    Due,
+    FaultHook,
+    FencedOut,
+    StoreError,
+    StoreLost,
+    StoreUnusable,
+    Superseded,
+    TopicCount,
+    WriteRefused,
+    no_faults,
+)
+from foqs.store.sql_rows import owner_of, row_of
+
+_T = TypeVar("_T")
+
+_LOCK_WAIT: Final = 1205
+_AGAIN: Final = frozenset({_LOCK_WAIT, 1213})
+_READ_ONLY: Final = frozenset({1290, 1792, 1836})
+_NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
+_FULL: Final = frozenset({1021, 1114})
+_PATIENCE_S: Final = 1
+"""How long a takeover or a check waits for the owner row before it kills the holder."""
+_PACKET_MARGIN: Final = 1024
+_PACKET_BYTES_MAX: Final = 15 << 20
+"""Below 16 MiB, where the protocol splits packets."""
+
+
+class MysqlStore:
+    """One shard's tables in one database; see `port.Store`."""
+
+    def __init__(self, settings: MysqlSettings, shard: int, faults: FaultHook = no_faults) -> None:
+        self._settings = settings
+        self._shard = shard
+        self._faults = faults
+        self._sql = sql.Statements(shard)
+        self._link: Link | None = None
+        self._busy = False
+        self._connection = 0
+        self._packet_bytes = 0
+        self._claim: tuple[int, str] | None = None
+
+    async def open(self) -> None:
+        await self._alone(self._open)
+
+    async def now_ms(self) -> int:
+        (found,) = await self._read([sql.NOW_MS])
+        return int(found.rows[0][0])
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        return await self._alone(lambda: self._take_over(self._reach(), epoch, nonce))
+
+    async def owner(self) -> Owner:
+        return await self._alone(self._confirm)
+
+    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+        await self._alone(lambda: self._flush(self._reach(), fence, touched, loaded, decide))
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        return _rows(await self._read(self._sql.read_rows(list(dict.fromkeys(ids)), payload=True)))
+
+    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
+        (found,) = await self._read([self._sql.ready(namespace, topic, after, limit)])
+        return [(priority, deliver_after, number) for priority, deliver_after, number in found.rows]
+
+    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
+        return _rows(await self._read([self._sql.listed(namespace, topic, state, after, limit)]))
+
+    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+        (found,) = await self._read([self._sql.due(low_ms, high_ms, after, limit)])
+        return [Due(at, number) for at, number in found.rows]
+
+    async def next_due_ms(self, above_ms: int) -> int | None:
+        (found,) = await self._read([self._sql.next_due(above_ms)])
+        return int(found.rows[0][0]) if found.rows else None
+
+    async def counts(self) -> list[TopicCount]:
+        (found,) = await self._read([self._sql.counts])
+        return [
+            TopicCount(_name(namespace), _name(topic), State(state), rows)
+            for namespace, topic, state, rows in found.rows
+        ]
+
+    async def close(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    # ---------------------------------------------------------- the connection
+
+    async def _alone(self, work: Callable[[], Awaitable[_T]]) -> _T:
+        """Runs one call; whatever ends it without an answer ends the connection too."""
+        if self._busy:
+            raise RuntimeError(f"shard {self._shard}: a store runs one call at a time")
+        self._busy = True
+        try:
+            return await work()
+        except ServerError as error:
+            self._drop()
+            raise self._lost(error) from error
+        except LinkLost as error:
+            self._drop()
+            raise self._lost(error) from error
+        except (StoreLost, StoreUnusable, asyncio.CancelledError):
+            self._drop()
+            raise
+        finally:
+            self._busy = False
+
+    def _reach(self) -> Link:
+        if self._link is None:
+            raise StoreLost(f"{self._settings.where}: not connected; read the owner row first")
+        return self._link
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.abort()
+
+    def _lost(self, error: Exception) -> StoreLost:
+        hint = "; it is read-only: look the primary up again" if getattr(error, "code", 0) in _READ_ONLY else ""
+        return StoreLost(f"{self._settings.where}: {error}{hint}")
+
+    async def _connect(self) -> Link:
+        self._drop()
+        link = await Link.connect(self._settings)
+        try:
+            texts = (text.format(lock_wait_s=self._settings.lock_wait_timeout_s) for text in sql.SESSION)
+            *_, found = await link.run(*texts)
+        except BaseException:
+            link.abort()
+            raise
+        self._connection, packet_bytes = found.rows[0]
+        self._packet_bytes = min(packet_bytes, _PACKET_BYTES_MAX) - _PACKET_MARGIN
+        self._link = link
+        return link
+
+    async def _open(self) -> None:
+        try:
+            await prepare(await self._connect(), self._settings, self._shard)
+        except ServerError as error:
+            if error.code in _NO_ACCESS:
+                raise StoreUnusable(
+                    f"{self._settings.where}: {error}; check user, password and database, and "
+                    f"GRANT {RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
+                ) from error
+            raise
+
+    async def _read(self, statements: Sequence[str]) -> list[Result]:
+        async def work() -> list[Result]:
+            link = self._reach()
+            return await link.run(*statements) if statements else []
+
+        return await self._alone(work)
+
+    # --------------------------------------------------------------- the owner
+
+    async def _take_over(self, link: Link, epoch: int, nonce: str) -> Owner:
+        self._claim = (epoch, nonce)
+        old = await self._lock_owner(link)
+        if old is None:
+            await self._kill(link, (await self._see_owner(link)).connection)
+            old = await self._lock_owner_or_lose(link)
+        if (old.epoch, old.nonce) == (epoch, nonce):
+            return await self._record(link, old)
+        if old.epoch >= epoch:
+            await link.run(sql.ROLLBACK)
+            raise Superseded(old.epoch)
+        return await self._record(link, Owner(epoch, nonce, 0, old.clock_ms, 0))
+
+    async def _confirm(self) -> Owner:
+        """Reads the owner row over a new connection, under its lock.
+
+        The lock alone proves that nothing older is still to take effect: COMMIT
+        follows the fence's result, so a transaction that may commit holds it. A
+        row that shows another owner needs no lock: ours is over for good, and
+        its holder must not be disturbed.
+        """
+        before = self._connection
+        link = await self._connect()
+        current = await self._lock_owner(link)
+        if current is None:
+            current = await self._see_owner(link)
+            if (current.epoch, current.nonce) != self._claim:
+                return current
+            await self._kill(link, before)
+            await self._kill(link, current.connection)
+            current = await self._lock_owner_or_lose(link)
+        if (current.epoch, current.nonce) == self._claim:
+            return await self._record(link, current)
+        await link.run(sql.ROLLBACK)
+        return current
+
+    async def _lock_owner(self, link: Link, seconds: int = _PATIENCE_S) -> Owner | None:
+        """Begins a transaction that holds the owner row's lock; None, and none begun, when it does not come."""
+        patience = sql.lock_wait(seconds)
+        usual = sql.lock_wait(self._settings.lock_wait_timeout_s)
+        try:
+            *_, found, _ = await link.run(patience, sql.BEGIN, self._sql.read_owner(lock=True), usual)
+        except ServerError as error:
+            if error.code not in _AGAIN:
+                raise
+            await link.run(sql.ROLLBACK, usual)
+            return None
+        return _owner(found)
+
+    async def _lock_owner_or_lose(self, link: Link) -> Owner:
+        owner = await self._lock_owner(link, self._settings.lock_wait_timeout_s)
+        if owner is None:
+            raise StoreLost(
+                f"{self._settings.where}: the owner row of shard {self._shard} stays locked; "
+                "end the transaction that holds it (see information_schema.INNODB_TRX)"
+            )
+        return owner
+
+    async def _see_owner(self, link: Link) -> Owner:
+        (found,) = await link.run(self._sql.read_owner())
+        return _owner(found)
+
+    async def _record(self, link: Link, owner: Owner) -> Owner:
+        """Writes the locked owner row, with this connection, and commits."""
+        new = Owner(owner.epoch, owner.nonce, owner.flush, owner.clock_ms, self._connection)
+        await link.run(self._sql.set_owner(new))
+        await link.run(sql.COMMIT)
+        return new
+
+    async def _kill(self, link: Link, connection: int) -> None:
+        """Ends another connection, as far as rights go; it may be gone already."""
+        if connection not in (0, self._connection):
+            try:
+                await link.run(sql.kill(connection))
+            except ServerError:
+                return
+
+    # --------------------------------------------------------------- the flush
+
+    async def _flush(
+        self, link: Link, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
+    ) -> None:
+        self._faults("begin")
+        try:
+            await self._prepare(link, fence, touched, loaded, decide)
+        except (ServerError, UnicodeEncodeError) as error:
+            if isinstance(error, ServerError) and error.code in _READ_ONLY:
+                raise
+            await self._roll_back(link)
+            raise _refusal(error) from error
+        except (StoreLost, LinkLost, asyncio.CancelledError):
+            raise
+        except BaseException:
+            await self._roll_back(link)
+            raise
+        # An error from here on is an unknown outcome, even one that the server sent.
+        await link.run(sql.COMMIT)
+        self._faults("committed")
+
+    async def _prepare(
+        self, link: Link, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
+    ) -> None:
+        """Everything before COMMIT, in as few round trips as there are questions."""
+        reads = [
+            *self._sql.read_rows(touched, payload=False),
+            *self._sql.read_rows(loaded, payload=True),
+        ]
+        _, fenced, *found = await link.run(sql.BEGIN, self._sql.fence(fence), *reads)
+        if fenced.matched != 1:
+            seen = await self._see_owner(link)
+            raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+        self._faults("fenced")
+        rows = {row.id: row for row in _rows(found)}
+        self._faults("read")
+        for packet in self._packets(self._sql.write(decide(rows), self._packet_bytes)):
+            await link.run(*packet)
+        self._faults("written")
+
+    def _packets(self, statements: Iterable[str]) -> Iterator[list[str]]:
+        """Statements that travel together, below the server's max_allowed_packet."""
+        packet: list[str] = []
+        size = 0
+        for statement in statements:
+            if len(statement) > self._packet_bytes:
+                raise WriteRefused(
+                    f"{self._settings.where}: a row of {len(statement)} bytes does not fit max_allowed_packet; raise it"
+                )
+            if packet and size + len(statement) + 1 > self._packet_bytes:
+                yield packet
+                packet, size = [], 0
+            packet.append(statement)
+            size += len(statement) + 1
+        if packet:
+            yield packet
+
+    async def _roll_back(self, link: Link) -> None:
+        """COMMIT was not sent, so closing the connection does as well where ROLLBACK fails."""
+        try:
+            await link.run(sql.ROLLBACK)
+        except (ServerError, LinkLost):
+            self._drop()
+
+
+def _refusal(error: Exception) -> StoreError:
+    code = getattr(error, "code", 0)
+    hint = "; make room on the server's disk" if code in _FULL else ""
+    return WriteRefused(f"{error}{hint}", again=code in _AGAIN)
+
+
+def _owner(found: Result) -> Owner:
+    epoch, nonce, *rest = found.rows[0]
+    return owner_of((epoch, nonce.decode(), *rest))
+
+
+def _rows(results: Iterable[Result]) -> list[Row]:
+    rows = [row_of(values) for result in results for values in result.rows]
+    for row in rows:
+        row.namespace = _name(row.namespace)
+        row.topic = _name(row.topic)
+    return rows
+
+
+@lru_cache(maxsize=4096)
+def _name(value: Any) -> str:
+    """A name's text; few names make up many rows."""
+    return str(value, "utf-8")

@@ -1,0 +1,98 @@
+"""A MySQL server's fitness and a shard's tables: checked and brought to today's schema at open.
+
+Always true: when `prepare` returns, a COMMIT is on disk before its reply (or the
+settings say that this may be otherwise), the tables are InnoDB and of the newest
+version, and the user may do all that a flush does. Knows nothing of owners.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from foqs.store import sql_mysql as sql
+from foqs.store.mysql_driver import Link, MysqlSettings, ServerError
+from foqs.store.port import StoreUnusable
+from foqs.store.sql_migrations import pending
+
+_NO_SUCH_TABLE: Final = 1146
+_STRICT: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
+RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX"
+
+
+async def prepare(link: Link, settings: MysqlSettings, shard: int) -> None:
+    """Checks the server, migrates the shard's tables, checks them and the rights.
+
+    Raises:
+        StoreUnusable: the text names the setting, its value and the remedy.
+        ServerError, LinkLost: from the driver.
+    """
+    if not settings.unsafe_durability:
+        await check_durability(link, settings)
+    statements = sql.Statements(shard)
+    await _migrate(link, settings, shard, statements)
+    (found,) = await link.run(statements.engines)
+    for table, engine in found.rows:
+        raise StoreUnusable(
+            f"table {_text(table)} of {settings.where} uses the engine {_text(engine)}, which has no transactions: "
+            f"run ALTER TABLE {_text(table)} ENGINE = InnoDB"
+        )
+    await link.run(sql.BEGIN, *statements.probes, sql.ROLLBACK)
+
+
+async def check_durability(link: Link, settings: MysqlSettings) -> None:
+    """Looks at the server's settings alone, changing nothing.
+
+    Raises:
+        StoreUnusable: a setting can lose acknowledged writes.
+        ServerError, LinkLost: from the driver.
+    """
+    (found,) = await link.run(sql.SERVER_SETTINGS)
+    at_commit, binary_log, sync_binary_log, modes = found.rows[0]
+    weak = []
+    if at_commit != 1:
+        weak.append(("innodb_flush_log_at_trx_commit", at_commit, "1"))
+    if binary_log and sync_binary_log != 1:
+        weak.append(("sync_binlog", sync_binary_log, "1"))
+    if not _STRICT & set(str(modes).upper().split(",")):
+        weak.append(("sql_mode", modes or "''", "one with STRICT_TRANS_TABLES"))
+    if weak:
+        told = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in weak)
+        raise StoreUnusable(
+            f"the server of {settings.where} may lose or alter acknowledged writes: {told} "
+            "(SET GLOBAL and the server's configuration file), or accept the loss with --unsafe-durability"
+        )
+
+
+async def _migrate(link: Link, settings: MysqlSettings, shard: int, statements: sql.Statements) -> None:
+    """Takes the steps that are missing.
+
+    DDL commits by itself here, so a second connection holds the version row's
+    lock meanwhile: another host that opens the shard waits for it and then finds
+    nothing to do. After a crash the step's statements run again.
+    """
+    where = f"shard {shard} in {settings.where}"
+    try:
+        (found,) = await link.run(sql.read_version(shard))
+        version = found.rows[0][0] if found.rows else 0
+    except ServerError as error:
+        if error.code != _NO_SUCH_TABLE:
+            raise
+        await link.run(sql.CREATE_VERSIONS)
+        version = 0
+    if not pending(version, sql.MIGRATIONS, where):
+        return
+    await link.run(sql.add_version(shard))
+    guard = await Link.connect(settings)
+    try:
+        _, found = await guard.run(sql.BEGIN, sql.read_version(shard, lock=True))
+        for step in pending(found.rows[0][0], sql.MIGRATIONS, where):
+            for text in step.statements:
+                await link.run(statements.migration(text))
+            await guard.run(sql.set_version(shard, step.number))
+        await guard.run(sql.COMMIT)
+    finally:
+        await guard.close()
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,112 @@
+"""The three stores, behind one bench that opens several connections to one shard.
+
+Always true: a bench starts empty; every store it gave out is closed in the loop
+that used it. Knows nothing of what is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pytest
+
+from foqs.store.memory import MemoryDatabase
+from foqs.store.mysql import MysqlStore
+from foqs.store.port import FaultHook, Store, no_faults
+from foqs.store.sqlite import SqliteStore
+from tests.support.aio import run
+from tests.support.mariadb import MariaDb
+
+T = TypeVar("T")
+SHARD = 3
+
+
+class MakeStore(Protocol):
+    """Makes one more connection to a shard, not opened yet."""
+
+    def __call__(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store: ...
+
+
+class Bench:
+    """One kind of store with an empty database.
+
+    Calling `store` twice gives two connections to the same tables, as two hosts
+    would have them.
+    """
+
+    def __init__(
+        self, kind: str, make: Callable[[int, FaultHook], Store], memory: MemoryDatabase | None = None
+    ) -> None:
+        self.kind = kind
+        self.make = make
+        """Makes a store that the caller closes."""
+        self.memory = memory
+        self._given: list[Store] = []
+
+    def store(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store:
+        store = self.make(shard, faults)
+        self._given.append(store)
+        return store
+
+    def run(self, story: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
+        """Runs a test's story and closes its stores."""
+
+        async def told() -> T:
+            try:
+                return await story
+            finally:
+                given, self._given = self._given, []
+                await asyncio.gather(*(store.close() for store in given))
+
+        return run(told(), timeout)
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """One server for the session; ask it for a database of your own."""
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def own_mariadb() -> Iterator[MariaDb]:
+    """A server that the test may kill."""
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("mysql", marks=pytest.mark.mysql)])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    """Each of the three stores in turn."""
+    return make_bench(str(request.param), request, tmp_path)
+
+
+@pytest.fixture
+def store_factory(bench: Bench) -> MakeStore:
+    """Opens connections to one shard of the bench's store."""
+    return bench.store
+
+
+_fresh = itertools.count(1)
+
+
+def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench:
+    """A bench of one kind with a database that was never used."""
+    if kind == "memory":
+        database = MemoryDatabase(lambda: time.time_ns() // 1_000_000)
+        return Bench(kind, database.store, database)
+    if kind == "sqlite":
+        home = folder / f"{next(_fresh)}"
+        return Bench(kind, lambda shard, faults: SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=0.3))
+    server: MariaDb = request.getfixturevalue("mariadb")
+    settings = server.settings(server.database())
+    return Bench(kind, lambda shard, faults: MysqlStore(settings, shard, faults))

@@ -1,0 +1,431 @@
+"""What every store does with rows: exactness, order, paging, refusal. Run on all three."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Delivery, Row, State
+from foqs.store.port import Due, FencedOut, StoreLost, Superseded, TopicCount, WriteRefused, Writes
+from tests.contract.conftest import Bench
+from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, without_payload
+
+INT63_MAX = (1 << 63) - 1
+
+
+def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
+    async def story() -> None:
+        store = bench.store()
+        await store.open()
+        owner = await store.owner()
+        assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (0, "", 0, 0)
+        assert await contents(store) == {}
+        assert await store.counts() == []
+        assert await store.next_due_ms(-1) is None
+        assert await store.due(None, TIME_MS_MAX, None, 10) == []
+
+    bench.run(story())
+
+
+def test_database_clock_is_in_milliseconds_and_does_not_go_back(bench: Bench) -> None:
+    async def story() -> None:
+        store = bench.store()
+        await store.open()
+        first = await store.now_ms()
+        second = await store.now_ms()
+        assert 1_600_000_000_000 < first <= second < first + 60_000
+
+    bench.run(story())
+
+
+def test_inserted_rows_come_back_exactly_as_they_went_in(bench: Bench) -> None:
+    rows = [
+        make_row(1, payload=b"", metadata=b""),
+        make_row(2, payload=bytes(range(256)) * 4096, metadata=bytes(range(256)) * 4),
+        make_row(
+            INT63_MAX,
+            priority=PRIORITY_MIN,
+            deliver_after_ms=TIME_MS_MAX,
+            enqueued_at_ms=TIME_MS_MAX,
+            lease_ms=TIME_MS_MAX,
+            ttl_ms=TIME_MS_MAX,
+            expires_at_ms=TIME_MS_MAX,
+            due_ms=TIME_MS_MAX,
+            attempts_max=PRIORITY_MAX,
+            token=INT63_MAX,
+            attempt=PRIORITY_MAX,
+            policy=Delivery.AT_MOST_ONCE,
+            state=State.DEAD,
+        ),
+        make_row(4, priority=PRIORITY_MAX, deliver_after_ms=0, enqueued_at_ms=0, lease_ms=0, ttl_ms=0, due_ms=0),
+    ]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=rows)
+        for reader in (owned.store, bench.store()):
+            await reader.open()
+            found = await reader.rows([row.id for row in rows] + [77])
+            assert sorted(found, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
+            assert all(type(row.policy) is Delivery and type(row.state) is State for row in found)
+            assert await contents(reader) == {row.id: row for row in rows}
+
+    bench.run(story())
+
+
+def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
+    names = ["a", "A", "a ", " a", "ä", "a\u0308", "😀", "'; --", '"\\', "%_", "\n", "x" * 255]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(number, topic=name, namespace="n" + name[:254]) for number, name in enumerate(names, 1)]
+        await owned.write(inserts=rows)
+        for row in rows:
+            assert await owned.store.ready(row.namespace, row.topic, None, 10) == [row.key]
+            assert await owned.store.listed(row.namespace, row.topic, State.READY, None, 10) == [row]
+        counted = await owned.store.counts()
+        assert sorted(counted, key=lambda count: count.topic) == sorted(
+            (TopicCount(row.namespace, row.topic, State.READY, 1) for row in rows), key=lambda count: count.topic
+        )
+
+    bench.run(story())
+
+
+def test_update_changes_the_mutable_columns_and_no_others(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        first, second = make_row(1, payload=b"first"), make_row(2, payload=b"second")
+        await owned.write(inserts=[first, second])
+        new = replace(
+            first,
+            priority=PRIORITY_MIN,
+            deliver_after_ms=7,
+            expires_at_ms=8,
+            metadata=b"\x00'\\m",
+            state=State.LEASED,
+            due_ms=9,
+            token=INT63_MAX,
+            attempt=PRIORITY_MAX,
+        )
+        wild = replace(
+            new, namespace="x", topic="y", enqueued_at_ms=5, lease_ms=6, ttl_ms=7, attempts_max=8, payload=None
+        )
+        await owned.write(updates=[wild])
+        assert await contents(owned.store) == {1: new, 2: second}
+        back = replace(second, expires_at_ms=None, due_ms=None, metadata=b"", attempt=3)
+        await owned.write(updates=[replace(new, due_ms=None, expires_at_ms=None), back])
+        assert await contents(owned.store) == {1: replace(new, due_ms=None, expires_at_ms=None), 2: back}
+
+    bench.run(story())
+
+
+def test_update_or_delete_of_a_missing_row_changes_nothing(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        kept = make_row(1)
+        await owned.write(inserts=[kept])
+        await owned.write(updates=[make_row(2)], deletes=[3])
+        assert await contents(owned.store) == {1: kept}
+
+    bench.run(story())
+
+
+def test_flush_gives_decide_the_touched_without_payload_and_the_loaded_with_it(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = {number: make_row(number, payload=b"%d" % number) for number in (1, 2, 3)}
+        await owned.write(inserts=list(rows.values()))
+        seen: list[Mapping[int, Row]] = []
+
+        def decide(found: Mapping[int, Row]) -> Writes:
+            seen.append(dict(found))
+            return Writes()
+
+        await owned.store.flush(owned.fence, [1, 8], [3, 9], decide)
+        assert seen == [{1: without_payload(rows[1]), 3: rows[3]}]
+
+    bench.run(story())
+
+
+def test_one_flush_deletes_updates_and_inserts(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(number) for number in range(1, 7)]
+        await owned.write(inserts=rows)
+        changed = [replace(rows[2], attempt=1), replace(rows[3], attempt=2)]
+        found = await owned.write(inserts=[make_row(9)], updates=changed, deletes=[2, 1])
+        assert set(found) == {1, 2, 3, 4}
+        expected = [*changed, rows[4], rows[5], make_row(9)]
+        assert await contents(owned.store) == {row.id: row for row in expected}
+
+    bench.run(story())
+
+
+def test_large_flush_is_written_whole(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(number, payload=b"x" * 6_000) for number in range(1, 1_301)]
+        await owned.write(inserts=rows)
+        leased = [replace(row, state=State.LEASED, due_ms=row.id, attempt=1) for row in rows[:1_250]]
+        assert len(await owned.write(updates=leased)) == 1_250
+        assert await owned.store.counts() == [
+            TopicCount("default", "t", State.READY, 50),
+            TopicCount("default", "t", State.LEASED, 1_250),
+        ]
+        assert len(await owned.store.rows([row.id for row in rows])) == 1_300
+        await owned.write(deletes=[row.id for row in leased])
+        assert await contents(owned.store) == {row.id: row for row in rows[1_250:]}
+
+    bench.run(story())
+
+
+def test_empty_flush_counts_and_saves_the_clock(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        owned.clock_ms = TIME_MS_MAX
+        await owned.write()
+        owner = await owned.store.owner()
+        assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (1, NONCE, 1, TIME_MS_MAX)
+
+    bench.run(story())
+
+
+def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_number(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        kept, other = make_row(1, payload=b"kept"), make_row(2)
+        await owned.write(inserts=[kept, other])
+        with pytest.raises(WriteRefused) as refused:
+            await owned.write(inserts=[make_row(3), make_row(1)], updates=[replace(other, attempt=5)], deletes=[2_000])
+        assert not refused.value.again
+        assert await contents(owned.store) == {1: kept, 2: other}
+        with pytest.raises(WriteRefused):
+            await owned.write(inserts=[make_row(4), make_row(4)])
+        await owned.write(inserts=[make_row(3)])
+        assert set(await contents(owned.store)) == {1, 2, 3}
+
+    bench.run(story())
+
+
+def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> None:
+    def decide(found: Mapping[int, Row]) -> Writes:
+        raise ZeroDivisionError("a bug")
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        with pytest.raises(ZeroDivisionError):
+            await owned.store.flush(owned.fence, [], [], decide)
+        await owned.write(inserts=[make_row(1)])
+        assert (await owned.store.owner()).flush == 1
+
+    bench.run(story())
+
+
+def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(number, priority=priority, deliver_after_ms=after)
+            for number, (priority, after) in enumerate(
+                ((p, a) for p in (PRIORITY_MIN, -1, 0, 0, PRIORITY_MAX) for a in (5, 5, 6)), 1
+            )
+        ]
+        noise = [
+            make_row(101, state=State.LEASED, due_ms=1),
+            make_row(102, topic="u"),
+            make_row(103, namespace="other"),
+        ]
+        await owned.write(inserts=[*reversed(rows), *noise])
+        keys = sorted(row.key for row in rows)
+        for limit in (1, 2, 4, 100):
+            paged: list[tuple[int, int, int]] = []
+            while page := await owned.store.ready("default", "t", paged[-1] if paged else None, limit):
+                assert len(page) <= limit
+                paged += page
+            assert paged == keys
+        assert await owned.store.ready("default", "t", (0, 5, 0), 3) == [key for key in keys if key > (0, 5, 0)][:3]
+        assert await owned.store.ready("default", "t", None, 0) == []
+
+    bench.run(story())
+
+
+def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        dead = [
+            make_row(number, state=State.DEAD, due_ms=number, priority=number % 3, payload=b"%d" % number)
+            for number in range(1, 12)
+        ]
+        await owned.write(inserts=[*dead, *(make_row(number) for number in range(20, 30))])
+        expected = sorted(dead, key=lambda row: row.key)
+        paged: list[Row] = []
+        while page := await owned.store.listed("default", "t", State.DEAD, paged[-1].key if paged else None, 4):
+            paged += page
+        assert paged == expected
+        assert await owned.store.listed("default", "t", State.DEFERRED, None, 4) == []
+
+    bench.run(story())
+
+
+def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        moments = [10, 10, 10, 11, 12, 12, 20, 20, 21, TIME_MS_MAX]
+        rows = [make_row(n, state=State.DEFERRED, due_ms=at) for n, at in enumerate(moments, 1)]
+        await owned.write(inserts=[*rows, make_row(50), make_row(51)])
+        everything = sorted((row.due_ms or 0, row.id) for row in rows)
+        for low, high in [(None, TIME_MS_MAX), (None, 20), (11, 20), (20, 20), (13, 19), (22, 5), (10, 10)]:
+            for limit in (1, 3, 50):
+                paged: list[Due] = []
+                while page := await owned.store.due(low, high, paged[-1] if paged else None, limit):
+                    assert len(page) <= limit
+                    paged += page
+                assert [(due.due_ms, due.id) for due in paged] == [
+                    (at, n) for at, n in everything if (low is None or low <= at) and at <= high
+                ]
+        assert await owned.store.due(12, 50, Due(10, 1), 2) == [Due(12, 5), Due(12, 6)]
+        assert await owned.store.next_due_ms(9) == 10
+        assert await owned.store.next_due_ms(10) == 11
+        assert await owned.store.next_due_ms(21) == TIME_MS_MAX
+        assert await owned.store.next_due_ms(TIME_MS_MAX) is None
+
+    bench.run(story())
+
+
+def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(number, topic=f"t{number % 2}", state=State(number % 4 + 1), due_ms=number)
+            for number in range(1, 13)
+        ]
+        await owned.write(inserts=rows)
+        expected: dict[tuple[str, State], int] = {}
+        for row in rows:
+            expected[row.topic, row.state] = expected.get((row.topic, row.state), 0) + 1
+        counted = await owned.store.counts()
+        assert {(count.topic, count.state): count.rows for count in counted} == expected
+
+    bench.run(story())
+
+
+def test_shards_do_not_see_each_other(bench: Bench) -> None:
+    async def story() -> None:
+        first, second = await opened(bench.store(1)), await opened(bench.store(2), epoch=5)
+        await first.write(inserts=[make_row(1)])
+        await second.write(inserts=[make_row(1, payload=b"other")])
+        await first.write(deletes=[1])
+        assert await contents(first.store) == {}
+        assert await contents(second.store) == {1: make_row(1, payload=b"other")}
+        assert (await first.store.owner()).epoch == 1
+
+    bench.run(story())
+
+
+def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store(), epoch=4)
+        owned.clock_ms = 99
+        await owned.write(inserts=[make_row(1)])
+        await owned.store.close()
+        again = bench.store()
+        await again.open()
+        assert await contents(again) == {1: make_row(1)}
+        before = await again.take_over(5, OTHER)
+        assert (before.epoch, before.nonce, before.flush, before.clock_ms) == (5, OTHER, 0, 99)
+
+    bench.run(story())
+
+
+def test_closed_store_is_lost_and_may_be_closed_again(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.store.close()
+        await owned.store.close()
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(1)])
+        with pytest.raises(StoreLost):
+            await owned.store.rows([1])
+
+    bench.run(story())
+
+
+def test_takeover_is_idempotent_and_keeps_the_flush_number(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        first = await owned.store.take_over(1, NONCE)
+        assert (first.epoch, first.nonce, first.flush) == (1, NONCE, 0)
+        await owned.write(inserts=[make_row(1)])
+        assert (await owned.store.take_over(1, NONCE)).flush == 1
+        await owned.write(inserts=[make_row(2)])
+
+    bench.run(story())
+
+
+def test_takeover_needs_a_higher_epoch_and_reports_the_one_it_saw(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store(), epoch=7)
+        other = bench.store()
+        await other.open()
+        for epoch, nonce in ((7, OTHER), (6, OTHER), (6, NONCE)):
+            with pytest.raises(Superseded) as superseded:
+                await other.take_over(epoch, nonce)
+            assert superseded.value.seen == 7
+        await owned.write(inserts=[make_row(1)])
+        assert await contents(other) == {1: make_row(1)}
+        taken = await other.take_over(8, NONCE)
+        assert (taken.epoch, taken.flush) == (8, 0)
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize(
+    "fence",
+    [
+        Fence(1, NONCE, 1, 0),
+        Fence(1, NONCE, 3, 0),
+        Fence(1, NONCE, 0, 0),
+        Fence(1, OTHER, 2, 0),
+        Fence(2, NONCE, 2, 0),
+        Fence(1, NONCE.upper(), 2, 0),
+    ],
+)
+def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench, fence: Fence) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        called: list[object] = []
+
+        def decide(found: Mapping[int, Row]) -> Writes:
+            called.append(found)
+            return Writes(deletes=[1])
+
+        with pytest.raises(FencedOut):
+            await owned.store.flush(fence, [1], [], decide)
+        assert called == []
+        assert await contents(owned.store) == {1: make_row(1)}
+        owner = await owned.store.owner()
+        assert (owner.epoch, owner.nonce, owner.flush) == (1, NONCE, 1)
+        await owned.write(deletes=[1])
+
+    bench.run(story())
+
+
+def test_owner_row_records_the_connection_of_the_owner_alone(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        taken: Owner = await owned.store.owner()
+        zombie = owned.store
+        new = await opened(bench.store(), epoch=2, nonce=OTHER)
+        recorded = (await new.store.owner()).connection
+        assert recorded != 0
+        assert (await zombie.owner()).connection == recorded
+        assert (await new.store.owner()).nonce == OTHER
+        assert taken.nonce == NONCE
+        with pytest.raises(FencedOut):
+            await Ownership(zombie).write()
+
+    bench.run(story())

@@ -1,0 +1,329 @@
+"""What every store does when things break: faults, cancels, former owners, takeovers. Run on all three."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from foqs.core.fence import Owner, Standing, standing
+from foqs.core.item import Row
+from foqs.store.port import POINTS, FencedOut, Store, StoreError, StoreLost, Superseded, Writes
+from tests.contract.conftest import Bench
+from tests.contract.zombie import Zombie
+from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened
+
+
+class Fault:
+    """A hook that breaks the connection once at a point, when armed."""
+
+    def __init__(self, point: str) -> None:
+        self._point = point
+        self.armed = False
+        self.passed: list[str] = []
+
+    def __call__(self, point: str) -> None:
+        self.passed.append(point)
+        if self.armed and point == self._point:
+            self.armed = False
+            raise StoreLost(f"broken at {point}")
+
+
+async def assert_lost(store: Store) -> None:
+    """Every call but owner, open and close says that nothing is known."""
+    with pytest.raises(StoreLost):
+        await store.now_ms()
+    with pytest.raises(StoreLost):
+        await store.rows([1])
+    with pytest.raises(StoreLost):
+        await store.counts()
+    with pytest.raises(StoreLost):
+        await store.take_over(9, NONCE)
+    with pytest.raises(StoreLost):
+        await Ownership(store).write()
+
+
+def test_flush_passes_the_points_in_their_order(bench: Bench) -> None:
+    fault = Fault("none")
+
+    async def story() -> None:
+        owned = await opened(bench.store(faults=fault))
+        await owned.write(inserts=[make_row(1)])
+        assert tuple(fault.passed) == POINTS
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_lost_connection_is_resolved_by_the_owner_row_and_replayed(bench: Bench, point: str) -> None:
+    fault = Fault(point)
+
+    async def story() -> None:
+        owned = await opened(bench.store(faults=fault))
+        await owned.write(inserts=[make_row(1), make_row(2)])
+        fault.armed = True
+        fence = owned.fence
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(3)], deletes=[1])
+        await assert_lost(owned.store)
+
+        outcome = standing(fence, await owned.store.owner())
+        assert outcome is (Standing.COMMITTED if point == "committed" else Standing.NOT_COMMITTED)
+        assert set(await contents(owned.store)) == ({2, 3} if point == "committed" else {1, 2})
+        if outcome is Standing.NOT_COMMITTED:
+            await owned.write(inserts=[make_row(3)], deletes=[1])
+        else:
+            with pytest.raises(FencedOut):
+                await owned.write(inserts=[make_row(3)], deletes=[1])
+            owned.number += 1
+        assert set(await contents(owned.store)) == {2, 3}
+        await owned.write(deletes=[2])
+        assert set(await contents(owned.store)) == {3}
+
+    bench.run(story())
+
+
+def test_lost_store_may_be_opened_instead(bench: Bench) -> None:
+    fault = Fault("written")
+
+    async def story() -> None:
+        owned = await opened(bench.store(faults=fault))
+        fault.armed = True
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(1)])
+        await owned.store.open()
+        await owned.write(inserts=[make_row(1)])
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_owner_after_loss_shows_the_new_owner_when_fenced(bench: Bench, point: str) -> None:
+    fault = Fault(point)
+
+    async def story() -> None:
+        owned = await opened(bench.store(faults=fault))
+        fence = owned.fence
+        fault.armed = True
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(1)])
+        new = await opened(bench.store(), epoch=2, nonce=OTHER)
+        assert standing(fence, await owned.store.owner()) is Standing.FENCED
+        with pytest.raises(FencedOut):
+            await owned.write(inserts=[make_row(1)])
+        await new.write(inserts=[make_row(5)])
+        assert set(await contents(new.store)) == ({1, 5} if point == "committed" else {5})
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_owner_paused_in_a_flush_commits_nothing_after_a_takeover(bench: Bench, point: str) -> None:
+    async def story() -> None:
+        zombie = Zombie(bench, point, make_row(1, payload=b"zombie"))
+        await zombie.pause()
+        store = bench.store()
+        if bench.kind == "sqlite" and point not in ("begin", "committed"):
+            await _sqlite_takeover_waits(zombie, store)
+            return
+        await store.open()
+        taken = await store.take_over(2, OTHER)
+        assert (taken.epoch, taken.nonce, taken.flush) == (2, OTHER, 0)
+        seen = await contents(store)
+        assert set(seen) == ({1} if point == "committed" else set())
+        error = await zombie.resume()
+        if point == "begin":
+            assert isinstance(error, FencedOut)
+        elif point == "committed":
+            assert error is None or isinstance(error, StoreLost)
+        else:
+            assert isinstance(error, StoreLost)
+        assert await contents(store) == seen
+        await Ownership(store, 2, OTHER).write(inserts=[make_row(2)])
+
+    bench.run(story())
+
+
+async def _sqlite_takeover_waits(zombie: Zombie, store: Store) -> None:
+    """No process can take a file's write lock from another: the takeover fails while it is held."""
+    with pytest.raises(StoreLost, match="lock"):
+        await store.open()
+    assert await zombie.resume() is None
+    await store.open()
+    await store.take_over(2, OTHER)
+    assert set(await contents(store)) == {1}
+
+
+def test_check_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) -> None:
+    """A former owner reads the row while the new one, slow or stopped, is in the middle of a flush."""
+
+    async def story() -> None:
+        former = await opened(bench.store())
+        zombie = Zombie(bench, "written", make_row(1), epoch=2, nonce=OTHER)
+        await zombie.pause()
+        if bench.kind == "sqlite":
+            with pytest.raises(StoreLost, match="lock"):
+                await former.store.owner()
+        else:
+            assert (await former.store.owner()).epoch == 2
+        assert await zombie.resume() is None
+        assert (await former.store.owner()).flush == 1
+        assert set(await contents(former.store)) == {1}
+
+    bench.run(story())
+
+
+def test_concurrent_takeovers_with_one_epoch_have_one_winner(bench: Bench) -> None:
+    async def story() -> None:
+        stores = [bench.store() for _ in range(4)]
+        await asyncio.gather(*(store.open() for store in stores))
+        results = await asyncio.gather(
+            *(store.take_over(1, f"nonce-{n}") for n, store in enumerate(stores)), return_exceptions=True
+        )
+        won = [n for n, result in enumerate(results) if isinstance(result, Owner)]
+        assert len(won) == 1
+        assert all(isinstance(result, Superseded) for n, result in enumerate(results) if n not in won)
+        for n, store in enumerate(stores):
+            owned = Ownership(store, 1, f"nonce-{n}")
+            if n in won:
+                await owned.write(inserts=[make_row(n + 1)])
+            else:
+                with pytest.raises(FencedOut):
+                    await owned.write(inserts=[make_row(n + 1)])
+        assert set(await contents(stores[0])) == {won[0] + 1}
+
+    bench.run(story())
+
+
+def test_takeovers_and_flushes_that_race_leave_one_history(bench: Bench) -> None:
+    """Four owners in turn, all still flushing: what committed is what the row counted, epoch by epoch."""
+
+    async def live(store: Store, epoch: int) -> list[int]:
+        nonce = f"nonce-{epoch}"
+        await store.open()
+        await store.take_over(epoch, nonce)
+        owned = Ownership(store, epoch, nonce)
+        committed: list[int] = []
+        for n in range(8):
+            number = epoch * 100 + n
+            try:
+                await owned.write(inserts=[make_row(number)])
+            except FencedOut:
+                break
+            committed.append(number)
+        return committed
+
+    async def story() -> None:
+        results = await asyncio.gather(*(live(bench.store(), epoch) for epoch in range(1, 5)), return_exceptions=True)
+        for result in results:
+            assert isinstance(result, list | Superseded), result
+        acknowledged = {number for result in results if isinstance(result, list) for number in result}
+        reader = bench.store()
+        await reader.open()
+        assert set(await contents(reader)) == acknowledged
+        assert (await reader.owner()).epoch == 4
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_caller_cancelled_at_a_point_leaves_all_or_nothing_and_a_usable_store(bench: Bench, point: str) -> None:
+    flushing: list[asyncio.Task[Mapping[int, Row]]] = []
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancel(reached: str) -> None:
+            if flushing and reached == point:
+                if bench.kind == "sqlite":
+                    loop.call_soon_threadsafe(flushing[0].cancel)
+                else:
+                    flushing[0].cancel()
+
+        owned = await opened(bench.store(faults=cancel))
+        await owned.write(inserts=[make_row(1)])
+        fence = owned.fence
+        flushing.append(asyncio.ensure_future(owned.write(inserts=[make_row(2)], deletes=[1])))
+        await asyncio.wait(flushing)
+        flushing.clear()
+        outcome = standing(fence, await owned.store.owner())
+        assert outcome is not Standing.FENCED
+        committed = outcome is Standing.COMMITTED
+        assert set(await contents(owned.store)) == ({2} if committed else {1})
+        owned.number = fence.flush + committed
+        await owned.write(inserts=[make_row(3)])
+        assert set(await contents(owned.store)) == ({2, 3} if committed else {1, 3})
+
+    bench.run(story())
+
+
+def test_caller_cancelled_after_any_number_of_steps_leaves_all_or_nothing(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        expected: set[int] = set()
+        for steps in range(25):
+            number = steps + 1
+            flush = asyncio.ensure_future(owned.write(inserts=[make_row(number)]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            flush.cancel()
+            await asyncio.wait([flush])
+            before = owned.number
+            owner = await owned.store.owner()
+            if owner.flush == before or (not flush.cancelled() and flush.exception() is None):
+                expected.add(number)
+            owned.number = owner.flush + 1
+            assert set(await contents(owned.store)) == expected
+
+    bench.run(story())
+
+
+def test_cancelled_flush_lets_nothing_but_the_check_through(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        flush = asyncio.ensure_future(owned.write(inserts=[make_row(1)]))
+        await asyncio.sleep(0)
+        flush.cancel()
+        await asyncio.wait([flush])
+        assert flush.cancelled()
+        await assert_lost(owned.store)
+        await owned.store.owner()
+        assert await owned.store.now_ms() > 0
+
+    bench.run(story())
+
+
+def test_reads_may_be_cancelled_and_answer_rightly_afterwards(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1), make_row(2)])
+        for steps in range(12):
+            read = asyncio.ensure_future(owned.store.rows([1]))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            read.cancel()
+            await asyncio.wait([read])
+            await owned.store.owner()
+            assert [row.id for row in await owned.store.rows([2])] == [2]
+            assert (await owned.store.now_ms()) > 1_000_000
+
+    bench.run(story())
+
+
+def test_former_owner_is_fenced_out_of_every_later_flush(bench: Bench) -> None:
+    async def story() -> None:
+        former = await opened(bench.store())
+        await former.write(inserts=[make_row(1)])
+        new = await opened(bench.store(), epoch=2, nonce=OTHER)
+        errors: list[StoreError] = []
+        for number in (2, 3):
+            try:
+                await former.store.flush(former.fence, [1], [], lambda found: Writes(deletes=[1]))
+            except StoreError as error:
+                errors.append(error)
+            former.number = number
+        assert [type(error) for error in errors] == [FencedOut, FencedOut]
+        assert set(await contents(new.store)) == {1}
+
+    bench.run(story())

@@ -1,0 +1,154 @@
+"""SQLite and MySQL answer every question as memory does, after any sequence of flushes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, Delivery, Key, Row, State
+from foqs.store.port import Due, FencedOut, Store, WriteRefused
+from tests.contract.conftest import Bench, make_bench
+from tests.support.stores import Ownership, contents, make_row, opened
+
+_FEW = 12
+"""Ids are drawn from so few that flushes meet each other's rows."""
+
+_shards = itertools.count(1)
+_ids = st.integers(1, _FEW)
+_times = st.one_of(st.integers(0, 6), st.just(TIME_MS_MAX))
+_names = st.one_of(
+    st.sampled_from(["t", "T", "t ", "😀"]),
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
+)
+_rows = st.builds(
+    make_row,
+    _ids,
+    namespace=st.sampled_from(["default", "other"]),
+    topic=_names,
+    priority=st.one_of(st.integers(-2, 2), st.sampled_from([PRIORITY_MIN, PRIORITY_MAX])),
+    deliver_after_ms=_times,
+    enqueued_at_ms=_times,
+    lease_ms=_times,
+    ttl_ms=st.none() | _times,
+    expires_at_ms=st.none() | _times,
+    policy=st.sampled_from(Delivery),
+    attempts_max=st.sampled_from([0, 1, PRIORITY_MAX]),
+    payload=st.binary(max_size=40),
+    metadata=st.binary(max_size=40),
+    state=st.sampled_from(State),
+    due_ms=st.none() | _times,
+    token=st.sampled_from([0, 1, (1 << 63) - 1]),
+    attempt=st.integers(0, 3),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One flush; `stale` uses a flush number that was used already."""
+
+    inserts: list[Row]
+    updates: list[Row]
+    deletes: list[int]
+    stale: bool
+
+
+@st.composite
+def _steps(draw: st.DrawFn) -> Step:
+    rows = draw(st.lists(_rows, max_size=8, unique_by=lambda row: row.id))
+    roles = draw(st.lists(st.sampled_from("iiud"), min_size=len(rows), max_size=len(rows)))
+    chosen: dict[str, list[Row]] = {
+        role: [row for row, r in zip(rows, roles, strict=True) if r == role] for role in "iud"
+    }
+    return Step(chosen["i"], chosen["u"], [row.id for row in chosen["d"]], draw(st.integers(0, 9)) == 0)
+
+
+async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
+    """What a flush answered."""
+    number = owned.number
+    try:
+        owned.number -= step.stale
+        found = await owned.write(step.inserts, step.updates, step.deletes)
+    except (FencedOut, WriteRefused) as error:
+        owned.number = number
+        return type(error).__name__, {}
+    return "committed", found
+
+
+async def _answers(store: Store, rows: Mapping[int, Row]) -> dict[str, object]:
+    """Every question about the rows, asked in small pages."""
+    answers: dict[str, object] = {
+        "contents": await contents(store),
+        "counts": sorted((c.namespace, c.topic, c.state, c.rows) for c in await store.counts()),
+        "rows": sorted(await store.rows([*rows, *rows, 99]), key=lambda row: row.id),
+        "next due": [await store.next_due_ms(at) for at in (-1, 0, 3, TIME_MS_MAX)],
+    }
+    for low, high in ((None, TIME_MS_MAX), (2, 5)):
+        due: list[Due] = []
+        while page := await store.due(low, high, due[-1] if due else None, 3):
+            due += page
+        answers[f"due {low}"] = due
+    for namespace, topic in sorted({(row.namespace, row.topic) for row in rows.values()}):
+        keys: list[Key] = []
+        while keys_page := await store.ready(namespace, topic, keys[-1] if keys else None, 2):
+            keys += keys_page
+        answers[f"ready {namespace} {topic!r}"] = keys
+        for state in State:
+            listed: list[Row] = []
+            while rows_page := await store.listed(namespace, topic, state, listed[-1].key if listed else None, 2):
+                listed += rows_page
+            answers[f"listed {namespace} {topic!r} {state}"] = listed
+    return answers
+
+
+async def _compare(plain: Store, fast: Store, steps: list[Step]) -> None:
+    first, second = await opened(plain), await opened(fast)
+    for step in steps:
+        assert await _flush(first, step) == await _flush(second, step)
+    expected = await _answers(plain, await contents(plain))
+    assert await _answers(fast, await contents(plain)) == expected
+    one, other = await plain.owner(), await fast.owner()
+    assert replace(one, connection=0) == replace(other, connection=0)
+
+
+def _check(bench: Bench, memory: Bench, steps: list[Step]) -> None:
+    shard = next(_shards)
+    assert shard <= SHARD_MAX
+    bench.run(_compare(memory.store(shard), bench.store(shard), steps))
+
+
+_CHECKS = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+"""The fixtures hold servers and folders; each example takes a shard of its own in them."""
+
+
+@pytest.fixture
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return make_bench("memory", request, tmp_path)
+
+
+@pytest.fixture
+def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return make_bench("sqlite", request, tmp_path)
+
+
+@pytest.fixture
+def mysql(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return make_bench("mysql", request, tmp_path)
+
+
+@given(steps=st.lists(_steps(), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
+def test_sqlite_answers_as_memory_does(sqlite: Bench, memory: Bench, steps: list[Step]) -> None:
+    _check(sqlite, memory, steps)
+
+
+@pytest.mark.mysql
+@given(steps=st.lists(_steps(), min_size=1, max_size=8))
+@settings(max_examples=25, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
+def test_mysql_answers_as_memory_does(mysql: Bench, memory: Bench, steps: list[Step]) -> None:
+    _check(mysql, memory, steps)

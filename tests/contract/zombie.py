@@ -1,0 +1,90 @@
+"""An owner that stops in the middle of a flush and wakes when told: a stopped process, a long garbage collection.
+
+SQLite's and MySQL's run in a thread and loop of their own, which the pause
+blocks whole; memory's lives in the test's loop and is held at its next await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from foqs.core.item import Row
+from foqs.store.port import StoreError
+from tests.contract.conftest import SHARD, Bench
+from tests.support.aio import run
+from tests.support.stores import NONCE, opened
+
+_PAUSE_S_MAX = 30.0
+
+
+class Zombie:
+    """Takes the shard over and inserts `row` in its first flush, pausing at `point`."""
+
+    def __init__(self, bench: Bench, point: str, row: Row, epoch: int = 1, nonce: str = NONCE) -> None:
+        self._bench = bench
+        self._point = point
+        self._row = row
+        self._epoch = epoch
+        self._nonce = nonce
+        self._reached = threading.Event()
+        self._go = threading.Event()
+        self._held: asyncio.Task[object] | None = None
+        self._thread = ThreadPoolExecutor(1)
+        self._life: asyncio.Future[StoreError | None] | None = None
+
+    async def pause(self) -> None:
+        """Starts it and returns when it has stopped."""
+        loop = asyncio.get_running_loop()
+        if self._bench.kind == "memory":
+            self._hold_in_memory()
+            self._life = asyncio.ensure_future(self._live())
+        else:
+            self._life = loop.run_in_executor(self._thread, lambda: run(self._live()))
+        assert await asyncio.to_thread(self._reached.wait, _PAUSE_S_MAX), "the zombie never reached its pause"
+
+    async def resume(self) -> StoreError | None:
+        """Wakes it; returns what its flush raised."""
+        assert self._life is not None
+        self._go.set()
+        try:
+            return await self._life
+        finally:
+            self._thread.shutdown()
+
+    async def _live(self) -> StoreError | None:
+        store = self._bench.make(SHARD, self._hook)
+        try:
+            owned = await opened(store, self._epoch, self._nonce)
+            await owned.write(inserts=[self._row])
+        except StoreError as error:
+            return error
+        finally:
+            await store.close()
+        return None
+
+    def _hook(self, point: str) -> None:
+        if point != self._point:
+            return
+        if self._bench.kind == "memory":
+            self._held = asyncio.current_task()
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._reached.set()
+        assert self._go.wait(_PAUSE_S_MAX), "the zombie was never woken"
+
+    def _hold_in_memory(self) -> None:
+        database = self._bench.memory
+        assert database is not None
+        usual = database.latency
+
+        async def latency() -> None:
+            await usual()
+            if self._held is not None and asyncio.current_task() is self._held:
+                self._held = None
+                await asyncio.to_thread(self._stop)
+
+        database.latency = latency

@@ -1,0 +1,242 @@
+"""Every kind of abuse of the wire, over real sockets: a typed error or a clean end, one line, others untouched."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import struct
+from typing import Any
+
+import pytest
+from foqs_client.idl import ttypes
+from thrift.Thrift import TApplicationException, TMessageType, TType
+
+from foqs.core.errors import Code
+from foqs.wire.limits import WireLimits
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.wire import Raw, Served, call, enqueue, frame, head, served, until
+
+LIMITS = WireLimits(silence_timeout_s=0.3, reply_grace_s=0.1)
+
+
+def field(ttype: int, number: int) -> bytes:
+    return struct.pack(">bh", ttype, number)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+REQUEST = field(TType.STRUCT, 1)
+NAMESPACE = field(TType.STRING, 1) + text(b"default")
+GOOD = call("enqueue", enqueue("topic"))[4:]
+
+CLOSED: dict[str, bytes] = {
+    "the greatest length": b"\x7f\xff\xff\xff" + b"x" * 100,
+    "a length just over the limit": struct.pack(">i", LIMITS.frame_bytes_max + 1),
+    "a negative length": b"\xff\xff\xff\xff" + b"x" * 100,
+    "an empty frame": b"\0\0\0\0",
+    "an unframed binary call": GOOD,
+    "an unframed compact call": call("getRouting", ttypes.GetRoutingRequest(), compact=True)[4:],
+    "HTTP": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a TLS hello": bytes.fromhex("16030102000100") + b"x" * 505,
+    "a frame of no protocol": frame(b"hello, this is not Thrift at all"),
+    "a frame of one byte": frame(b"\x80"),
+    "a binary head of another version": frame(b"\x80\x02" + GOOD[2:]),
+    "a binary message without a version": frame(text(b"enqueue") + b"\1\0\0\0\1\0"),
+    "a method name longer than its frame": frame(struct.pack(">II", 0x80010001, 0x7FFFFFFF) + b"x" * 20),
+    "a method name of no bytes": frame(struct.pack(">II", 0x80010001, 0) + b"\0\0\0\1\0"),
+    "a compact head without an end": frame(b"\x82\x21" + b"\xff" * 20),
+    "a compact head of another version": frame(b"\x82\x22\x01\x01a\0"),
+    "half a frame, then silence": frame(GOOD)[:30],
+    "half a length, then silence": b"\0\0",
+    "silence": b"",
+}
+
+REFUSED: dict[str, tuple[str, bytes]] = {
+    "a truncated body": ("enqueue", frame(GOOD[:-5])),
+    "no body": ("enqueue", frame(head("enqueue"))),
+    "trailing bytes": ("enqueue", frame(GOOD + b"\0")),
+    "a request that is no struct": ("enqueue", frame(head("enqueue") + field(TType.I32, 1) + b"\0\0\0\1\0")),
+    "a field of the wrong type": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + NAMESPACE + field(TType.STRING, 2) + text(b"x") + b"\0\0"),
+    ),
+    "a list of the wrong elements": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + NAMESPACE + field(TType.LIST, 2) + b"\x08" + b"\0\0\0\1\0\0\0\1\0\0"),
+    ),
+    "a list that claims 2^31 - 1 elements": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\x7f\xff\xff\xff" + b"\0" * 40),
+    ),
+    "a list that claims -1 elements": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + field(TType.LIST, 2) + b"\x0c\xff\xff\xff\xff" + b"\0" * 40),
+    ),
+    "an unknown map that claims 2^31 - 1 entries": (
+        "enqueue",
+        frame(head("enqueue") + field(TType.MAP, 9) + b"\x0b\x0b\x7f\xff\xff\xff" + b"\0" * 40),
+    ),
+    "a string that claims 2^31 - 1 bytes": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + field(TType.STRING, 1) + b"\x7f\xff\xff\xff" + b"a" * 40),
+    ),
+    "structs nested a hundred thousand deep": (
+        "enqueue",
+        frame(head("enqueue") + field(TType.STRUCT, 9) * 100_000 + b"\0" * 100_001),
+    ),
+    "lists nested a hundred thousand deep": (
+        "enqueue",
+        frame(head("enqueue") + field(TType.LIST, 9) + b"\x0f\0\0\0\1" * 100_000 + b"\x02\0\0\0\0\0"),
+    ),
+    "a type that does not exist": ("enqueue", frame(head("enqueue") + field(99, 9) + b"\0\0\0")),
+    "a namespace that is not UTF-8": (
+        "enqueue",
+        frame(head("enqueue") + REQUEST + field(TType.STRING, 1) + text(b"\xff\xfe") + b"\0\0"),
+    ),
+}
+
+
+async def answers(raw: Raw, queue: FakeQueue) -> None:
+    """A connection that was there before works as before."""
+    before = len(queue.calls)
+    raw.send(call("enqueue", enqueue("topic"), 77))
+    seqid, result = await raw.reply("enqueue")
+    assert seqid == 77
+    assert result.success.results[0].id is not None
+    assert len(queue.calls) == before + 1
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    assert all(record.levelno < logging.ERROR for record in caplog.records)
+    return [record.getMessage() for record in caplog.records if record.name.startswith("foqs")]
+
+
+def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Sends the bytes beside a good connection, and lets `expect` judge what comes back."""
+
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue, LIMITS) as host:
+            neighbour = await host.raw()
+            await answers(neighbour, queue)
+            raw = await host.raw()
+            raw.send(bytes_)
+            await expect(raw, host)
+            await answers(neighbour, queue)
+            assert [name for name, _ in queue.calls] == ["enqueue", "enqueue"]
+            await raw.close()
+            await neighbour.close()
+
+    run(main())
+    assert len(lines(caplog)) == 1
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+def test_a_stream_that_cannot_be_followed_is_closed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def expect(raw: Raw, host: Served) -> None:
+        assert await raw.ended() == b""
+
+    abuse(CLOSED[kind], expect, caplog)
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_call_that_cannot_be_read_is_answered_and_the_connection_goes_on(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, bytes_ = REFUSED[kind]
+
+    async def expect(raw: Raw, host: Served) -> None:
+        seqid, result = await raw.reply(name)
+        assert seqid == 1
+        assert result.failed.error.code in (Code.INVALID_ARGUMENT, Code.LIMIT_EXCEEDED)
+        assert result.failed.error.message
+        raw.send(call("getRouting", ttypes.GetRoutingRequest(), 2))
+        assert (await raw.reply("getRouting"))[0] == 2
+
+    abuse(bytes_, expect, caplog)
+
+
+@pytest.mark.parametrize("compact", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "name", "reason"),
+    [
+        (TMessageType.CALL, "frobnicate", TApplicationException.UNKNOWN_METHOD),
+        (TMessageType.REPLY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
+        (TMessageType.ONEWAY, "ack", TApplicationException.INVALID_MESSAGE_TYPE),
+    ],
+)
+def test_a_message_that_is_no_call_of_the_contract_is_refused_by_type(
+    kind: int, name: str, reason: int, compact: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def expect(raw: Raw, host: Served) -> None:
+        seqid, result = await raw.reply(name, compact)
+        assert (seqid, type(result), result.type) == (6, TApplicationException, reason)
+
+    message = call("ack", ttypes.AckRequest(), 6, compact=compact, kind=kind)[4:]
+    bytes_ = frame(message.replace(b"\x00\x00\x00\x03ack", text(b"frobnicate")).replace(b"\x03ack", b"\x0afrobnicate"))
+    abuse(bytes_ if name == "frobnicate" else frame(message), expect, caplog)
+
+
+def test_a_topic_that_is_not_utf8_is_refused_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with served(FakeQueue(), LIMITS) as host:
+            raw = await host.raw()
+            raw.send(call("enqueue", enqueue("abc", "good")).replace(b"abc", b"\xed\xa0\x80"))
+            _, result = await raw.reply("enqueue")
+            bad, good = result.success.results
+            assert (bad.error.code, bad.error.field, good.error) == (Code.INVALID_ARGUMENT, "items[0].topic", None)
+            await raw.close()
+
+    run(main())
+    assert len(lines(caplog)) == 1
+
+
+def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with served(FakeQueue(), LIMITS) as host:
+            raw = await host.raw()
+            raw.send(frame(GOOD)[:20])
+            await raw.writer.drain()
+            await until(lambda: any(each._frames.halfway for each in host.server.connections))
+            await raw.close()
+            await until(lambda: not host.server.connections)
+
+    run(main())
+    assert len(lines(caplog)) == 1
+
+
+def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
+    async def main() -> None:
+        async with served(FakeQueue(), WireLimits(frame_bytes_max=(1 << 31) - 1)) as host:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            raws = [await host.raw() for _ in range(50)]
+            for raw in raws:
+                raw.send(b"\x7f\xff\xff\xff" + GOOD)
+            await until(lambda: host.server.room.used == 50 * len(GOOD))
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
+            for raw in raws:
+                await raw.close()
+
+    run(main())
+
+
+def test_many_abusers_at_once_do_not_delay_a_good_client() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue, LIMITS) as host:
+            neighbour = await host.raw()
+            abusers = [await host.raw() for _ in range(len(CLOSED) + len(REFUSED))]
+            for raw, bytes_ in zip(abusers, [*CLOSED.values(), *(item[1] for item in REFUSED.values())], strict=True):
+                raw.send(bytes_)
+            async with asyncio.timeout(5):
+                for _ in range(20):
+                    await answers(neighbour, queue)
+            for raw in [*abusers, neighbour]:
+                await raw.close()
+
+    run(main())

@@ -1,0 +1,184 @@
+"""A history sorted by item: for each id, all that was done to it and seen of it.
+
+Holds `Casebook` and its `Case`s. Always true: a case's deliveries stand in the
+order of their tokens, everything else in the order of the history. Draws no
+conclusions; those are the checker's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.history import Call, End, Entry, Event, Record, Stamp, entries
+
+ENDING = ("nack", "release")
+"""The operations that end a lease and leave the item."""
+DESTROYING = ("ack", "cancel")
+BY_ID = ("ack", "nack", "extend", "release", "cancel", "redrive", "update")
+
+
+@dataclass(slots=True)
+class Receipt:
+    """One delivery, as its consumer saw it."""
+
+    call: Call
+    result: Event
+
+    @property
+    def token(self) -> int:
+        return int(self.result["token"])
+
+    @property
+    def requested(self) -> Stamp:
+        return self.call.invoked
+
+    @property
+    def received(self) -> Stamp:
+        assert self.call.returned is not None
+        return self.call.returned
+
+    def __str__(self) -> str:
+        return f"delivery with token {self.token} ({self.call.process}, {self.call.name})"
+
+
+@dataclass(slots=True)
+class Case:
+    """One item id."""
+
+    id: str
+    book: Casebook
+    enqueued: list[Entry] = field(default_factory=list)
+    """Enqueues that returned this id."""
+    receipts: list[Receipt] = field(default_factory=list)
+    ops: dict[str, list[Entry]] = field(default_factory=lambda: {op: [] for op in BY_ID})
+    row: Event | None = None
+    dropped: Event | None = None
+
+    @property
+    def marks(self) -> list[str]:
+        """The payloads that were seen under this id, as enqueued, delivered or present."""
+        seen = [entry.asked["mark"] for entry in self.enqueued] + [each.result["mark"] for each in self.receipts]
+        if self.row is not None and self.row.get("mark") is not None:
+            seen.append(self.row["mark"])
+        return list(dict.fromkeys(seen))
+
+    @property
+    def origins(self) -> list[Entry]:
+        """The enqueues that may have made this item; those that failed cannot have."""
+        if not self.marks:
+            return []
+        maybe = self.book.by_mark.get(self.marks[0], [])
+        return [e for e in maybe if e.end is End.UNKNOWN or (e.end is End.OK and e.result.get("id") == self.id)]
+
+    def asked(self, name: str, default: Any = None) -> Any:
+        """A property that the item was enqueued with."""
+        for entry in self.origins:
+            value = entry.asked.get(name)
+            return default if value is None else value
+        return default
+
+    def maybe(self, *ops: str, token: int | None = None) -> list[Entry]:
+        """Operations on this item that took effect or may have."""
+        return [
+            entry
+            for op in ops
+            for entry in self.ops[op]
+            if entry.maybe and (token is None or entry.asked.get("token") == token)
+        ]
+
+    def done(self, *ops: str, token: int | None = None) -> list[Entry]:
+        """Operations on this item that were acknowledged."""
+        return [entry for entry in self.maybe(*ops, token=token) if entry.end is End.OK]
+
+    def dequeues(self) -> list[Call]:
+        """Calls that may have leased the item, whether or not they brought it."""
+        topics = {(e.call.args.get("namespace"), e.asked["topic"]) for e in self.origins}
+        return [call for key in sorted(topics, key=str) for call in self.book.dequeues.get(key, [])]
+
+    def story(self) -> list[str]:
+        """Every event of the item, in time order, one line each."""
+        lines = [line for entry in self._tried_enqueues() for line in _tell(entry)]
+        lines += [line for op in BY_ID for entry in self.ops[op] for line in _tell(entry)]
+        for each in self.receipts:
+            who = f"{each.call.process}: {each.call.name}"
+            got = " ".join(f"{name}={each.result[name]}" for name in sorted(each.result) if name != "id")
+            lines.append((each.requested, f"{who} asks for {each.call.args.get('topics')}"))
+            lines.append((each.received, f"{who} brings it: {got}"))
+        if self.dropped is not None:
+            stamp = Stamp(self.dropped["at"], self.dropped["source"], self.dropped["seq"])
+            lines.append((stamp, f"the server drops it: {self.dropped['why']}"))
+        ended = self.book.record.ended
+        if ended is not None and self.book.record.present is not None:
+            shown = "not in the tables" if self.row is None else f"in the tables: {_fields(self.row)}"
+            lines.append((ended, f"at the end: {shown}"))
+        lines.sort(key=lambda line: (line[0].at_ms, line[0].source, line[0].seq))
+        return [f"{stamp.at_ms:>12.3f} ms  {text}" for stamp, text in lines]
+
+    def _tried_enqueues(self) -> list[Entry]:
+        return [entry for each in self.marks for entry in self.book.by_mark.get(each, [])]
+
+
+@dataclass(slots=True)
+class Casebook:
+    """All items of a record."""
+
+    record: Record
+    cases: dict[str, Case] = field(default_factory=dict)
+    by_mark: dict[str, list[Entry]] = field(default_factory=dict)
+    dequeues: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
+    """By namespace and topic; without those that failed."""
+
+    def __iter__(self) -> Iterator[Case]:
+        return iter(self.cases.values())
+
+    def case(self, number: str) -> Case:
+        if number not in self.cases:
+            self.cases[number] = Case(number, self)
+        return self.cases[number]
+
+
+def open_casebook(record: Record) -> Casebook:
+    """Sorts a record by item."""
+    book = Casebook(record)
+    for call in record.calls:
+        if call.op == "enqueue":
+            for entry in entries(call):
+                book.by_mark.setdefault(entry.asked["mark"], []).append(entry)
+                if entry.end is End.OK:
+                    book.case(entry.result["id"]).enqueued.append(entry)
+        elif call.op == "dequeue":
+            _sort_dequeue(book, call)
+        elif call.op in BY_ID:
+            for entry in entries(call):
+                book.case(entry.asked["id"]).ops[call.op].append(entry)
+    for number, row in (record.present or {}).items():
+        book.case(number).row = row
+    for number, event in record.dropped.items():
+        book.case(number).dropped = event
+    for case in book:
+        case.receipts.sort(key=lambda each: each.token)
+    return book
+
+
+def _sort_dequeue(book: Casebook, call: Call) -> None:
+    if call.end is not End.FAILED:
+        for topic in call.args["topics"]:
+            book.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
+    for result in call.results:
+        book.case(result["id"]).receipts.append(Receipt(call, result))
+
+
+def _tell(entry: Entry) -> list[tuple[Stamp, str]]:
+    who = f"{entry.call.process}: {entry.call.name}"
+    lines = [(entry.invoked, f"{who} asks: {_fields(entry.asked)}")]
+    if entry.call.returned is None:
+        return lines
+    answer = entry.end.value if entry.code is None else f"{entry.end.value} {entry.code}"
+    lines.append((entry.call.returned, f"{who}: {answer} {_fields(entry.result)}".rstrip()))
+    return lines
+
+
+def _fields(event: Event) -> str:
+    return " ".join(f"{name}={event[name]}" for name in sorted(event) if event[name] is not None)

@@ -1,0 +1,26 @@
+"""Waits for a condition of the outside world that gives no signal.
+
+Always true: it ends, with success or an error that says what was awaited. The
+only place where tests sleep.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+_PAUSE_S: Final = 0.02
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+    """Returns once `condition` holds.
+
+    Raises:
+        TimeoutError: it did not within `timeout_s` seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout_s} s")
+        time.sleep(_PAUSE_S)

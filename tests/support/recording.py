@@ -1,0 +1,198 @@
+"""A client that writes its own history.
+
+Holds `RecordingClient`, which stands where a `foqs_client.Client` stands for
+the calls that a history knows. Always true: a call's event is written before it
+is sent, its end when it is known; a call that is cancelled or fails in an
+unforeseen way ends unknown; a killed process writes no end at all. The workload
+makes payloads unique. Knows nothing of what is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+from foqs_client import Client, Delivery, Enqueued, FoqsError, Item, Nack, Outcome
+
+from tests.support.history import UNKNOWN, Event, History, mark
+
+Lease: TypeAlias = Delivery | tuple[str, int]
+T = TypeVar("T")
+
+_SAYS_NOTHING = ("UNKNOWN", UNKNOWN)
+
+
+class RecordingClient:
+    """One client of one process.
+
+    Args:
+        process: who calls, for the story.
+        wall_ms: the clock against which `deliver_after_ms` was chosen.
+    """
+
+    def __init__(self, client: Client, history: History, process: str, wall_ms: Callable[[], float]) -> None:
+        self.client = client
+        self._history = history
+        self._process = process
+        self._wall_ms = wall_ms
+
+    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
+        call = self._invoke("enqueue", [self._new(item) for item in items])
+        return await self._finish(call, self.client.enqueue(items, timeout_ms=timeout_ms), _enqueued)
+
+    async def dequeue(
+        self,
+        wants: Mapping[str, int],
+        *,
+        wait_ms: int = 0,
+        lease_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> list[Delivery]:
+        call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
+        asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
+        return await self._finish(call, asked, _delivery)
+
+    async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("ack", [_lease(lease) for lease in leases])
+        return await self._finish(call, self.client.ack(leases, timeout_ms=timeout_ms), _outcome)
+
+    async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("nack", [self._nack(nack) for nack in nacks])
+        return await self._finish(call, self.client.nack(nacks, timeout_ms=timeout_ms), _outcome)
+
+    async def extend(
+        self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
+    ) -> list[Outcome]:
+        call = self._invoke("extend", [_lease(lease) | {"lease_ms": lease_ms} for lease in leases])
+        return await self._finish(call, self.client.extend(leases, lease_ms=lease_ms, timeout_ms=timeout_ms), _outcome)
+
+    async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("release", [_lease(lease) for lease in leases])
+        return await self._finish(call, self.client.release(leases, timeout_ms=timeout_ms), _outcome)
+
+    async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("cancel", [{"id": each} for each in ids])
+        return await self._finish(call, self.client.cancel(ids, timeout_ms=timeout_ms), _outcome)
+
+    def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
+        return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **args)
+
+    async def _finish(self, call: int, asked: Awaitable[list[T]], tell: Callable[[T], Event]) -> list[T]:
+        try:
+            results = await asked
+        except FoqsError as error:
+            if error.code in _SAYS_NOTHING:
+                self._history.unknown(call)
+            else:
+                self._history.fail(call, error.code)
+            raise
+        except GeneratorExit:
+            # A killed process, unwound after the run: it has nothing more to say.
+            raise
+        except BaseException:
+            self._history.unknown(call)
+            raise
+        self._history.ok(call, [tell(result) for result in results])
+        return results
+
+    def _new(self, item: Item) -> Event:
+        return {
+            "mark": mark(item.payload),
+            "topic": item.topic,
+            "priority": item.priority,
+            "metadata": _metadata(item.metadata),
+            "delay_ms": item.delay_ms,
+            "deliver_after_in_ms": self._until(item.deliver_after_ms),
+            "lease_ms": item.lease_ms,
+            "ttl_ms": item.ttl_ms,
+            "at_most_once": item.at_most_once,
+            "attempts_max": item.attempts_max,
+            "key": item.idempotency_key,
+        }
+
+    def _nack(self, nack: Nack | Lease) -> Event:
+        if not isinstance(nack, Nack):
+            return _lease(nack)
+        return {
+            "id": nack.id,
+            "token": nack.token,
+            "delay_ms": nack.delay_ms,
+            "deliver_after_in_ms": self._until(nack.deliver_after_ms),
+            "metadata": None if nack.metadata is None else _metadata(nack.metadata),
+            "dead": nack.dead,
+        }
+
+    def _until(self, moment_ms: int | None) -> float | None:
+        return None if moment_ms is None else round(moment_ms - self._wall_ms(), 3)
+
+
+def row_event(
+    *,
+    id: str,
+    payload: bytes,
+    topic: str,
+    priority: int,
+    state: str,
+    token: int,
+    attempt: int,
+    attempts_max: int,
+    due_in_ms: int | None,
+    metadata: bytes | None = None,
+) -> Event:
+    """One row for `History.present`. `due_in_ms`: until something must happen to it, negative when overdue."""
+    row: Event = {
+        "id": id,
+        "mark": mark(payload),
+        "topic": topic,
+        "priority": priority,
+        "state": state,
+        "token": token,
+        "attempt": attempt,
+        "attempts_max": attempts_max,
+        "due_in_ms": due_in_ms,
+    }
+    if metadata is not None:
+        row["metadata"] = _metadata(metadata)
+    return row
+
+
+def _metadata(metadata: bytes) -> str:
+    """A hash, for metadata need not be text; empty stays empty."""
+    return mark(metadata) if metadata else ""
+
+
+def _lease(lease: Lease) -> Event:
+    if isinstance(lease, Delivery):
+        return {"id": lease.id, "token": lease.token}
+    return {"id": lease[0], "token": lease[1]}
+
+
+def _enqueued(result: Enqueued) -> Event:
+    if result.error is not None:
+        return _error(result.error)
+    return {"id": result.id, "repeated": result.repeated}
+
+
+def _delivery(delivery: Delivery) -> Event:
+    return {
+        "id": delivery.id,
+        "token": delivery.token,
+        "topic": delivery.topic,
+        "priority": delivery.priority,
+        "mark": mark(delivery.payload),
+        "metadata": _metadata(delivery.metadata),
+        "attempt": delivery.attempt,
+        "attempts_max": delivery.attempts_max,
+        "lease_remaining_ms": delivery.lease_remaining_ms,
+        "age_ms": delivery.age_ms,
+    }
+
+
+def _outcome(outcome: Outcome) -> Event:
+    if outcome.error is not None:
+        return _error(outcome.error)
+    return {"already_gone": True} if outcome.already_gone else {}
+
+
+def _error(error: FoqsError) -> Event:
+    return {"error": UNKNOWN if error.code in _SAYS_NOTHING else error.code}

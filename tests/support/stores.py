@@ -1,0 +1,90 @@
+"""Short ways to work a store in tests: a row, an ownership that counts its flushes, everything a shard holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foqs.core.fence import Fence
+from foqs.core.item import Delivery, Row, State
+from foqs.store.port import Store, Writes
+
+NONCE = "nonce-a"
+OTHER = "nonce-b"
+
+
+def make_row(number: int, **changes: Any) -> Row:
+    """A READY row of topic `t`; `payload_bytes` follows the payload."""
+    values: dict[str, Any] = {
+        "id": number,
+        "namespace": "default",
+        "topic": "t",
+        "priority": 0,
+        "deliver_after_ms": 1_000,
+        "enqueued_at_ms": 1_000,
+        "lease_ms": 30_000,
+        "ttl_ms": None,
+        "expires_at_ms": None,
+        "policy": Delivery.AT_LEAST_ONCE,
+        "attempts_max": 0,
+        "payload": b"payload",
+        "metadata": b"",
+        "state": State.READY,
+        "due_ms": None,
+        "token": 0,
+        "attempt": 0,
+    }
+    values |= changes
+    return Row(payload_bytes=len(values["payload"]), **values)
+
+
+@dataclass(slots=True)
+class Ownership:
+    """An epoch and nonce on a store, and the number of its next flush."""
+
+    store: Store
+    epoch: int = 1
+    nonce: str = NONCE
+    number: int = 1
+    clock_ms: int = 0
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(self.epoch, self.nonce, self.number, self.clock_ms)
+
+    async def write(
+        self, inserts: Sequence[Row] = (), updates: Sequence[Row] = (), deletes: Sequence[int] = ()
+    ) -> Mapping[int, Row]:
+        """One flush of these writes; returns the rows it found for what it changes."""
+        found: dict[int, Row] = {}
+
+        def decide(rows: Mapping[int, Row]) -> Writes:
+            found.update(rows)
+            return Writes(list(deletes), list(updates), list(inserts))
+
+        await self.store.flush(self.fence, [*deletes, *(row.id for row in updates)], [], decide)
+        self.number += 1
+        return found
+
+
+async def opened(store: Store, epoch: int = 1, nonce: str = NONCE) -> Ownership:
+    """The store, opened and taken over."""
+    await store.open()
+    await store.take_over(epoch, nonce)
+    return Ownership(store, epoch, nonce)
+
+
+async def contents(store: Store) -> dict[int, Row]:
+    """Every row of the shard, found through its topics."""
+    rows: dict[int, Row] = {}
+    for count in await store.counts():
+        listed = await store.listed(count.namespace, count.topic, count.state, None, count.rows + 1)
+        assert len(listed) == count.rows
+        rows |= {row.id: row for row in listed}
+    return rows
+
+
+def without_payload(row: Row) -> Row:
+    """The row as `touched` gives it."""
+    return replace(row, payload=None)

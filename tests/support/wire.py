@@ -1,0 +1,127 @@
+"""A served wire on a loopback port, and a client that speaks it byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from foqs_client.idl import Foqs, ttypes
+from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
+from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
+from thrift.Thrift import TApplicationException, TMessageType
+from thrift.transport.TTransport import TMemoryBuffer
+
+from foqs.service.api import Queue
+from foqs.wire.handlers import Handlers, Identity
+from foqs.wire.limits import WireLimits
+from foqs.wire.server import WireServer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Returns when `condition()` is true; bounded by the test's own bound."""
+    while not condition():  # noqa: ASYNC110 - what is awaited here gives no signal
+        await asyncio.sleep(0.002)
+
+
+class Served:
+    """A server that listens."""
+
+    def __init__(self, server: WireServer, listener: asyncio.Server) -> None:
+        self.server = server
+        self.listener = listener
+        self.host, self.port = listener.sockets[0].getsockname()[:2]
+        self.url = f"foqs://{self.host}:{self.port}"
+
+    async def raw(self) -> Raw:
+        reader, writer = await asyncio.open_connection(self.host, self.port, limit=64 << 20)
+        return Raw(reader, writer)
+
+
+@asynccontextmanager
+async def served(queue: Queue, limits: WireLimits | None = None, **more: Any) -> AsyncIterator[Served]:
+    """A wire server over `queue` on a free port; nothing of it is left afterwards."""
+    loop = asyncio.get_running_loop()
+    handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1))
+    server = WireServer(loop, handlers, limits or WireLimits(reply_grace_s=0.2), **more)
+    listener = await loop.create_server(server.connection, "127.0.0.1", 0)
+    try:
+        yield Served(server, listener)
+    finally:
+        listener.close()
+        await server.stop(loop.time())
+        await until(lambda: not server.connections)
+        assert server.room.used == 0
+        assert server.calls_in_flight == 0
+
+
+class Raw:
+    """A connection that sends any bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def message(self) -> bytes:
+        """The next frame's message."""
+        length = int.from_bytes(await self.reader.readexactly(4), "big")
+        return await self.reader.readexactly(length)
+
+    async def reply(self, name: str, compact: bool = False) -> tuple[int, Any]:
+        """(sequence id, result struct or TApplicationException) of the next frame."""
+        return parse_reply(await self.message(), name, compact)
+
+    async def ended(self) -> bytes:
+        """What comes until the other side closes."""
+        try:
+            return await self.reader.read()
+        except ConnectionResetError:
+            return b""
+
+    async def close(self) -> None:
+        self.writer.close()
+        try:
+            await self.writer.wait_closed()
+        except ConnectionError:
+            return
+
+
+def parse_reply(message: bytes, name: str, compact: bool = False) -> tuple[int, Any]:
+    protocol = _protocol(TMemoryBuffer(message), compact)
+    _, kind, seqid = protocol.readMessageBegin()
+    result = TApplicationException() if kind == TMessageType.EXCEPTION else getattr(Foqs, f"{name}_result")()
+    result.read(protocol)
+    return seqid, result
+
+
+def _protocol(buffer: Any, compact: bool) -> Any:
+    return (TCompactProtocolAccelerated if compact else TBinaryProtocolAccelerated)(buffer, fallback=False)
+
+
+def frame(message: bytes) -> bytes:
+    return struct.pack(">i", len(message)) + message
+
+
+def call(name: str, request: Any, seqid: int = 1, *, compact: bool = False, kind: int = TMessageType.CALL) -> bytes:
+    """A whole frame of a call, as the generated code would write it."""
+    buffer = TMemoryBuffer()
+    protocol = _protocol(buffer, compact)
+    protocol.writeMessageBegin(name, kind, seqid)
+    getattr(Foqs, f"{name}_args")(request).write(protocol)
+    protocol.writeMessageEnd()
+    return frame(buffer.getvalue())
+
+
+def head(name: str, seqid: int = 1) -> bytes:
+    """The head of a binary call; what follows is the test's."""
+    return struct.pack(">II", 0x80010001, len(name)) + name.encode() + struct.pack(">i", seqid)
+
+
+def enqueue(*topics: str, **more: Any) -> Any:
+    return ttypes.EnqueueRequest("default", [ttypes.NewItem(topic=topic, **more) for topic in topics])

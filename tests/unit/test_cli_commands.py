@@ -1,0 +1,417 @@
+"""The commands, with a client that records what it is asked: arguments, output, exit codes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from foqs_client import (
+    Delivery,
+    Enqueued,
+    FoqsError,
+    InvalidArgument,
+    Item,
+    ItemPage,
+    ItemView,
+    NotFound,
+    Outcome,
+    StaleLease,
+    Topic,
+    TopicPage,
+    Unreachable,
+)
+
+from foqs.cli import produce, root
+from foqs.cli.session import DEFAULT_ADDRESS
+
+
+class FakeClient:
+    """Records calls and answers from `answers`, by method; an exception there is raised."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[str, str, int]] = []
+        self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.answers: dict[str, Any] = {}
+        self.closed = 0
+
+    def connect(self, address: str, namespace: str, timeout_ms: int) -> FakeClient:
+        self.opened.append((address, namespace, timeout_ms))
+        return self
+
+    async def __aenter__(self) -> FakeClient:
+        if isinstance(self.answers.get("connect"), Exception):
+            raise self.answers["connect"]
+        return self
+
+    async def __aexit__(self, *why: object) -> None:
+        self.closed += 1
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        async def call(*args: Any, **options: Any) -> Any:
+            self.calls.append((method, args, options))
+            answer = self.answers[method]
+            if callable(answer):
+                answer = answer(*args, **options)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+@pytest.fixture
+def client() -> FakeClient:
+    return FakeClient()
+
+
+@pytest.fixture
+def run(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    for name in ("FOQS_ADDRESS", "FOQS_NAMESPACE", "FOQS_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+    def invoke(*args: str, stdin: str | bytes | None = None, **environment: str) -> Result:
+        result = CliRunner().invoke(root, args, input=stdin, obj=client.connect, env=environment)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return invoke
+
+
+def enqueued(items: Sequence[Item]) -> list[Enqueued]:
+    return [Enqueued(f"0-{number}", None, False) for number, _ in enumerate(items, 1)]
+
+
+DELIVERY = Delivery(
+    id="0-7",
+    token=9,
+    topic="mail",
+    priority=-5,
+    payload=b"hello",
+    metadata=b"\xff",
+    attempt=1,
+    attempts_max=0,
+    lease_remaining_ms=29_000,
+    age_ms=1_500,
+)
+VIEW = ItemView(
+    id="0-7",
+    topic="mail",
+    state="ready",
+    priority=1,
+    payload=b"a\x1b[2Jb",
+    metadata=b"",
+    at_most_once=False,
+    attempt=2,
+    attempts_max=5,
+    lease_ms=30_000,
+    age_ms=10,
+    due_in_ms=None,
+    lease_remaining_ms=None,
+    ttl_remaining_ms=None,
+    payload_bytes=6,
+    idempotency_key=None,
+    dead_reason=None,
+)
+TOPIC = Topic(
+    topic="[red]mail",
+    ready=1,
+    deferred=2,
+    leased=3,
+    dead=4,
+    best_priority=-1,
+    oldest_ready_age_ms=1_000,
+    next_due_in_ms=None,
+    paused=True,
+    counts_lag=True,
+)
+
+
+# ------------------------------------------------------------------- enqueue
+
+
+def test_enqueue_passes_every_setting(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["enqueue"] = enqueued
+    options = "--priority -5 --delay 2s --lease 1m --ttl 1h --attempts 3 --at-most-once --metadata m --key k"
+    result = run("enqueue", "mail", "hello", *options.split(), "-o", "json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [{"id": "0-1", "outcome": "enqueued", "message": None}]
+    [(_, (items,), _)] = client.calls
+    assert items == [
+        Item(
+            topic="mail",
+            payload=b"hello",
+            priority=-5,
+            metadata=b"m",
+            delay_ms=2_000,
+            lease_ms=60_000,
+            ttl_ms=3_600_000,
+            attempts_max=3,
+            at_most_once=True,
+            idempotency_key="k",
+        )
+    ]
+    assert client.opened == [(DEFAULT_ADDRESS, "default", 10_000)]
+    assert client.closed == 1
+
+
+def test_enqueue_takes_the_payload_from_stdin_or_a_file(
+    run: Callable[..., Result], client: FakeClient, tmp_path: Path
+) -> None:
+    client.answers["enqueue"] = enqueued
+    file = tmp_path / "payload"
+    file.write_bytes(b"\x00\xff\n")
+    assert run("enqueue", "t", "-", stdin=b"a\nb\n").exit_code == 0
+    assert run("enqueue", "t", f"@{file}").exit_code == 0
+    assert run("enqueue", "t").exit_code == 0
+    assert [call[1][0][0].payload for call in client.calls] == [b"a\nb\n", b"\x00\xff\n", b""]
+
+
+def test_enqueue_makes_an_item_of_each_line_in_batches(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["enqueue"] = enqueued
+    lines = [str(number).encode() for number in range(produce.BATCH_ITEMS + 1)]
+    result = run("enqueue", "t", "--lines", "-o", "jsonl", stdin=b"\r\n".join(lines))
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == len(lines)
+    assert [len(call[1][0]) for call in client.calls] == [produce.BATCH_ITEMS, 1]
+    assert [item.payload for call in client.calls for item in call[1][0]] == lines
+
+
+def test_enqueue_repeats_a_payload(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["enqueue"] = enqueued
+    result = run("enqueue", "t", "x", "--count", "3")
+    assert result.exit_code == 0
+    assert [item.payload for item in client.calls[0][1][0]] == [b"x"] * 3
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [[f"0-{n}", "enqueued"] for n in (1, 2, 3)]
+
+
+def test_batches_stay_below_their_bytes() -> None:
+    big = b"x" * (produce.BATCH_BYTES // 2 + 1)
+    assert [len(batch) for batch in produce.batches([big, big, b"", b"y"])] == [1, 3]
+    assert list(produce.batches([])) == []
+
+
+def test_a_failure_hides_no_id_that_was_committed_before(run: Callable[..., Result], client: FakeClient) -> None:
+    answers: Iterator[Any] = iter([None, InvalidArgument("too long", field="items[0].payload")])
+    client.answers["enqueue"] = lambda items: next(answers) or enqueued(items)
+    result = run("enqueue", "t", "x", "--count", str(produce.BATCH_ITEMS + 1), "-o", "json")
+    assert result.exit_code == 2
+    assert len(json.loads(result.stdout)) == produce.BATCH_ITEMS
+    assert result.stderr == "Error: INVALID_ARGUMENT (items[0].payload): too long\n"
+
+
+def test_one_bad_item_of_a_batch_is_shown_among_the_good(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["enqueue"] = [Enqueued("0-1", None, True), Enqueued(None, NotFound("gone"), False)]
+    result = run("enqueue", "t", "x", "--count", "2", "-o", "json")
+    assert result.exit_code == 4
+    assert [(row["id"], row["outcome"]) for row in json.loads(result.stdout)] == [
+        ("0-1", "repeated"),
+        (None, "NOT_FOUND"),
+    ]
+    assert "(1 of 2 failed)" in result.stderr
+
+
+# ------------------------------------------------------------ dequeue and ack
+
+
+def test_dequeue_shows_what_it_got(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["dequeue"] = [DELIVERY]
+    result = run("dequeue", "mail=10", "sms", "--wait", "30s", "--lease", "1m", "-o", "jsonl")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {
+        "id": "0-7",
+        "token": 9,
+        "topic": "mail",
+        "priority": -5,
+        "payload": "hello",
+        "metadata": None,
+        "metadata_base64": "/w==",
+        "attempt": 1,
+        "attempts_max": 0,
+        "lease_remaining_ms": 29_000,
+        "age_ms": 1_500,
+    }
+    assert client.calls == [
+        ("dequeue", ({"mail": 10, "sms": 1},), {"wait_ms": 30_000, "lease_ms": 60_000, "timeout_ms": 35_000})
+    ]
+
+
+def test_dequeue_acks_when_told_and_only_then(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers |= {"dequeue": [DELIVERY], "ack": [Outcome(None, False)]}
+    assert run("dequeue", "mail").exit_code == 0
+    assert [call[0] for call in client.calls] == ["dequeue"]
+    assert run("dequeue", "mail", "--ack").exit_code == 0
+    assert client.calls[-1] == ("ack", ([DELIVERY],), {})
+
+
+def test_dequeue_of_nothing_is_no_failure_and_prints_no_data(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["dequeue"] = []
+    result = run("dequeue", "mail", "--ack")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing is ready.\n")
+    assert run("dequeue", "mail", "-o", "json").stdout == "[]\n"
+    assert "within 5.0s" in run("dequeue", "mail", "--wait", "5s").stderr
+
+
+def test_ack_shows_each_outcome_and_fails_with_the_first_error(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["ack"] = [Outcome(None, False), Outcome(None, True), Outcome(StaleLease("over"), False)]
+    result = run("ack", "0-1:1", "0-2:2", "0-3:3", "-o", "json")
+    assert result.exit_code == 1
+    assert [row["outcome"] for row in json.loads(result.stdout)] == ["acked", "already gone", "STALE_LEASE"]
+    assert result.stderr == "Error: STALE_LEASE: over (1 of 3 failed)\n"
+    assert client.calls == [("ack", ([("0-1", 1), ("0-2", 2), ("0-3", 3)],), {})]
+
+
+def test_nack_passes_what_it_was_told(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["nack"] = [Outcome(None, False)]
+    assert run("nack", "0-1", "5", "--delay", "5s", "--metadata", "m").exit_code == 0
+    assert run("nack", "0-1:5", "--dead").exit_code == 0
+    assert run("nack", "0-1:5", "--delay", "0").exit_code == 0
+    assert run("nack", "0-1:5").exit_code == 0
+    nacks = [call[1][0][0] for call in client.calls]
+    assert [(nack.delay_ms, nack.metadata, nack.dead) for nack in nacks] == [
+        (5_000, b"m", False),
+        (None, None, True),
+        (0, None, False),
+        (None, None, False),
+    ]
+
+
+# ------------------------------------------------------------------- looking
+
+
+def test_topic_list_goes_over_all_pages(run: Callable[..., Result], client: FakeClient) -> None:
+    pages = {None: TopicPage([TOPIC], "next"), "next": TopicPage([TOPIC], None)}
+    client.answers["topics"] = lambda **options: pages[options["cursor"]]
+    result = run("topic", "list", "--all", "--prefix", "m", "-o", "json")
+    assert [row["topic"] for row in json.loads(result.stdout)] == ["[red]mail"] * 2
+    assert client.calls[0][2]["prefix"] == "m"
+    assert set(client.calls[0][2]["states"]) == {"ready", "leased", "deferred", "dead"}
+
+
+def test_a_table_shows_names_as_they_are(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["topics"] = TopicPage([TOPIC], None)
+    result = run("topic", "list")
+    assert result.stdout.splitlines()[1].split() == ["[red]mail", "~1", "~3", "~2", "~4", "-1", "1.0s", "-", "yes"]
+    assert client.calls[0][2]["states"] is None
+
+
+def test_nothing_in_an_item_can_move_the_cursor(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers |= {"peek": ItemPage([VIEW], None), "item": VIEW}
+    for args in (("peek", "mail", "--payload"), ("item", "show", "0-7", "--payload")):
+        result = run(*args)
+        assert result.exit_code == 0
+        assert "\x1b" not in result.stdout
+        assert "a\\x1b[2Jb" in result.stdout
+
+
+def test_a_table_never_cuts_an_id_short(run: Callable[..., Result], client: FakeClient) -> None:
+    long_id = "65535-" + "9" * 19
+    client.answers["enqueue"] = [Enqueued(long_id, None, False)]
+    assert long_id in run("enqueue", "t", COLUMNS="10").stdout
+
+
+def test_peek_stops_at_its_limit(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["peek"] = lambda topic, **options: ItemPage([VIEW] * options["limit"], "more")
+    result = run("peek", "mail", "--limit", "700", "--state", "dead", "-o", "json")
+    assert len(json.loads(result.stdout)) == 700
+    assert [call[2]["limit"] for call in client.calls] == [500, 200]
+    assert client.calls[0][2]["state"] == "dead"
+
+
+def test_item_show_is_one_object_in_json(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["item"] = VIEW
+    [row] = json.loads(run("item", "show", "0-7", "-o", "json").stdout)
+    assert row["id"] == "0-7"
+    assert row["state"] == "ready"
+    client.answers["item"] = NotFound("no such item")
+    assert run("item", "show", "0-8").exit_code == 4
+
+
+# ------------------------------------------------- addresses, errors, usage
+
+
+def test_address_and_namespace_come_from_option_or_environment(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers["dequeue"] = []
+    run("dequeue", "t", FOQS_ADDRESS="foqs://a:1", FOQS_NAMESPACE="b")
+    run("dequeue", "t", "--address", "foqs://c", "-n", "d", "--timeout", "1s", FOQS_ADDRESS="foqs://a:1")
+    assert client.opened == [("foqs://a:1", "b", 10_000), ("foqs://c", "d", 1_000)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Unreachable("no connection"), 3),
+        (NotFound("x"), 4),
+        (InvalidArgument("x"), 2),
+        (StaleLease("x"), 1),
+        (ValueError("a bad address"), 2),
+    ],
+)
+def test_every_kind_of_failure_has_its_exit_code(
+    run: Callable[..., Result], client: FakeClient, error: Exception, code: int
+) -> None:
+    client.answers["connect"] = error
+    result = run("dequeue", "t")
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith("Error: ")
+    assert len(result.stderr.splitlines()) == 1
+    if isinstance(error, FoqsError):
+        assert error.message in result.stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        "dequeue",
+        "dequeue a=0",
+        "dequeue a --wait 5",
+        "dequeue a --timeout 0",
+        "ack 0-1",
+        "nack 0-1:1 --dead --delay 1s",
+        "enqueue t x --lines",
+        "enqueue t --lines --count 2",
+        "enqueue t x --count 2 --key k",
+        "enqueue t --priority 9999999999",
+        "peek t --state gone",
+        "topic list -o yaml",
+        "dev --data a --store memory:",
+        "dev --port 99999",
+        "dev --listen 0.0.0.0",
+        "host",
+        "host --config /no/such/file",
+        "nonsense",
+    ],
+)
+def test_wrong_usage_ends_with_exit_code_2_and_no_call(
+    run: Callable[..., Result], client: FakeClient, args: str
+) -> None:
+    result = run(*args.split(), stdin=b"")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert client.opened == []
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, part in command.commands.items():
+            yield from commands(part, (*path, name))
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=" ".join(path)) for path, _ in commands(root)])
+def test_every_help_says_what_it_does(run: Callable[..., Result], path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    command = dict(commands(root))[path]
+    assert command.help
+    if not path or not isinstance(command, click.Group):
+        assert "Example" in result.stdout
+
+
+def test_version_is_the_package_s(run: Callable[..., Result]) -> None:
+    assert run("--version").stdout.startswith("foqs 0.")

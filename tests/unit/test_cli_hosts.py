@@ -1,0 +1,218 @@
+"""The commands about hosts: dev, host, config, doctor, without a running host."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from foqs_client import Unreachable
+
+from foqs.cli import checks, root
+from foqs.cli.hosts import dev_banner, port_problem
+from foqs.config import Config, load
+
+
+def run(*args: str, **environment: str) -> Result:
+    return CliRunner().invoke(root, args, env=environment)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The configurations that hosts were started with; none is started."""
+    configs: list[Config] = []
+
+    def run_host(config: Config, on_ready: Callable[[list[str]], None] | None = None) -> int:
+        configs.append(config)
+        assert on_ready is not None
+        on_ready(["the host's own line"])
+        return 0
+
+    monkeypatch.setitem(sys.modules, "foqs.host", SimpleNamespace(run_host=run_host))
+    monkeypatch.setattr("foqs.logs.setup", lambda *args: None)
+    return configs
+
+
+# ------------------------------------------------------------------ dev, host
+
+
+def test_dev_starts_what_its_options_say(started: list[Config]) -> None:
+    result = run("dev", "--data", "/tmp/q", "--port", "0", "--http-port", "0", "--shards", "2", FOQS_LOG__LEVEL="error")
+    assert result.exit_code == 0, result.output
+    [config] = started
+    assert config.store.url == "sqlite:/tmp/q"
+    assert (config.store.shards, config.server.port, config.log.level) == (2, 0, "error")
+
+
+def test_dev_says_where_what_and_what_next(started: list[Config]) -> None:
+    result = run("dev", "--port", "0", "--http-port", "0")
+    assert "the host's own line" in result.stdout
+    assert str(Path("foqs-data").resolve()) in result.stdout
+    assert "not for production" in result.stdout
+    assert "enqueue mail 'hello'" in result.stdout
+
+
+def test_the_next_command_names_a_port_that_is_not_the_usual() -> None:
+    banner = "\n".join(dev_banner(load(None, {}, {"server.port": 7500, "store.url": "memory:"}), []))
+    assert "--address foqs://127.0.0.1:7500" in banner
+    assert "gone when this stops" in banner
+    assert "--address" not in "\n".join(dev_banner(Config(), []))
+
+
+def test_a_taken_port_is_one_sentence_that_names_port_and_option(started: list[Config], taken: int) -> None:
+    for option, flag in (("port", "--port"), ("http_port", "--http-port")):
+        other = "--http-port" if flag == "--port" else "--port"
+        result = run("dev", flag, str(taken), other, "0")
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"Error: Port {taken} on 127.0.0.1 is taken")
+        assert f"{flag} (foqs dev) or server.{option}" in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+    assert started == []
+
+
+def test_host_runs_its_file(started: list[Config], tmp_path: Path) -> None:
+    file = tmp_path / "foqs.toml"
+    file.write_text('[server]\nport = 0\nhttp_port = 0\n[store]\nurl = "memory:"\n')
+    result = run("host", "--config", str(file), "--unsafe-durability")
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert started[0].store.unsafe_durability is True
+    assert run("host", FOQS_CONFIG=str(file)).exit_code == 0
+
+
+def test_listening_beyond_loopback_must_be_accepted(started: list[Config]) -> None:
+    refused = run("dev", "--listen", "0.0.0.0", "--port", "0", "--http-port", "0")
+    assert refused.exit_code == 2
+    assert "--insecure-listen" in refused.stderr
+    assert run("dev", "--listen", "0.0.0.0", "--port", "0", "--http-port", "0", "--insecure-listen").exit_code == 0
+    assert [config.server.host for config in started] == ["0.0.0.0"]
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    assert "server.host" in (port_problem("192.0.2.1", 0, "port") or "")
+
+
+# --------------------------------------------------------------------- config
+
+
+def test_config_default_prints_the_shipped_file() -> None:
+    result = run("config", "default")
+    assert result.exit_code == 0
+    assert result.stdout == Config().to_toml()
+
+
+def test_config_check_accepts_a_good_file_and_names_a_bad_key(tmp_path: Path) -> None:
+    file = tmp_path / "foqs.toml"
+    file.write_text("[server]\nport = 7500\n")
+    good = run("config", "check", str(file))
+    assert (good.exit_code, good.stderr) == (0, "")
+    assert "valid" in good.stdout
+    assert "7500" in good.stdout
+    file.write_text("[server]\nprot = 7500\n")
+    bad = run("config", "check", str(file))
+    assert (bad.exit_code, bad.stdout) == (2, "")
+    assert bad.stderr.startswith(f"Error: {file}: server.prot: ")
+    assert len(bad.stderr.splitlines()) == 1
+    assert run("config", "check", FOQS_SERVER__PORT="x").exit_code == 2
+
+
+# --------------------------------------------------------------------- doctor
+
+
+class NoClient:
+    """A client that reaches nobody."""
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    async def __aenter__(self) -> NoClient:
+        raise Unreachable("it answers nothing")
+
+    async def __aexit__(self, *why: object) -> None:
+        pass
+
+
+def examine(*args: str, **environment: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    result = CliRunner().invoke(root, ["doctor", "-o", "json", *args], obj=NoClient, env=environment)
+    return result.exit_code, {row["check"]: row for row in json.loads(result.stdout)}
+
+
+@pytest.fixture
+def healthy(tmp_path: Path) -> dict[str, str]:
+    return {
+        "FOQS_STORE__URL": f"sqlite:{tmp_path}/new/data",
+        "FOQS_SERVER__PORT": "0",
+        "FOQS_SERVER__HTTP_PORT": "0",
+    }
+
+
+def test_doctor_finds_a_healthy_place_healthy_and_leaves_no_trace(healthy: dict[str, str], tmp_path: Path) -> None:
+    code, found = examine(**healthy)
+    assert code == 0
+    assert set(found) == {
+        "Configuration",
+        "Python",
+        "SQLite",
+        "Libraries",
+        "Calls",
+        "HTTP",
+        "Data folder",
+        "Disk",
+        "Store",
+    }
+    assert {row["state"] for row in found.values()} <= {"ok", "warning"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_names_what_is_bad_with_a_remedy(healthy: dict[str, str], taken: int, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    code, found = examine(
+        **healthy | {"FOQS_SERVER__PORT": str(taken), "FOQS_STORE__URL": f"sqlite:{tmp_path}/file/data"}
+    )
+    assert code == 5
+    bad = {name for name, row in found.items() if row["state"] == "bad"}
+    assert {"Calls", "Data folder", "Store"} <= bad
+    assert all(found[name]["remedy"] for name in bad)
+    assert str(taken) in found["Calls"]["remedy"]
+
+
+def test_doctor_looks_further_when_the_configuration_is_bad() -> None:
+    code, found = examine(FOQS_SERVER__PORT="x")
+    assert code == 5
+    assert found["Configuration"]["state"] == "bad"
+    assert found["Python"]["state"] == "ok"
+    assert "Store" not in found
+
+
+def test_doctor_warns_of_memory_and_of_accepted_weak_durability(healthy: dict[str, str]) -> None:
+    assert examine(**healthy | {"FOQS_STORE__URL": "memory:"})[1]["Store"]["state"] == "warning"
+    assert examine(**healthy | {"FOQS_STORE__UNSAFE_DURABILITY": "true"})[1]["Store"]["state"] == "warning"
+
+
+def test_doctor_finds_a_database_that_is_away(healthy: dict[str, str], taken: int) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"mysql://foqs@127.0.0.1:{closed.getsockname()[1]}/queue"
+        code, found = examine(**healthy | {"FOQS_STORE__URL": url})
+    assert code == 5
+    assert found["Store"]["state"] == "bad"
+
+
+def test_doctor_finds_a_disk_that_is_nearly_full(healthy: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "DISK_BYTES_MIN", 1 << 60)
+    monkeypatch.setattr(checks, "DISK_BYTES_LOW", 1 << 61)
+    code, found = examine(**healthy)
+    assert code == 5
+    assert found["Disk"]["state"] == "bad"

@@ -1,0 +1,303 @@
+"""The configuration: its file, its sources, and what it refuses, each in one line."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic.fields import FieldInfo
+
+from foqs.config import Config, ConfigError, load
+from foqs.options import Options, StoreUrl, parse_store_url
+from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.shard.shard import ShardSettings
+from foqs.wire.limits import WireLimits
+
+DEFAULT_FILE = Path(__file__).parents[2] / "configs" / "foqs.toml"
+
+
+def every_option() -> Iterator[tuple[str, FieldInfo]]:
+    config = Config()
+    for section in Config.model_fields:
+        options = getattr(config, section)
+        if isinstance(options, Options):
+            for key, field in type(options).model_fields.items():
+                yield f"{section}.{key}", field
+
+
+def test_the_shipped_file_is_what_the_code_says() -> None:
+    assert DEFAULT_FILE.read_text() == Config().to_toml()
+
+
+def test_the_shipped_file_means_the_defaults() -> None:
+    assert load(DEFAULT_FILE) == Config() == load()
+
+
+def test_the_shipped_file_sets_every_option() -> None:
+    raw = tomllib.loads(DEFAULT_FILE.read_text())
+    assert {f"{section}.{key}" for section in raw if section != "namespaces" for key in raw[section]} == {
+        name for name, _ in every_option()
+    }
+
+
+@pytest.mark.parametrize(("name", "field"), [pytest.param(*option, id=option[0]) for option in every_option()])
+def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> None:
+    assert isinstance(field.json_schema_extra, dict)
+    unit = field.json_schema_extra["unit"]
+    assert unit
+    assert field.description
+    assert field.description.endswith(".")
+    if field.annotation is int:
+        assert len(field.metadata) == 2, "a number has a least and a greatest value"
+    for ending, wanted in (("_ms", "milliseconds"), ("_bytes", "bytes"), ("_items", "items")):
+        if ending in name.split(".")[1] and field.annotation is int:
+            assert unit == wanted
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"), [("namespace", NamespaceSettings), ("calls", CallLimits), ("shard", ShardSettings)]
+)
+def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settings: type) -> None:
+    options = getattr(Config(), section)
+    assert {part.name for part in dataclasses.fields(settings)} <= set(type(options).model_fields)
+
+
+def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
+    options = Config().wire
+    for part in dataclasses.fields(WireLimits):
+        seconds = part.name.endswith("_s")
+        given = getattr(options, f"{part.name.removesuffix('_s')}_ms" if seconds else part.name)
+        assert (given / 1_000 if seconds else given) == part.default, part.name
+
+
+def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:
+    text = """
+[server]
+port = 7500
+region = "a\\"b\\\\c"
+[namespace]
+lease_ms_default = 5_000
+[namespaces.orders]
+payload_bytes_max = 65_536
+[namespaces."odd name"]
+"""
+    config = load(write(tmp_path, text))
+    again = load(write(tmp_path, config.to_toml()))
+    assert again == config
+    assert config.namespaces["orders"].payload_bytes_max == 65_536
+    assert config.namespaces["orders"].lease_ms_default == 5_000
+    assert config.namespaces["odd name"] == config.namespaces["default"] == config.namespace
+
+
+def test_the_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().server.port = 1
+
+
+# ------------------------------------------------------------------- sources
+
+
+def test_environment_overrides_the_file_and_the_command_line_both(tmp_path: Path) -> None:
+    file = write(tmp_path, "[server]\nport = 1\nhttp_port = 2\ndrain_timeout_ms = 3\n")
+    environment = {"FOQS_SERVER__PORT": "10", "foqs_server__http_port": "20", "PATH": "/bin"}
+    server = load(file, environment, {"server.port": 100}).server
+    assert (server.port, server.http_port, server.drain_timeout_ms) == (100, 20, 3)
+
+
+def test_environment_holds_text_numbers_booleans_and_namespaces() -> None:
+    environment = {
+        "FOQS_STORE__URL": "sqlite:/tmp/1",
+        "FOQS_STORE__UNSAFE_DURABILITY": "true",
+        "FOQS_SERVER__REGION": "42",
+        "FOQS_WIRE__FRAME_BYTES_MAX": "33_554_432",
+        "FOQS_NAMESPACES__ORDERS__LEASE_MS_DEFAULT": "1",
+        "FOQS_ADDRESS": "foqs://elsewhere",
+        "FOQS_CONFIG": "x",
+        "FOQS_NAMESPACE": "y",
+    }
+    config = load(None, environment)
+    assert config.store.url == "sqlite:/tmp/1"
+    assert config.store.unsafe_durability is True
+    assert config.server.region == "42"
+    assert config.wire.frame_bytes_max == 33_554_432
+    assert config.namespaces["orders"].lease_ms_default == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("FOQS_PORT", "7411"),
+        ("FOQS_SERVER", "x"),
+        ("FOQS_SERVER__", "x"),
+        ("FOQS_SERVER__PORTS", "1"),
+        ("FOQS_SERVER__PORT__X", "1"),
+        ("FOQS_NAMESPACES__A", "1"),
+        ("FOQS_", "1"),
+        ("FOQS_SERVER__PORT", "eighty"),
+        ("FOQS_SERVER__PORT", "70000"),
+        ("FOQS_STORE__UNSAFE_DURABILITY", "1"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
+    error = refused(environment={variable: value})
+    assert variable in str(error)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        ("[server]\nprot = 1", "server.prot", "no such option"),
+        ("[sever]\nport = 1", "sever", "no such section"),
+        ("port = 1", "port", "no such section"),
+        ("server = 1", "server", "section"),
+        ("namespaces = 1", "namespaces", "section"),
+        ("namespace = 1", "namespace", "section"),
+        ("[namespaces]\na = 1", "namespaces.a", "section"),
+        ("[namespaces.a]\nlease = 1", "namespaces.a.lease", "no such option"),
+        ('[server]\nport = "7411"', "server.port", "integer"),
+        ("[server]\nport = 1.0", "server.port", "integer"),
+        ("[server]\nport = true", "server.port", "integer"),
+        ("[server]\nhost = 1", "server.host", "string"),
+        ("[server]\nport = 65536", "server.port", "less than or equal to 65535"),
+        ("[server]\nport = -1", "server.port", "greater than or equal to 0"),
+        ("[store]\nshards = 0", "store.shards", "greater than or equal to 1"),
+        ('[store]\nunsafe_durability = "yes"', "store.unsafe_durability", "boolean"),
+        ('[log]\nlevel = "loud"', "log.level", "'debug'"),
+        ('[coordinator]\nkind = "zookeeper"', "coordinator.kind", "'local'"),
+        ("[server]\nport = 7412", "server.http_port", "server.port too"),
+        ('[server]\nhost = "0.0.0.0"', "server.host", "--insecure-listen"),
+        ('[server]\nhost = ""', "server.host", "every address"),
+        ('[server]\nhost = "example.org"', "server.host", "--insecure-listen"),
+        ("[calls]\ntimeout_ms_default = 200_000", "calls.timeout_ms_default", "timeout_ms_max"),
+        ("[calls]\nitems_per_call_max = 20_000", "calls.items_per_call_max", "container_items_max"),
+        ("[shard]\nretry_ms_min = 10_000", "shard.retry_ms_min", "retry_ms_max"),
+        ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
+        ("[namespaces.a]\nbackoff_ms_max = 1", "namespaces.a.backoff_ms_min", "backoff_ms_max"),
+        (
+            "[wire]\nframe_bytes_max = 65_536\n[namespaces.a]\npayload_bytes_max = 65_536",
+            "wire.frame_bytes_max",
+            "a can take",
+        ),
+        ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
+        ('[store]\nurl = "sqlite:"', "store.url", "no folder"),
+        ('[store]\nurl = "mysql://h/d"', "store.url", "lacks a user"),
+        ('[store]\nurl = "mysql://u@h"', "store.url", "lacks a user"),
+        ('[store]\nurl = "mysql://u@h:99999/d"', "store.url", "cannot be read"),
+        ('[store]\nurl = "mysql://u@h/d?x=1"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u:hunter2@h/d"', "store.url", "password_file"),
+        ('[store]\npassword_file = "no-such-file"', "store.password_file", "cannot be read"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key: str, words: str) -> None:
+    file = write(tmp_path, text)
+    error = refused(file)
+    assert error.key == key
+    assert words in str(error)
+    assert error.remedy
+    assert "hunter2" not in str(error)
+    assert str(error).startswith((f"{file}: ", "no-such-file: "))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[server\n", "not TOML"),
+        (b"port = 1\nport = 2\n", "not TOML"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b"#" * ((1 << 20) + 1), "longer than"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+    file = tmp_path / "foqs.toml"
+    file.write_bytes(content)
+    error = refused(file)
+    assert str(error).startswith(f"{file}: ")
+    assert words in str(error)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert "no such file" in str(refused(tmp_path / "absent.toml"))
+    assert "cannot be read" in str(refused(tmp_path))
+
+
+def test_an_option_that_is_both_value_and_section_is_refused(tmp_path: Path) -> None:
+    error = refused(write(tmp_path, "server = 1"), {"FOQS_SERVER__PORT": "1"})
+    assert "section" in str(error)
+
+
+def test_a_host_may_listen_beyond_loopback_when_told_so() -> None:
+    config = load(None, {}, {"server.host": "0.0.0.0", "server.insecure_listen": True})
+    assert config.server.host == "0.0.0.0"
+    for host in ("localhost", "127.0.0.2", "::1"):
+        assert load(None, {}, {"server.host": host}).server.host == host
+
+
+# ------------------------------------------------------- password, URLs, paths
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o610])
+def test_a_password_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    file = password_file(tmp_path, b"hunter2\n", mode)
+    error = refused(overrides={"store.password_file": str(file)})
+    assert "chmod 600" in error.remedy
+    assert "hunter2" not in str(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"a\nb\n", b"\xff", b"x" * 1_025])
+def test_a_password_file_without_one_line_of_text_is_refused(tmp_path: Path, content: bytes) -> None:
+    refused(overrides={"store.password_file": str(password_file(tmp_path, content, 0o600))})
+
+
+def test_the_password_is_the_line_in_its_file(tmp_path: Path) -> None:
+    file = password_file(tmp_path, b" hunter2 \r\n", 0o400)
+    config = load(None, {}, {"store.password_file": str(file)})
+    assert config.password() == " hunter2 "
+    assert "hunter2" not in repr(config)
+    assert Config().password() is None
+
+
+def test_store_urls_are_taken_apart() -> None:
+    assert parse_store_url("memory:") == StoreUrl("memory")
+    assert parse_store_url("sqlite:./x y") == StoreUrl("sqlite", path="./x y")
+    assert parse_store_url("sqlite:/x") == StoreUrl("sqlite", path="/x")
+    assert parse_store_url("mysql://foqs@db/queue") == StoreUrl("mysql", "", "db", 3306, "foqs", "queue")
+    assert parse_store_url("mysql://a%40b@[::1]:3307/q%2Db") == StoreUrl("mysql", "", "::1", 3307, "a@b", "q-b")
+
+
+def test_the_coordinator_keeps_its_file_beside_the_items() -> None:
+    def file(**overrides: object) -> Path | None:
+        return load(None, {}, {key.replace("__", "."): value for key, value in overrides.items()}).coordinator_file
+
+    assert file() == Path("foqs-data/coordinator.json")
+    assert file(store__url="sqlite:/data") == Path("/data/coordinator.json")
+    assert file(store__url="mysql://u@h/d") == Path("foqs-data/coordinator.json")
+    assert file(store__url="memory:") is None
+    assert file(store__url="memory:", coordinator__file="/x.json") == Path("/x.json")
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "foqs.toml"
+    file.write_text(text)
+    return file
+
+
+def password_file(folder: Path, content: bytes, mode: int) -> Path:
+    file = folder / "password"
+    file.write_bytes(content)
+    file.chmod(mode)
+    return file
+
+
+def refused(
+    file: Path | None = None, environment: dict[str, str] | None = None, overrides: dict[str, object] | None = None
+) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(file, environment, overrides)
+    assert "\n" not in str(caught.value)
+    return caught.value

@@ -1,0 +1,174 @@
+"""The HTTP port: alive, ready, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from foqs.http import HttpServer
+from foqs.metrics import Gauges, Metrics, ShardGauges
+from foqs.shard.facts import Facts
+
+Answer = tuple[int, str, bytes]
+
+
+def serve(
+    server: HttpServer, talk: Callable[[Callable[[str], Awaitable[Answer]]], Awaitable[None]], host: str = "127.0.0.1"
+) -> None:
+    async def whole() -> None:
+        port = await server.start(host, 0)
+        try:
+            async with aiohttp.ClientSession() as http:
+
+                async def get(path: str) -> Answer:
+                    async with http.get(f"http://{host}:{port}{path}") as reply:
+                        return reply.status, reply.headers["Content-Type"], await reply.read()
+
+                await talk(get)
+        finally:
+            await server.stop()
+            await server.stop()
+
+    asyncio.run(whole())
+
+
+def test_livez_answers_whatever_the_shards_do() -> None:
+    async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
+        assert (await get("/livez"))[0] == 200
+        assert (await get("/nothing"))[0] == 404
+
+    serve(HttpServer(Metrics(), lambda: {"shard 0": "recovering"}), talk)
+
+
+def test_readyz_follows_the_shards_and_gives_reasons() -> None:
+    reasons = {"shard 1": "its database is away"}
+
+    async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
+        assert await get("/readyz") == (
+            503,
+            "application/json; charset=utf-8",
+            b'{"ready": false, "reasons": {"shard 1": "its database is away"}}\n',
+        )
+        reasons.clear()
+        assert await get("/readyz") == (
+            200,
+            "application/json; charset=utf-8",
+            b'{"ready": true, "reasons": {}}\n',
+        )
+
+    serve(HttpServer(Metrics(), lambda: reasons), talk)
+
+
+def test_metrics_are_served_in_prometheus_format() -> None:
+    metrics = Metrics()
+    metrics.enqueued(3)
+
+    async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
+        status, content_type, body = await get("/metrics")
+        assert status == 200
+        assert content_type.startswith("text/plain; version=0.0.4")
+        assert b"foqs_enqueued_items_total 3.0\n" in body
+
+    serve(HttpServer(metrics, dict), talk)
+
+
+def test_a_taken_port_is_an_error_and_leaves_nothing_behind() -> None:
+    async def whole() -> None:
+        server = HttpServer(Metrics(), dict)
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+            await server.start("127.0.0.1", taken.getsockname()[1])
+        await server.stop()
+
+    asyncio.run(whole())
+
+
+# ------------------------------------------------------------------- metrics
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(metrics.page().decode())
+        for sample in family.samples
+    }
+
+
+def test_every_fact_is_counted() -> None:
+    metrics = Metrics()
+    listener: Facts = metrics
+    listener.enqueued(2)
+    listener.handed_out(3)
+    listener.acked(4)
+    listener.nacked(5)
+    listener.released(6)
+    listener.expired(7)
+    listener.dead(8)
+    listener.flushed(1, 10, 0.5)
+    listener.flush_retried(1)
+    listener.unknown_commit(1)
+    listener.fenced(1)
+    metrics.call("enqueue", "OK", 0.25)
+    metrics.call("getRouting", "UNAVAILABLE", 0.25)
+    found = samples(metrics)
+    shard = (("shard", "1"),)
+    for name, labels, value in [
+        ("foqs_enqueued_items_total", (), 2),
+        ("foqs_dequeued_items_total", (), 3),
+        ("foqs_acked_items_total", (), 4),
+        ("foqs_nacked_items_total", (), 5),
+        ("foqs_released_items_total", (), 6),
+        ("foqs_expired_items_total", (), 7),
+        ("foqs_dead_lettered_items_total", (), 8),
+        ("foqs_flush_duration_seconds_sum", shard, 0.5),
+        ("foqs_flush_items_sum", shard, 10),
+        ("foqs_flush_retries_total", shard, 1),
+        ("foqs_unknown_commits_total", shard, 1),
+        ("foqs_fenced_shards_total", shard, 1),
+        ("foqs_enqueue_duration_seconds_sum", (), 0.25),
+        ("foqs_dequeue_duration_seconds_count", (), 0),
+        ("foqs_calls_total", (("code", "OK"), ("method", "enqueue")), 1),
+        ("foqs_calls_total", (("code", "UNAVAILABLE"), ("method", "getRouting")), 1),
+    ]:
+        assert found[name, labels] == value, name
+
+
+def test_gauges_are_asked_at_each_scrape() -> None:
+    shards: list[ShardGauges] = []
+    metrics = Metrics()
+    metrics.watch(lambda: Gauges(shards=shards, connections=7, waiting_dequeues=8))
+    before = samples(metrics)
+    assert before["foqs_connections", ()] == 7
+    assert before["foqs_waiting_dequeues", ()] == 8
+    shards.append(shard(2, "owned", 1_500))
+    shards.append(shard(3, "lost", None))
+    now = samples(metrics)
+    two: Any = (("shard", "2"),)
+    for name, value in [
+        ("foqs_ready_items", 1),
+        ("foqs_deferred_items", 2),
+        ("foqs_leased_items", 3),
+        ("foqs_dead_items", 4),
+        ("foqs_writer_queue_items", 5),
+        ("foqs_oldest_ready_age_seconds", 1.5),
+    ]:
+        assert now[name, two] == value, name
+    assert ("foqs_oldest_ready_age_seconds", (("shard", "3"),)) not in now
+    assert now["foqs_shard_state", (("shard", "2"), ("state", "owned"))] == 1
+    assert now["foqs_shard_state", (("shard", "2"), ("state", "lost"))] == 0
+    assert now["foqs_shard_state", (("shard", "3"), ("state", "lost"))] == 1
+
+
+def test_two_hosts_in_one_process_count_apart() -> None:
+    one, other = Metrics(), Metrics()
+    one.acked(1)
+    assert samples(other)["foqs_acked_items_total", ()] == 0
+
+
+def shard(number: int, state: str, age_ms: int | None) -> ShardGauges:
+    return ShardGauges(number, state, 1, 2, 3, 4, age_ms, 5)

@@ -1,0 +1,111 @@
+"""The log: one line an event, in the form its reader wants, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from foqs import logs
+
+LOGGER = logging.getLogger("foqs.test")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    root.handlers.clear()
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def written(style: str, stream: io.StringIO | None = None, level: str = "info") -> io.StringIO:
+    stream = stream or io.StringIO()
+    logs.setup(level, style, stream)  # type: ignore[arg-type]
+    return stream
+
+
+def test_a_program_reads_one_json_object_a_line() -> None:
+    stream = written("auto")
+    LOGGER.info("shard %d is owned", 3, extra={"shard": 3, "epoch": None, "path": "a\nb"})
+    [line] = stream.getvalue().splitlines()
+    event = json.loads(line)
+    assert event.pop("time").endswith("Z")
+    assert event == {
+        "level": "info",
+        "logger": "foqs.test",
+        "message": "shard 3 is owned",
+        "shard": 3,
+        "epoch": None,
+        "path": "a\nb",
+    }
+
+
+def test_a_person_reads_one_plain_line() -> None:
+    stream = written("auto", Terminal())
+    LOGGER.warning("database is away", extra={"retry_ms": 50})
+    [line] = stream.getvalue().splitlines()
+    assert line.endswith("Z WARNING foqs.test database is away retry_ms=50")
+    assert "\x1b" not in line
+
+
+@pytest.mark.parametrize(("style", "stream"), [("json", Terminal()), ("text", io.StringIO())])
+def test_a_style_asked_for_wins_over_the_terminal(style: str, stream: io.StringIO) -> None:
+    written(style, stream)
+    LOGGER.info("x")
+    assert stream.getvalue().startswith("{") is (style == "json")
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_secrets_are_never_written(style: str) -> None:
+    stream = written(style)
+    LOGGER.error(
+        "cannot open mysql://foqs:hunter2@db/queue",
+        extra={"password": "hunter2", "Token": "hunter2", "url": "mysql://foqs:hunter2@db/queue"},
+    )
+    LOGGER.error("failed", exc_info=OSError("mysql://foqs:hunter2@db/queue refused"))
+    assert "hunter2" not in stream.getvalue()
+    assert "mysql://foqs:***@db/queue" in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["text", "json"])
+def test_an_exception_stays_within_its_line(style: str) -> None:
+    stream = written(style)
+    LOGGER.error("failed", exc_info=ValueError("first\nsecond"), extra={"shard": 1})
+    [line] = stream.getvalue().splitlines()
+    assert "ValueError" in line
+    assert "second" in line
+
+
+def test_control_characters_cannot_forge_a_line_or_move_the_cursor() -> None:
+    stream = written("text")
+    LOGGER.info("topic %s", "a\n2025 ERROR b\x1b[2J\u2028c")
+    assert len(stream.getvalue().splitlines()) == 1
+    assert "\\n2025" in stream.getvalue()
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_an_event_cannot_overwrite_its_own_head() -> None:
+    stream = written("json")
+    LOGGER.info("true", extra={"time": "never", "level": "none"})
+    event = json.loads(stream.getvalue())
+    assert event["level"] == "info"
+    assert event["time"] != "never"
+
+
+def test_what_is_below_the_level_is_not_written() -> None:
+    stream = written("text", level="error")
+    LOGGER.warning("x")
+    assert stream.getvalue() == ""
+    assert stream is not sys.stderr

@@ -1,0 +1,337 @@
+"""What the calls make of their arguments: what passes, exactly, and what is refused with which field."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+from foqs_client.idl import Foqs, ttypes
+
+from foqs.core.errors import Code, FoqsError, Overloaded
+from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State
+from foqs.core.life import Kind
+from foqs.service.api import Seen
+from foqs.wire import codec
+from foqs.wire.handlers import Handlers, Identity
+from foqs.wire.message import Bounds, decode, raw_spec, read_head
+from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
+from tests.support.wire import call
+
+ID = "3-8796093022209"
+
+
+def serve(queue: FakeQueue, name: str, request: Any) -> Any:
+    """The reply struct, through the bytes that a client would send."""
+    message = call(name, request)[4:]
+    head = read_head(message)
+    arguments = decode(message, head, raw_spec(getattr(Foqs, f"{name}_args")), Bounds(1 << 24, 200_000))
+    handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
+    handlers.timeout_s(arguments.request)
+    return asyncio.run(handlers.methods[name.encode()].serve(arguments.request, 1e9)).reply  # type: ignore[arg-type]
+
+
+def refusal(queue: FakeQueue, name: str, request: Any) -> tuple[str, str | None]:
+    with pytest.raises(FoqsError) as caught:
+        serve(queue, name, request)
+    return caught.value.code.name, caught.value.field
+
+
+def enqueue(**fields: Any) -> tuple[NewItem | None, Any]:
+    """(the item as the queue saw it, its result) for one NewItem, beside a good neighbour."""
+    queue = FakeQueue()
+    fields.setdefault("topic", "t")
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(**fields), ttypes.NewItem(topic="neighbour")])
+    results = serve(queue, "enqueue", request).results
+    assert results[1].id is not None
+    seen = queue.calls[0][1]
+    assert isinstance(seen, list)
+    return (seen[0] if len(seen) == 2 else None), results[0]
+
+
+@pytest.mark.parametrize("topic", ["a", "A", "a ", " a", "é", "😀" * 63, "x" * 255, "a/b\nc"])
+def test_a_name_is_kept_exactly(topic: str) -> None:
+    item, result = enqueue(topic=topic)
+    assert item is not None
+    assert item.topic == topic
+    assert result.id is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "field"),
+    [
+        ({"topic": ""}, Code.INVALID_ARGUMENT, "topic"),
+        ({"topic": None}, Code.INVALID_ARGUMENT, "topic"),
+        ({"topic": "x" * 256}, Code.INVALID_ARGUMENT, "topic"),
+        ({"topic": "é" * 128}, Code.INVALID_ARGUMENT, "topic"),
+        ({"topic": "a\0b"}, Code.INVALID_ARGUMENT, "topic"),
+        ({"payload": b"x" * 10_241}, Code.LIMIT_EXCEEDED, "payload"),
+        ({"metadata": b"x" * 1_025}, Code.LIMIT_EXCEEDED, "metadata"),
+        ({"delay_ms": -1}, Code.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": (1 << 63) - 1}, Code.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": 1, "deliver_after_ms": 1}, Code.INVALID_ARGUMENT, "delay_ms"),
+        ({"deliver_after_ms": TIME_MS_MAX + 1}, Code.INVALID_ARGUMENT, "deliver_after_ms"),
+        ({"lease_ms": 0}, Code.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": -5}, Code.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": 3_600_001}, Code.LIMIT_EXCEEDED, "lease_ms"),
+        ({"ttl_ms": 0}, Code.INVALID_ARGUMENT, "ttl_ms"),
+        ({"ttl_ms": 10, "delay_ms": 10}, Code.INVALID_ARGUMENT, "ttl_ms"),
+        ({"policy": 77}, Code.INVALID_ARGUMENT, "policy"),
+        ({"attempts_max": -1}, Code.INVALID_ARGUMENT, "attempts_max"),
+        ({"idempotency_key": "k"}, Code.NOT_IMPLEMENTED, "idempotency_key"),
+    ],
+)
+def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: Code, field: str) -> None:
+    item, result = enqueue(**fields)
+    assert item is None
+    assert (Code(result.error.code), result.error.field) == (code, f"items[0].{field}")
+
+
+def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
+    assert "10240" in enqueue(payload=b"x" * 10_241)[1].error.message
+
+
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, {"priority": 0, "payload": b"", "metadata": b"", "delay_ms": 0, "deliver_after_ms": None}),
+        ({}, {"lease_ms": 30_000, "ttl_ms": None, "policy": Delivery.AT_LEAST_ONCE, "attempts_max": 0}),
+        ({"priority": -(1 << 31)}, {"priority": -(1 << 31)}),
+        ({"priority": (1 << 31) - 1}, {"priority": (1 << 31) - 1}),
+        ({"payload": b"x" * 10_240}, {"payload": b"x" * 10_240}),
+        ({"deliver_after_ms": 5}, {"delay_ms": None, "deliver_after_ms": 5}),
+        ({"deliver_after_ms": TIME_MS_MAX}, {"deliver_after_ms": TIME_MS_MAX}),
+        ({"ttl_ms": 11, "delay_ms": 10}, {"ttl_ms": 11, "delay_ms": 10}),
+        ({"lease_ms": 3_600_000}, {"lease_ms": 3_600_000}),
+        ({"policy": 2, "attempts_max": 7}, {"policy": Delivery.AT_MOST_ONCE, "attempts_max": 7}),
+    ],
+)
+def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], seen: dict[str, Any]) -> None:
+    item, _ = enqueue(**fields)
+    assert {name: getattr(item, name) for name in seen} == seen
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "code", "field"),
+    [
+        ("enqueue", ttypes.EnqueueRequest(None, []), "INVALID_ARGUMENT", "namespace_name"),
+        ("enqueue", ttypes.EnqueueRequest("other", []), "NAMESPACE_NOT_FOUND", "namespace_name"),
+        ("enqueue", ttypes.EnqueueRequest("default", []), "INVALID_ARGUMENT", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", None), "INVALID_ARGUMENT", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()] * 1_001), "LIMIT_EXCEEDED", "items"),
+        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()], 0), "INVALID_ARGUMENT", "timeout_ms"),
+        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()], 5, True), "NOT_IMPLEMENTED", "forwarded"),
+        ("dequeue", ttypes.DequeueRequest("default", []), "INVALID_ARGUMENT", "topics"),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount(str(i), 1) for i in range(100_000)]),
+            "LIMIT_EXCEEDED",
+            "topics",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 0)]),
+            "INVALID_ARGUMENT",
+            "topics[0].count",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", -3)]),
+            "INVALID_ARGUMENT",
+            "topics[0].count",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 10**9)]),
+            "LIMIT_EXCEEDED",
+            "topics[0].count",
+        ),
+        ("dequeue", ttypes.DequeueRequest("default", [ttypes.TopicCount("a")]), "INVALID_ARGUMENT", "topics[0].count"),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1), ttypes.TopicCount("a", 2)]),
+            "INVALID_ARGUMENT",
+            "topics[1].topic",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], wait_ms=-1),
+            "INVALID_ARGUMENT",
+            "wait_ms",
+        ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], lease_ms=0),
+            "INVALID_ARGUMENT",
+            "lease_ms",
+        ),
+        ("dequeue", ttypes.DequeueRequest("default", [], forwarded=True), "NOT_IMPLEMENTED", "forwarded"),
+        ("ack", ttypes.AckRequest("default", []), "INVALID_ARGUMENT", "leases"),
+        ("cancel", ttypes.CancelRequest("default", None), "INVALID_ARGUMENT", "ids"),
+        ("peek", ttypes.PeekRequest("default"), "INVALID_ARGUMENT", "topic"),
+        ("peek", ttypes.PeekRequest("default", "t", 9), "INVALID_ARGUMENT", "state"),
+        ("peek", ttypes.PeekRequest("default", "t", page=ttypes.Page(0)), "INVALID_ARGUMENT", "page.limit"),
+        ("peek", ttypes.PeekRequest("default", "t", page=ttypes.Page(1_001)), "LIMIT_EXCEEDED", "page.limit"),
+        ("getItem", ttypes.GetItemRequest("default"), "INVALID_ARGUMENT", "id"),
+        ("getItem", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
+        ("getItem", ttypes.GetItemRequest("default", ID), "NOT_FOUND", None),
+        (
+            "getActiveTopics",
+            ttypes.GetActiveTopicsRequest("default", ttypes.TopicFilter(states=[])),
+            "INVALID_ARGUMENT",
+            "filter.states",
+        ),
+        ("listShards", ttypes.ListRequest(ttypes.Page(cursor="x")), "INVALID_ARGUMENT", "page.cursor"),
+        ("authenticate", ttypes.AuthenticateRequest("secret"), "NOT_IMPLEMENTED", None),
+        ("explain", ttypes.GetItemRequest("default", ID), "NOT_IMPLEMENTED", None),
+        ("update", ttypes.UpdateRequest("default", [ID], ttypes.Change()), "NOT_IMPLEMENTED", None),
+    ],
+)
+def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
+    name: str, request_: Any, code: str, field: str | None
+) -> None:
+    queue = FakeQueue()
+    assert refusal(queue, name, request_) == (code, field)
+    assert [call for call in queue.calls if call[0] != "item"] == []
+
+
+def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_served() -> None:
+    names = {name for name in vars(Foqs.Iface) if not name.startswith("_")}
+    queue = FakeQueue()
+    handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
+    assert {name.decode() for name in handlers.methods} == names
+    unserved = set()
+    for name, method in handlers.methods.items():
+        try:
+            asyncio.run(method.serve(getattr(method.args[0](), "request", None), 1e9))  # type: ignore[arg-type]
+        except FoqsError as error:
+            assert error.code is Code.NOT_IMPLEMENTED
+            unserved.add(name.decode())
+        except AttributeError:
+            continue
+    assert names - unserved == {
+        "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
+        "getActiveTopics", "peek", "getItem", "listShards", "getRouting",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("entry", "code", "field"),
+    [
+        (ttypes.Nack("nonsense", 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(None, 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack("03-8796093022209", 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(ID), Code.INVALID_ARGUMENT, "nacks[0].token"),
+        (ttypes.Nack(ID, 1, delay_ms=-1), Code.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, delay_ms=1, deliver_after_ms=1), Code.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, metadata=b"x" * 1_025), Code.LIMIT_EXCEEDED, "nacks[0].metadata"),
+        (ttypes.Nack(ID, 1, delay_ms=1, dead=True), Code.INVALID_ARGUMENT, "nacks[0].dead"),
+    ],
+)
+def test_a_bad_nack_is_refused_alone(entry: Any, code: Code, field: str) -> None:
+    queue = FakeQueue()
+    good = ttypes.Nack("3-8796093022210", 5, delay_ms=0, metadata=b"m")
+    outcomes = serve(queue, "nack", ttypes.NackRequest("default", [entry, good])).outcomes
+    assert (Code(outcomes[0].error.code), outcomes[0].error.field) == (code, field)
+    assert Code(outcomes[1].error.code) is Code.NOT_FOUND
+    [(_, [(shard, event)])] = queue.calls  # type: ignore[misc]
+    assert (shard, event.kind, event.id, event.token) == (3, Kind.NACK, 8796093022210, 5)
+    assert (event.delay_ms, event.metadata, event.dead) == (0, b"m", False)
+    assert 0 <= event.jitter < 1
+
+
+def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
+    def events(seed: int) -> list[float]:
+        queue = FakeQueue()
+        handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(seed))
+        raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
+        asyncio.run(handlers.nack(ttypes.NackRequest(b"default", raw), 1e9))
+        return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
+
+    assert events(1) == events(1)
+    assert len(set(events(1))) == 3
+    assert events(1) != events(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "request_", "field"),
+    [
+        ("ack", ttypes.AckRequest("default", [ttypes.Lease(ID, 1), ttypes.Lease(ID, 2)]), "leases[1].id"),
+        ("cancel", ttypes.CancelRequest("default", [ID, ID]), "ids[1]"),
+    ],
+)
+def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: Any, field: str) -> None:
+    queue = FakeQueue()
+    outcomes = serve(queue, name, request_).outcomes
+    assert outcomes[0].already_gone
+    assert (outcomes[1].error.code, outcomes[1].error.field) == (Code.INVALID_ARGUMENT, field)
+    assert len(queue.calls[0][1]) == 1  # type: ignore[arg-type]
+
+
+def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:
+    for timeout_ms, wait_ms, expected in [(500, 2_000, 500), (60_000, 10**12, LIMITS.wait_ms_max), (None, 50, 50)]:
+        queue = FakeQueue()
+        topics = [ttypes.TopicCount("a", 1)]
+        serve(queue, "dequeue", ttypes.DequeueRequest("default", topics, wait_ms=wait_ms, timeout_ms=timeout_ms))
+        assert queue.calls[0][1] == ([("a", 1)], expected, None)
+
+
+def test_a_time_beyond_the_host_s_limit_is_cut_and_a_missing_one_is_its_default() -> None:
+    handlers = Handlers(FakeQueue(), Identity("here", 7411, 42), random.Random(1))
+    assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
+    assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
+    assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001
+
+
+def test_a_view_shows_what_the_item_s_state_makes_known_and_no_more() -> None:
+    queue = FakeQueue()
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc", delay_ms=500, ttl_ms=900)])
+    [result] = serve(queue, "enqueue", request).results
+    view = serve(queue, "getItem", ttypes.GetItemRequest("default", result.id))
+    assert (view.state, view.due_in_ms, view.lease_remaining_ms, view.ttl_remaining_ms) == (
+        State.DEFERRED,
+        500,
+        None,
+        900,
+    )
+    assert (view.payload, view.payload_bytes, view.dead_reason) == (None, 3, None)
+    assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id, True)).payload == b"abc"
+
+
+def test_a_delivery_gives_remaining_times_and_never_negative_ones() -> None:
+    queue = FakeQueue()
+    serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem(topic="t", payload=b"abc")]))
+    request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)], lease_ms=1_234)
+    [item] = serve(queue, "dequeue", request).items
+    assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
+    row = next(iter(queue.rows.values()))
+    row.due_ms = NOW_MS - 5
+    assert codec.delivery(Seen(3, row, NOW_MS)).lease_remaining_ms == 0
+
+
+def test_shards_come_by_number_in_pages() -> None:
+    first = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1)))
+    assert ([shard.shard for shard in first.shards], first.next_cursor) == ([3], "3")
+    rest = serve(FakeQueue(), "listShards", ttypes.ListRequest(ttypes.Page(1, first.next_cursor)))
+    assert ([(s.shard, s.state, s.reason) for s in rest.shards], rest.next_cursor) == (
+        [(4, "acquiring", "waits")],
+        None,
+    )
+
+
+def test_routing_is_empty_but_for_the_version_when_the_caller_has_it() -> None:
+    whole = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest())
+    assert (whole.version, whole.hosts[0].address.port, len(whole.shards)) == (42, 7411, 2)
+    short = serve(FakeQueue(), "getRouting", ttypes.GetRoutingRequest(42))
+    assert (short.version, short.hosts, short.shards) == (42, None, None)
+
+
+def test_an_error_carries_all_its_fields_to_the_wire() -> None:
+    struct = codec.error(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
+    assert (struct.code, struct.message, struct.field, struct.retry_after_ms) == (7, "full", "f", 7)
+    assert (struct.owner.host, struct.owner.port) == ("h", 1)
+
+
+def test_the_codes_are_those_of_the_contract() -> None:
+    assert {code.name: code.value for code in Code} == {code.name: code.value for code in ttypes.ErrorCode}

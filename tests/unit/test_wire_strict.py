@@ -1,0 +1,82 @@
+"""Known fields of the wrong type are refused, unknown fields are left alone."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from foqs_client.idl import Foqs, ttypes
+from thrift.Thrift import TType
+
+from foqs.wire.message import Bounds, Head, decode, raw_spec, read_head
+from foqs.wire.strict import VALUES_MAX, WrongType, check_types
+from tests.support.wire import call, enqueue, head
+
+SPEC = raw_spec(Foqs.enqueue_args)
+BOUNDS = Bounds(1 << 20, 10_000)
+
+
+def field(ttype: int, number: int) -> bytes:
+    return struct.pack(">bh", ttype, number)
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack(">i", len(value)) + value
+
+
+def items(*bodies: bytes) -> bytes:
+    """enqueue's arguments with these raw NewItem bodies."""
+    entries = b"".join(body + b"\0" for body in bodies)
+    lead = field(TType.STRUCT, 1) + field(TType.LIST, 2) + bytes((TType.STRUCT,)) + struct.pack(">i", len(bodies))
+    return lead + entries + b"\0\0"
+
+
+def check(body: bytes) -> None:
+    message = head("enqueue") + body
+    parsed = read_head(message)
+    check_types(message, parsed, SPEC, decode(message, parsed, SPEC, BOUNDS))
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_what_a_generated_client_sends_passes(compact: bool) -> None:
+    request = enqueue("a", "b", payload=b"\xff\x00", delay_ms=5, policy=ttypes.DeliveryPolicy.AT_MOST_ONCE, priority=-1)
+    message = call("enqueue", request, compact=compact)[4:]
+    parsed: Head = read_head(message)
+    check_types(message, parsed, SPEC, decode(message, parsed, SPEC, BOUNDS))
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (field(TType.I32, 1) + b"\0\0\0\1\0", "request"),
+        (items(b"", field(TType.I32, 5) + b"\0\0\0\1"), "items[1].delay_ms"),
+        (items(field(TType.STRING, 2) + text(b"\xff\xfe")), "items[0].priority"),
+        (items(field(TType.LIST, 1) + bytes((TType.BOOL,)) + struct.pack(">i", 0)), "items[0].topic"),
+        (items(field(TType.STRING, 1) + text(b"a") + field(TType.STRING, 1) + text(b"b")), "items[0].topic"),
+    ],
+)
+def test_a_known_field_of_the_wrong_type_or_twice_is_named(body: bytes, path: str) -> None:
+    with pytest.raises(WrongType) as caught:
+        check(body)
+    assert caught.value.field == path
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [
+        field(TType.I64, 99) + b"\0" * 8,
+        field(TType.STRING, 99) + text(b"\xff\xfe"),
+        field(TType.STRUCT, 99) + field(TType.BOOL, 1) + b"\1\0",
+        field(TType.LIST, 99) + bytes((TType.LIST,)) + struct.pack(">ibi", 1, TType.BYTE, 1) + b"\5",
+        field(TType.MAP, 99) + bytes((TType.I32, TType.STRING)) + struct.pack(">ii", 1, 7) + text(b"x"),
+        field(TType.SET, 99) + bytes((TType.DOUBLE,)) + struct.pack(">i", 1) + b"\0" * 8,
+    ],
+)
+def test_an_unknown_field_of_a_newer_client_is_left_alone(unknown: bytes) -> None:
+    check(items(field(TType.STRING, 1) + text(b"topic") + unknown))
+
+
+def test_a_flood_of_unknown_values_is_refused_after_a_bound() -> None:
+    flood = field(TType.LIST, 99) + bytes((TType.BYTE,)) + struct.pack(">i", 9_000) + b"\0" * 9_000
+    with pytest.raises(WrongType, match="too many fields"):
+        check(items(flood * (VALUES_MAX // 9_000 + 1)))

@@ -1,0 +1,95 @@
+"""The Python code generated from thrift/foqs.thrift: made anew, or compared with what is committed.
+
+    python tools/idl.py           writes client/foqs_client/idl
+    python tools/idl.py --check   exits 1 with a sentence when it is not what the compiler makes
+
+Always true: the committed folder is replaced only after the compiler
+succeeded. Knows one version of the compiler, so that the same input gives the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONTRACT = ROOT / "thrift" / "foqs.thrift"
+GENERATED = ROOT / "client" / "foqs_client" / "idl"
+VERSION = "0.17.0"
+NAMES = ("Foqs.py", "__init__.py", "constants.py", "ttypes.py")
+
+
+class Failed(Exception):
+    """What is wrong and what to do, in one sentence."""
+
+
+def generate(contract: Path, folder: Path) -> Path:
+    """Generates the package into `folder` and returns where it is. Raises Failed."""
+    compiler = shutil.which("thrift")
+    if compiler is None:
+        raise Failed("the Thrift compiler is missing; install the package thrift-compiler")
+    found = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    if not found.endswith(VERSION):
+        raise Failed(
+            f"this needs the Thrift compiler {VERSION}, and here is {found or 'another'}; install that version"
+        )
+    made = subprocess.run(
+        [compiler, "--gen", "py:slots,enum", "-out", str(folder), str(contract)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        raise Failed(f"{contract} does not compile: {made.stderr.strip() or made.stdout.strip()}")
+    return folder / "foqs_client" / "idl"
+
+
+def differences(made: Path, committed: Path) -> list[str]:
+    """The files that are missing, left over or different, by name."""
+    there = {path.name for path in committed.iterdir() if path.is_file()} if committed.is_dir() else set()
+    different = there ^ set(NAMES)
+    different |= {name for name in there & set(NAMES) if (made / name).read_bytes() != (committed / name).read_bytes()}
+    return sorted(different)
+
+
+def check(contract: Path, committed: Path) -> None:
+    """Raises Failed when `committed` is not what the compiler makes of `contract`."""
+    with tempfile.TemporaryDirectory() as folder:
+        different = differences(generate(contract, Path(folder)), committed)
+    if different:
+        raise Failed(
+            f"{', '.join(different)} in {committed} is not what {contract.name} gives; run python tools/idl.py"
+        )
+
+
+def write(contract: Path, target: Path) -> None:
+    """Replaces `target`'s files by what the compiler makes. Raises Failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = generate(contract, Path(folder))
+        target.mkdir(parents=True, exist_ok=True)
+        for name in NAMES:
+            shutil.copyfile(made / name, target / name)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description="Generates or checks the Python code of the contract.")
+    parser.add_argument("--check", action="store_true", help="compare only")
+    chosen = parser.parse_args(arguments)
+    try:
+        if chosen.check:
+            check(CONTRACT, GENERATED)
+        else:
+            write(CONTRACT, GENERATED)
+    except Failed as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

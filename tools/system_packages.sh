@@ -1,0 +1,69 @@
+#!/bin/bash
+# Installs the system packages that the tests need and that are missing, found by their programs.
+# As root or in CI without asking; else asks on a terminal; else says what to install and fails.
+set -euo pipefail
+
+programs() {
+    cat <<'LIST'
+mariadbd mariadb-server
+mariadb-install-db mariadb-server
+thrift thrift-compiler
+node nodejs
+npm npm
+strace strace
+LIST
+}
+
+PATH=$PATH:/usr/sbin:/sbin
+missing=()
+while read -r program package; do
+    if ! command -v "$program" >/dev/null && [[ " ${missing[*]-} " != *" $package "* ]]; then
+        missing+=("$package")
+    fi
+done < <(programs)
+if ! tools/python.sh >/dev/null 2>&1; then
+    missing+=(python3 python3-venv)
+fi
+[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+explain() {
+    echo "The tests need packages that are not installed: ${missing[*]}" >&2
+}
+
+if ! command -v apt-get >/dev/null; then
+    explain
+    echo "Install them (these are their names in Debian) and try again." >&2
+    exit 1
+fi
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+    if ! command -v sudo >/dev/null; then
+        explain
+        echo "Run as root: apt-get install --no-install-recommends ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+    if [[ ${CI:-} != true ]]; then
+        explain
+        if [[ ! -t 0 || ! -t 2 ]]; then
+            echo "Run: sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+            exit 1
+        fi
+        read -r -p "Install them now with apt-get? [y/N] " answer
+        [[ $answer == [yY]* ]] || exit 1
+    fi
+fi
+
+echo "installing ${missing[*]} ..." >&2
+# The tests start databases of their own: no package may leave a service running.
+policy=/usr/sbin/policy-rc.d
+kept=
+if [[ ! -e $policy ]]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+    kept=$policy
+fi
+trap '[[ -z $kept ]] || "${as_root[@]}" rm -f "$kept"' EXIT
+apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
+"${apt[@]}" update
+"${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
