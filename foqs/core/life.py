@@ -242,7 +242,8 @@ def _hand_out(event: Event, row: Row, moment: Moment) -> Verdict:
 
 
 def _ack(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _GONE if event.token == row.token else _stale()
+    # Token 0 is that of an item never handed out: no lease, so nobody's to ack.
+    return _GONE if event.token and event.token == row.token else _stale()
 
 
 def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
@@ -318,7 +319,7 @@ class Rule:
 _D, _R, _L, _X = State.DEFERRED, State.READY, State.LEASED, State.DEAD
 
 TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
-    (_D, Kind.DUE): Rule(_deferred_due, (("deliver-after reached", _R), ("TTL over", None))),
+    (_D, Kind.DUE): Rule(_deferred_due, (("deliver-after reached", _R), ("TTL over", None), ("not yet", _D))),
     (_D, Kind.HAND_OUT): Rule(_keep, (("not ready", _D),)),
     (_D, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
     (_D, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
@@ -326,7 +327,7 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_D, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
     (_D, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_D, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _D),)),
-    (_R, Kind.DUE): Rule(_ready_due, (("TTL over", None),)),
+    (_R, Kind.DUE): Rule(_ready_due, (("TTL over", None), ("not yet", _R))),
     (_R, Kind.HAND_OUT): Rule(_hand_out, (("", _L), ("TTL over", None))),
     (_R, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
     (_R, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
@@ -340,6 +341,7 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
             ("lease over", _R),
             ("lease over, attempts exhausted", _X),
             ("lease over, at most once or TTL over", None),
+            ("not yet", _L),
         ),
     ),
     (_L, Kind.HAND_OUT): Rule(_keep, (("not ready", _L),)),
@@ -358,7 +360,7 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_L, Kind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
     (_L, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_L, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _L),)),
-    (_X, Kind.DUE): Rule(_dead_due, (("retention over", None),)),
+    (_X, Kind.DUE): Rule(_dead_due, (("retention over", None), ("not yet", _X))),
     (_X, Kind.HAND_OUT): Rule(_keep, (("not ready", _X),)),
     (_X, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
     (_X, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _X),)),

@@ -41,7 +41,7 @@ class ReadyIndex:
         self._window_keys_max = window_keys_max
         self._keys_max = keys_max
         self._windows: dict[TopicName, _Window] = {}
-        self._reserved: dict[int, Key] = {}
+        self._reserved: dict[int, tuple[TopicName, Key]] = {}
         self._size = 0
 
     def __len__(self) -> int:
@@ -109,7 +109,7 @@ class ReadyIndex:
         window = self._windows[topic]
         key = window.keys.pop(0)
         self._size -= 1
-        self._reserved[key[2]] = key
+        self._reserved[key[2]] = (topic, key)
         self._forget_if_empty(topic, window)
         return key
 
@@ -117,11 +117,13 @@ class ReadyIndex:
         """A reserved item was leased or is gone."""
         self._reserved.pop(number, None)
 
-    def give_back(self, topic: TopicName, number: int) -> None:
-        """A reserved item was not handed out after all."""
-        key = self._reserved.pop(number, None)
-        if key is not None:
-            self.add(topic, key)
+    def give_back(self, number: int) -> TopicName | None:
+        """A reserved item was not handed out after all. Returns its topic; None when it was not reserved."""
+        reserved = self._reserved.pop(number, None)
+        if reserved is None:
+            return None
+        self.add(*reserved)
+        return reserved[0]
 
     def needs_refill(self, topic: TopicName) -> bool:
         """True when the window is empty while the table may hold more."""

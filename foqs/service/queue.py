@@ -207,8 +207,8 @@ class QueueService:
                 ):
                     return [one for one in taken if one[0].serving]
         except BaseException:
-            for shard, topic, key in taken:
-                shard.index.give_back(topic, key[2])
+            for shard, _, key in taken:
+                shard.give_back([key[2]])
             raise
 
     def _answering(self) -> list[Shard]:
@@ -265,12 +265,12 @@ class QueueService:
             collected = True
         finally:
             if not collected:
-                for shard, indexes, work in parts:
+                for shard, _, work in parts:
                     shard.release(_leased(work))
-                    shard.abandon(work, [taken[i][1] for i in indexes])
+                    shard.abandon(work)
         rows: dict[int, tuple[Shard, Row]] = {}
         for shard, indexes, work in parts:
-            shard.abandon(work, [taken[i][1] for i in indexes])
+            shard.abandon(work)
             for i, result in zip(indexes, work.results, strict=True):
                 if isinstance(result, Verdict) and result.row is not None:
                     rows[i] = (shard, result.row)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -20,7 +20,7 @@ from foqs.core.batch import Intake, Result, Work
 from foqs.core.counts import TopicCounts
 from foqs.core.errors import FoqsError, NotOwner, Unavailable
 from foqs.core.fence import Owner
-from foqs.core.item import SEQUENCE_MAX, Key, NewItem, Row, State, make_number
+from foqs.core.item import SEQUENCE_MAX, Key, NewItem, Row, State, make_number, split_number
 from foqs.core.life import Event, Fate, Kind, Policy
 from foqs.core.ready import ReadyIndex, TopicName
 from foqs.core.shardtime import ShardTime
@@ -127,6 +127,7 @@ class Shard:
             self._rng,
             self._facts,
             self._applied,
+            self._refused,
             lambda: self._on_ready(self.index.topics()),
         )
 
@@ -202,11 +203,14 @@ class Shard:
         self._writer.poke()
         return work
 
-    def abandon(self, work: Work, topics: Sequence[TopicName]) -> None:
+    def abandon(self, work: Work) -> None:
         """Nobody waits for a hand-out any more: gives back what is not being written; the rest when it is."""
-        for index in work.expire():
-            self.index.give_back(topics[index], work.events[index].id)
-        self._on_ready(list(dict.fromkeys(topics)))
+        self.give_back([work.events[index].id for index in work.expire()])
+
+    def give_back(self, numbers: Iterable[int]) -> None:
+        """Reserved items are not handed out after all; somebody else may be waiting for them."""
+        topics = [self.index.give_back(number) for number in numbers]
+        self._on_ready(list(dict.fromkeys(topic for topic in topics if topic)))
 
     def release(self, leased: Sequence[Row]) -> None:
         """Gives back items whose lease nobody has received."""
@@ -216,8 +220,13 @@ class Shard:
             self._writer.poke()
 
     def has_issued(self, number: int) -> bool:
-        """False when this number was given to no item yet."""
-        return number <= make_number(self.epoch, 1) - 1 + self._sequence
+        """False when this number is of our epoch and was given to no item yet.
+
+        Of another epoch the table knows: a number of a later one means that we
+        were replaced, and the fence will say so.
+        """
+        epoch, sequence = split_number(number)
+        return epoch != self.epoch or sequence <= self._sequence
 
     async def refill(self, topic: TopicName) -> None:
         """Extends the topic's window; callers at the same time share one read."""
@@ -272,6 +281,11 @@ class Shard:
         self._report(tally, dead, len(flush.inserts))
         if ready:
             self._on_ready(list(ready))
+
+    def _refused(self, work: Work, index: int) -> None:
+        """The database refused a single write; its caller has been told."""
+        if work.events and work.events[index].kind is Kind.HAND_OUT:
+            self.give_back([work.events[index].id])
 
     def _moved(self, old: Row, new: Row | None, ready: dict[TopicName, None]) -> None:
         topic = (old.namespace, old.topic)
@@ -349,9 +363,15 @@ class Shard:
                     return
 
     async def _scan(self) -> None:
-        """Applies everything due, page by page; the watermark rises when all of it is committed."""
+        """Applies everything due, page by page; the watermark rises when all of it is committed.
+
+        A sweep also writes to the owner row, so that a host without work learns
+        that it was replaced.
+        """
         now_ms = self._time.now_ms()
         low_ms = self._timers.scan_from(now_ms)
+        if low_ms is None:
+            self._writer.beat()
         page_items = self._settings.timer_page_items
         after: Due | None = None
         while True:

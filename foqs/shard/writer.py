@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from foqs.core.batch import Entry, Intake
+from foqs.core.batch import Entry, Intake, Work
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, judge_flush, rows_to_read
@@ -71,6 +71,7 @@ class Writer:
     Args:
         store: open, and taken over with `fence.epoch` and `fence.nonce` at flush 0.
         applied: called right after a flush is known to be committed.
+        refused: called for each entry that the database refused for good.
         answers_again: called when the store answers after it had not.
     """
 
@@ -87,6 +88,7 @@ class Writer:
         rng: Random,
         facts: Facts,
         applied: Callable[[Flush], None],
+        refused: Callable[[Work, int], None],
         answers_again: Callable[[], None],
     ) -> None:
         self.flush_number = owner.flush
@@ -104,6 +106,7 @@ class Writer:
         self._rng = rng
         self._facts = facts
         self._applied = applied
+        self._refused = refused
         self._answers_again = answers_again
         self._suspects: deque[list[Entry]] = deque()
         self._current: list[Entry] = []
@@ -111,11 +114,17 @@ class Writer:
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._wake = asyncio.Event()
         self._closing = False
+        self._beat = False
         self.ended = False
         """Nothing that comes now would ever be written."""
 
     def poke(self) -> None:
         """There is something in the intake."""
+        self._wake.set()
+
+    def beat(self) -> None:
+        """Writes a flush even if nothing waits: saves the shard's time, and finds out whether we still own it."""
+        self._beat = True
         self._wake.set()
 
     def close(self) -> None:
@@ -144,7 +153,7 @@ class Writer:
         """
         try:
             while True:
-                while self._intake or self._suspects or self._reads:
+                while self._intake or self._suspects or self._reads or self._beat:
                     await self._turn()
                 if self._closing:
                     return
@@ -163,7 +172,8 @@ class Writer:
     async def _turn(self) -> None:
         events = self._intake.seal_events()
         inserts = self._suspects.popleft() if self._suspects else self._intake.seal_inserts()
-        if events or inserts:
+        if events or inserts or self._beat:
+            self._beat = False
             await self._commit(events, inserts)
         for _ in range(len(self._reads)):
             what, future = self._reads.popleft()
@@ -189,10 +199,11 @@ class Writer:
             middle = len(events) // 2
             await self._commit(events[:middle], [])
             await self._commit(events[middle:], [])
-        else:
+        elif events or inserts:
             log.warning("shard %d: the database refused a single write: %s", self._shard, refusal)
             for work, index in events or inserts:
                 work.settle(index, Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
+                self._refused(work, index)
 
     async def _attempt(self, events: list[Entry], inserts: list[Entry]) -> WriteRefused | None:
         """Runs one flush until it is committed; returns why when the database refused it for good."""

@@ -101,6 +101,8 @@ class MemoryDatabase:
         self.tables: dict[int, _Table] = {}
         self.refuse: Callable[[Writes], str | None] = lambda writes: None
         """A hook: a reason to refuse a flush's writes, as a full disk or a bad row would."""
+        self.committed: Callable[[int, Fence], None] = lambda shard, fence: None
+        """A hook: told of every flush that took effect."""
         self._connections = 0
         self._alive: set[int] = set()
 
@@ -146,6 +148,7 @@ class MemoryStore:
 
     def __init__(self, database: MemoryDatabase, shard: int, faults: FaultHook) -> None:
         self._database = database
+        self._shard = shard
         self._table = database.tables[shard]
         self._faults = faults
         self._connection = 0
@@ -260,6 +263,7 @@ class MemoryStore:
         for row in writes.inserts:
             table.put(replace(row))
         table.owner = replace(table.owner, flush=fence.flush, clock_ms=fence.clock_ms)
+        self._database.committed(self._shard, fence)
         self._database.unlock(table)
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:

@@ -226,7 +226,7 @@ class VirtualLoop(BaseEventLoop):
         finally:
             self.set_exception_handler(lambda loop, context: None)
             for task in self._buried:
-                _close_quietly(task)
+                _unwind(task)
             self.close()
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -312,6 +312,11 @@ def run_virtual(
     return result
 
 
+def current_process() -> Process | None:
+    """The process whose code runs now; None outside of all processes."""
+    return _process.get()
+
+
 def _note_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     assert isinstance(loop, VirtualLoop)
     failure = context.get("exception")
@@ -330,11 +335,17 @@ def _describe(task: asyncio.Task[Any]) -> str:
     return f"{task.get_name()}: {getattr(coro, '__qualname__', 'a coroutine')}{where}"
 
 
-def _close_quietly(task: asyncio.Task[Any]) -> None:
-    """Unwinds a killed task after the run, when nothing it does can be seen any more."""
+class _Unwound(BaseException):
+    """What ends a killed task after the run. Not a GeneratorExit: that would not reach the innermost await."""
+
+
+def _unwind(task: asyncio.Task[Any]) -> None:
+    """Ends a killed task's coroutine, when nothing it does can be seen any more.
+
+    Left to the garbage collector, it would run its `finally` at some later time.
+    """
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coro = task.get_coro()
-    for _ in range(100):
-        with contextlib.suppress(BaseException):
-            coro.close()
-            return
+    with contextlib.suppress(BaseException):
+        for _ in range(100):
+            coro.throw(_Unwound())

@@ -60,7 +60,7 @@ def test_a_reserved_key_is_not_refilled_and_comes_back_when_given_back() -> None
     index.discover(TOPIC)
     index.refill(TOPIC, [(0, 0, 1), (0, 0, 2)], complete=True)
     assert list(index.window(TOPIC)) == [(0, 0, 2)]
-    index.give_back(TOPIC, 1)
+    index.give_back(1)
     assert list(index.window(TOPIC)) == [(0, 0, 1), (0, 0, 2)]
 
 
@@ -68,7 +68,7 @@ def test_a_settled_key_does_not_come_back() -> None:
     index = filled((0, 0, 1))
     index.take(TOPIC)
     index.settle(1)
-    index.give_back(TOPIC, 1)
+    index.give_back(1)
     assert index.head(TOPIC) is None
     assert index.reserved == 0
 
@@ -143,7 +143,7 @@ class AgainstATable(RuleBasedStateMachine):
             del self.table[number]
             self.index.settle(number)
         else:
-            self.index.give_back(TOPIC, number)
+            self.index.give_back(number)
 
     @rule(limit=st.integers(1, 4))
     def refill(self, limit: int) -> None:

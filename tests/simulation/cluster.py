@@ -1,0 +1,240 @@
+"""A host, its database and its network under virtual time, and everything that can befall them.
+
+Holds what outlives a host's process (database, book of epochs, network) and
+the incarnations that come and go. Always true: what happens follows from the
+seed alone. A killed incarnation never runs again, though a COMMIT it has sent
+may still arrive; a zombie runs on while its successor takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from contextvars import copy_context
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final
+
+from foqs.core.fence import Fence
+from foqs.core.item import format_id
+from foqs.service.engine import Engine
+from foqs.shard.facts import NoFacts
+from foqs.shard.keeper import TakenByAnother
+from foqs.store.memory import MemoryDatabase
+from foqs.store.port import StoreLost, Writes
+from foqs.wire.handlers import Handlers, Identity
+from foqs.wire.limits import WireLimits
+from foqs.wire.server import WireServer
+from shardmgr.local import LocalCoordinator
+from tests.support.builders import NAMESPACE, MemoryBook, engine_settings
+from tests.support.history import Event
+from tests.support.network import Connect, Factory, Network
+from tests.support.recording import row_event
+from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
+
+PORT: Final = 7411
+ADDRESSES: Final = ("alpha", "beta")
+URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
+SHARDS: Final = (1, 2)
+SETTINGS: Final = replace(
+    engine_settings(
+        *SHARDS,
+        flush_items_max=20,
+        ready_window_items_max=8,
+        ready_keys_max=40,
+        timer_page_items=5,
+        handout_wait_ms_max=80,
+    ),
+    namespaces={"default": replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800)},
+)
+
+
+@dataclass(slots=True)
+class Troubles:
+    """How likely each fault is, per occasion. All zero once the run is healed."""
+
+    lost_line: float = 0.004
+    refused_write: float = 0.01
+    slow_statement: float = 0.01
+    cut_connection: float = 0.01
+
+
+@dataclass(slots=True, eq=False)
+class Incarnation:
+    """One process of the host."""
+
+    address: str
+    process: Process
+    connections: list[int] = field(default_factory=list)
+    ready: bool = False
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class _Database(MemoryDatabase):
+    """The cluster's database, which knows whose its connections are."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster.clock.wall_ms, cluster.latency)
+        self._cluster = cluster
+
+    def connect(self) -> int:
+        connection = super().connect()
+        self._cluster.connected(connection)
+        return connection
+
+
+class Cluster:
+    """Everything but the clients.
+
+    Args:
+        seed: all that happens follows from it.
+    """
+
+    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+        self.loop = loop
+        self.clock = VirtualClock(loop)
+        self.network = Network(loop, Random(f"{seed}/network"))
+        self.troubles = Troubles()
+        self.incarnations: list[Incarnation] = []
+        self.kills = self.zombies = self.database_restarts = 0
+        self._book = MemoryBook()
+        self._fate = Random(f"{seed}/fate")
+        self._pace = Random(f"{seed}/pace")
+        self._context = copy_context()
+        self._database = _Database(self)
+        self._database.refuse = self._refuse
+        self._database.committed = self._committed
+        self._last_commit = dict.fromkeys(SHARDS, (0, 0))
+        self.disorder: list[str] = []
+        """Commits that break invariant 12: per shard, (epoch, flush) only go up."""
+
+    # ------------------------------------------------------------ incarnations
+
+    def start(self, address: str) -> Incarnation:
+        """Starts a host process at an address that is free."""
+        number = len(self.incarnations) + 1
+        incarnation = Incarnation(address, self.loop.process(f"host-{number}"))
+        self.incarnations.append(incarnation)
+        incarnation.process.spawn(self._host(incarnation, number), name=f"host-{number}")
+        self._context.copy().run(self.loop.create_task, self._bury(incarnation))
+        return incarnation
+
+    def running(self) -> list[Incarnation]:
+        return [each for each in self.incarnations if each.process.alive]
+
+    def kill(self, incarnation: Incarnation) -> None:
+        """kill -9. Its database connections are noticed to be dead a little later."""
+        self.kills += 1
+        self._end(incarnation, linger_ms=400)
+
+    def connector(self, source: str, rng: Random) -> Connect:
+        """Connects a client to any host that listens, whatever address it asked for."""
+
+        async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+            running = self.running()
+            address = rng.choice(running).address if running else host
+            return await self.network.connect(factory, address, port, source=source)
+
+        return connect
+
+    def restart_database(self) -> None:
+        """Every connection dies, open transactions are rolled back; what was committed stays."""
+        self.database_restarts += 1
+        for incarnation in self.incarnations:
+            for connection in incarnation.connections:
+                self._database.kill(connection)
+
+    def restart_elsewhere(self) -> Incarnation:
+        """Starts a host at an address nobody uses, while an earlier one may still run."""
+        used = {each.address for each in self.running()}
+        free = [address for address in ADDRESSES if address not in used]
+        self.zombies += bool(used)
+        return self.start(self._fate.choice(free))
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong any more."""
+        self.troubles = Troubles(0, 0, 0, 0)
+
+    def rows(self) -> list[Event]:
+        """What the tables hold, for the history."""
+        now_ms = self.clock.wall_ms()
+        return [
+            row_event(
+                id=format_id(shard, row.id),
+                payload=row.payload or b"",
+                topic=row.topic,
+                priority=row.priority,
+                state=row.state.name.lower(),
+                token=row.token,
+                attempt=row.attempt,
+                attempts_max=row.attempts_max,
+                due_in_ms=None if row.due_ms is None else row.due_ms - now_ms,
+                metadata=row.metadata,
+            )
+            for shard, table in sorted(self._database.tables.items())
+            for _, row in sorted(table.rows.items())
+        ]
+
+    # ----------------------------------------------------------------- inside
+
+    async def _host(self, me: Incarnation, number: int) -> None:
+        """What foqs.host does, without sockets and signals."""
+        rng = Random(f"{number}/host")
+
+        engine = Engine(
+            SETTINGS,
+            lambda shard: self._database.store(shard, self._maybe_lose),
+            LocalCoordinator(self._book),
+            self.clock,
+            rng,
+            NoFacts(),
+            nonce=f"nonce-{number}",
+        )
+        wire = WireServer(self.loop, Handlers(engine.queue, Identity(me.address, PORT, number), rng), WireLimits())
+        await self.network.listen(me.address, PORT, wire.connection)
+        engine.start()
+        ready = asyncio.ensure_future(engine.ready.wait())
+        ready.add_done_callback(lambda _: setattr(me, "ready", True))
+        with contextlib.suppress(TakenByAnother):
+            await engine.run()
+        me.gone.set()
+
+    def connected(self, connection: int) -> None:
+        """A database connection was opened by whoever runs now."""
+        for incarnation in self.incarnations:
+            if incarnation.process is current_process():
+                incarnation.connections.append(connection)
+
+    async def _bury(self, incarnation: Incarnation) -> None:
+        """A fenced host exits by itself: its sockets close and its connections end."""
+        await incarnation.gone.wait()
+        self._end(incarnation, linger_ms=5)
+
+    def _end(self, incarnation: Incarnation, linger_ms: float) -> None:
+        incarnation.process.kill()
+        self.network.crash(incarnation.address)
+        for connection in incarnation.connections:
+            delay_s = self._fate.uniform(0, linger_ms) / 1000
+            self._context.copy().run(self.loop.call_later, delay_s, self._database.kill, connection)
+
+    async def latency(self) -> None:
+        """A statement's time: none, a little, or far too much."""
+        if self._pace.random() < 0.5:
+            return
+        pause_ms = self._pace.uniform(0.05, 1.5)
+        if self._pace.random() < self.troubles.slow_statement:
+            pause_ms += self._pace.uniform(20, 400)
+        await asyncio.sleep(pause_ms / 1000)
+
+    def _committed(self, shard: int, fence: Fence) -> None:
+        last, this = self._last_commit[shard], (fence.epoch, fence.flush)
+        if this <= last:
+            self.disorder.append(f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}")
+        self._last_commit[shard] = max(last, this)
+
+    def _maybe_lose(self, point: str) -> None:
+        if self._pace.random() < self.troubles.lost_line:
+            raise StoreLost(f"the line is cut: {point}")
+
+    def _refuse(self, writes: Writes) -> str | None:
+        return "refused by the database" if self._pace.random() < self.troubles.refused_write else None

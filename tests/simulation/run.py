@@ -1,0 +1,139 @@
+"""Runs seeds of the simulation: `python -m tests.simulation.run --seeds 500 --base 0`.
+
+Each seed is a run of its own; the same seed gives the same history, byte for
+byte. Exits 1 when any seed has a violation, and tells the violating item's
+whole story.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import multiprocessing
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.simulation.cluster import Cluster
+from tests.simulation.planted import plant
+from tests.simulation.workload import Plan, Run
+from tests.support.checker import check, summary
+from tests.support.reckon import Bounds
+from tests.support.virtual import VirtualLoop, run_virtual
+
+BOUNDS: Final = Bounds(
+    lease_ms_default=30_000,
+    attempts_max_default=0,
+    backoff_ms_max=800,
+    slew_ms=2.0,
+    bound_ms=2_000,
+)
+UNTIL_S: Final = 600.0
+
+
+@dataclass(slots=True, frozen=True)
+class Result:
+    """What one seed came to."""
+
+    seed: int
+    violations: list[str]
+    counts: dict[str, int]
+    history: str
+
+    def line(self) -> str:
+        return f"seed {self.seed}: " + ", ".join(f"{name} {count}" for name, count in self.counts.items())
+
+
+def run_seed(seed: int, plan: Plan | None = None) -> Result:
+    """Plays one seed and judges its history."""
+    runs: list[Run] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
+        await runs[0].play()
+
+    crash: list[str] = []
+    try:
+        run_virtual(main, until_s=UNTIL_S)
+    except Exception as error:
+        crash.append(f"the run did not end: {error!r}")
+    run = runs[0]
+    events = run.history.events
+    counts = {
+        "calls": run.calls,
+        "items": run.items,
+        "kills": run.cluster.kills,
+        "zombies": run.cluster.zombies,
+        "database restarts": run.cluster.database_restarts,
+        "steps": run.cluster.loop.steps,
+    } | summary(events)
+    return Result(
+        seed,
+        [*crash, *run.cluster.disorder, *(str(each) for each in check(events, BOUNDS))],
+        counts,
+        run.history.text(),
+    )
+
+
+def _work(task: tuple[int, str | None]) -> Result:
+    seed, bug = task
+    logging.disable(logging.CRITICAL)
+    if bug is not None:
+        plant(bug)
+    return run_seed(seed)
+
+
+def run_seeds(seeds: Sequence[int], jobs: int, progress: bool, bug: str | None = None) -> list[Result]:
+    """Plays seeds in several processes; stops at the first violation when a bug is planted."""
+    results: list[Result] = []
+    started = time.monotonic()
+    context = multiprocessing.get_context("fork")
+    with context.Pool(jobs, maxtasksperchild=20) as pool:
+        for result in pool.imap_unordered(_work, [(seed, bug) for seed in seeds]):
+            results.append(result)
+            if progress and (len(results) % 10 == 0 or result.violations):
+                rate = len(results) / (time.monotonic() - started)
+                print(f"{len(results)}/{len(seeds)} seeds, {rate:.1f} a second", file=sys.stderr, flush=True)
+            if bug is not None and result.violations:
+                pool.terminate()
+                break
+    return sorted(results, key=lambda result: result.seed)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Runs seeds of the simulation and checks their histories.")
+    parser.add_argument("--seeds", type=int, default=500, help="how many (default 500)")
+    parser.add_argument("--base", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes at once")
+    parser.add_argument("--history", type=Path, help="with one seed: write its history here")
+    parser.add_argument("--plant", help="plant a bug: see tests/simulation/planted.py")
+    options = parser.parse_args()
+    results = run_seeds(range(options.base, options.base + options.seeds), options.jobs, True, options.plant)
+    if options.history:
+        options.history.write_text(results[0].history, encoding="utf-8")
+    totals: dict[str, int] = {}
+    for result in results:
+        for name, count in result.counts.items():
+            totals[name] = totals.get(name, 0) + count
+    bad = [result for result in results if result.violations]
+    for result in bad:
+        print(result.line())
+        for violation in result.violations:
+            print(violation)
+    least = {name: min(result.counts[name] for result in results) for name in ("calls", "items", "kills")}
+    print(
+        f"{len(results)} seeds from {options.base}: " + ", ".join(f"{name} {count}" for name, count in totals.items())
+    )
+    print("least of any seed: " + ", ".join(f"{name} {count}" for name, count in least.items()))
+    print(f"{len(results) - len(bad)} passed, {len(bad)} failed")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

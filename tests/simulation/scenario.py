@@ -1,0 +1,116 @@
+"""A short, fixed scenario whose host is killed at one given step.
+
+Run once for every step, it kills the host at every await of anybody on the
+item's way. Small enough for all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+
+from foqs_client import Client, FoqsError, Item, Nack
+
+from tests.simulation.cluster import URL, Cluster
+from tests.simulation.run import BOUNDS
+from tests.support.checker import check
+from tests.support.history import History
+from tests.support.recording import RecordingClient
+from tests.support.virtual import VirtualLoop, run_virtual
+
+TOPICS = ("a", "b")
+
+
+def play(kill_at: int | None) -> tuple[int, list[str]]:
+    """Plays the scenario; returns the steps it took before it was healed, and the violations."""
+    steps: list[int] = []
+    events: list[dict[str, object]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        cluster = Cluster(loop, 1)
+        cluster.heal()
+        history = History(lambda: loop.time() * 1000)
+
+        def on_step(step: int) -> None:
+            if step == kill_at:
+                cluster.kill(cluster.running()[0])
+                loop.call_later(0.05, cluster.restart_elsewhere)
+
+        loop.on_step = on_step
+        cluster.start("alpha")
+        await asyncio.gather(_produce(cluster, history), _consume(cluster, history))
+        steps.append(loop.steps)
+        loop.on_step = None
+        while not any(each.ready for each in cluster.running()):  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(3)
+        history.healed()
+        await _drain(cluster, history)
+        history.present(cluster.rows())
+        events.extend(history.events)
+
+    run_virtual(main, until_s=600)
+    return steps[0], [str(violation) for violation in check(events, BOUNDS)]
+
+
+def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
+    client = Client(f"foqs://{URL}", timeout_ms=1_000, connect=cluster.connector(name, Random(name)))
+    return RecordingClient(client, history, name, cluster.clock.wall_ms)
+
+
+async def _produce(cluster: Cluster, history: History) -> None:
+    client = _client(cluster, history, "producer")
+    await _try(client.enqueue([Item(topic="a", payload=b"1"), Item(topic="b", payload=b"2", lease_ms=100)]))
+    await _try(client.enqueue([Item(topic="a", payload=b"3", delay_ms=30), Item(topic="a", payload=b"4", priority=-1)]))
+    await client.client.close()
+
+
+async def _consume(cluster: Cluster, history: History) -> None:
+    """An ack, a nack, a release and an extension; the other item's lease runs out."""
+    client = _client(cluster, history, "consumer")
+    for _ in range(3):
+        deliveries = await _try(client.dequeue({"a": 1, "b": 1}, wait_ms=60))
+        for delivery in deliveries:
+            if delivery.attempt == 1 and delivery.topic == "a":
+                await _try(client.extend([delivery], lease_ms=500))
+                await _try(client.nack([Nack(delivery.id, delivery.token, delay_ms=10)]))
+            elif delivery.attempt == 2:
+                await _try(client.ack([delivery]))
+            elif delivery.topic == "a":
+                await _try(client.release([delivery]))
+    await client.client.close()
+
+
+async def _drain(cluster: Cluster, history: History) -> None:
+    client = _client(cluster, history, "drainer")
+    while deliveries := await client.dequeue(dict.fromkeys(TOPICS, 10), wait_ms=900):
+        await client.ack(deliveries)
+    await client.client.close()
+
+
+async def _try(asked: object) -> Sequence:  # type: ignore[type-arg]
+    try:
+        return await asked  # type: ignore[misc, no-any-return]
+    except FoqsError:
+        return ()
+
+
+def main() -> int:
+    """Kills the host at every step, one run each."""
+    steps, violations = play(None)
+    for step in range(1, steps):
+        _, found = play(step)
+        violations += [f"killed at step {step}: {violation}" for violation in found]
+    print("\n".join(violations))
+    print(f"{steps} steps, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    raise SystemExit(main())

@@ -1,0 +1,63 @@
+"""The simulation's own promises: its seeds pass, it repeats itself, and it finds planted bugs.
+
+Every run is a process of its own: a simulated kill leaves things behind that
+only the end of a process clears.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.planted import BUGS
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 500
+"""Fixed: seeds 0 to 499, each with at least 300 items, 2,000 calls and 3 crashes."""
+CHUNK = 50
+
+
+def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    command = [sys.executable, "-W", "error", "-m", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900, check=False)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("base", range(0, SEEDS, CHUNK))
+def test_fixed_seeds_have_no_violation(base: int) -> None:
+    done = simulate("tests.simulation.run", "--seeds", str(CHUNK), "--base", str(base), "--jobs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{CHUNK} passed, 0 failed" in done.stdout
+    least = next(line for line in done.stdout.splitlines() if line.startswith("least of any seed"))
+    calls, items, kills = (int(word.rstrip(",")) for word in least.split() if word.rstrip(",").isdigit())
+    assert calls >= 2_000
+    assert items >= 300
+    assert kills >= 3
+
+
+def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path) -> None:
+    for name, hash_seed in (("one", "1"), ("two", "2")):
+        path = str(tmp_path / name)
+        done = simulate("tests.simulation.run", "--seeds", "1", "--base", "7", "--history", path, hash_seed=hash_seed)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert (tmp_path / "one").stat().st_size > 100_000
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_caught(bug: str) -> None:
+    done = simulate("tests.simulation.run", "--seeds", "20", "--jobs", "1", "--plant", bug)
+    assert done.returncode == 1, f"{bug} went unnoticed:\n{done.stdout}{done.stderr}"
+    assert "invariant" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_a_kill_at_every_step_of_an_items_way_does_no_harm() -> None:
+    done = simulate("tests.simulation.scenario")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-4]) > 300

@@ -1,0 +1,247 @@
+"""What the clients of a simulated run do: everything that clients may do, at random.
+
+Holds producers, consumers and the plan of a run. Always true: every payload is
+unique; delays, leases and backoffs are short enough to end within the run.
+Judges nothing; the history is judged by the checker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from foqs_client import Client, Delivery, FoqsError, Item, Nack
+
+from tests.simulation.cluster import URL, Cluster, Incarnation
+from tests.support.history import History
+from tests.support.recording import RecordingClient
+
+TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung")
+PRODUCERS: Final = 2
+CONSUMERS: Final = 4
+STEPS_BETWEEN_TROUBLES: Final = (2_000, 12_000)
+
+
+@dataclass(slots=True, frozen=True)
+class Plan:
+    """When a run has seen enough."""
+
+    items: int = 300
+    calls: int = 2_000
+    crashes: int = 3
+
+
+class Run:
+    """One seeded run: clients at work while their host is killed, until the plan is fulfilled."""
+
+    def __init__(self, cluster: Cluster, seed: int, plan: Plan) -> None:
+        self.cluster = cluster
+        self.plan = plan
+        self.history = History(lambda: cluster.loop.time() * 1000)
+        self.items = self.calls = self.crashes = 0
+        self._rng = Random(f"{seed}/workload")
+        self._fate = Random(f"{seed}/troubles")
+        self._next_trouble = 0
+        self._working = True
+        self._draining = False
+        self._known: list[str] = []
+
+    async def play(self) -> None:
+        """Works, heals, drains, and writes down what is left."""
+        self._schedule_trouble()
+        self.cluster.loop.on_step = self._on_step
+        self.cluster.start("alpha")
+        workers = [asyncio.ensure_future(self._produce(f"producer-{n}")) for n in range(PRODUCERS)]
+        workers += [asyncio.ensure_future(self._consume(f"consumer-{n}")) for n in range(CONSUMERS)]
+        await self._until(lambda: self._is_enough())
+        self._working = False
+        self.cluster.heal()
+        await asyncio.gather(*workers)
+        await self._recover()
+        self.history.healed()
+        self._draining = True
+        await asyncio.gather(*(self._drain(f"drainer-{n}") for n in range(2)))
+        self.history.present(self.cluster.rows())
+
+    def _is_enough(self) -> bool:
+        plan = self.plan
+        return self.items >= plan.items and self.calls >= plan.calls and self.crashes >= plan.crashes
+
+    async def _until(self, condition: object) -> None:
+        assert callable(condition)
+        while not condition():  # noqa: ASYNC110 - virtual time, any condition
+            await asyncio.sleep(0.05)
+
+    async def _recover(self) -> None:
+        """Until one host serves, no earlier one is left, and nothing of theirs can still arrive."""
+        if not self.cluster.running():
+            self.cluster.start("alpha")
+        await self._until(lambda: any(each.ready for each in self.cluster.running()))
+        await asyncio.sleep(10)
+
+    # --------------------------------------------------------------- troubles
+
+    def _schedule_trouble(self) -> None:
+        self._next_trouble = self.cluster.loop.steps + self._fate.randint(*STEPS_BETWEEN_TROUBLES)
+
+    def _on_step(self, step: int) -> None:
+        """At a step drawn by lot, between any two awaits of anybody, something happens."""
+        if step < self._next_trouble or not self._working:
+            return
+        self._schedule_trouble()
+        cluster, fate = self.cluster, self._fate
+        running = cluster.running()
+        kind = fate.random()
+        if kind < 0.6 and running:
+            cluster.kill(fate.choice(running))
+            self.crashes += 1
+            self._later(fate.uniform(0.0, 0.8), self._restart)
+        elif kind < 0.75 and len(running) == 1:
+            self._restart()
+        elif kind < 0.85:
+            cluster.restart_database()
+        else:
+            self._cut_some()
+
+    def _cut_some(self) -> None:
+        for connection in self.cluster.network.connections():
+            if self._fate.random() < 0.4:
+                self.cluster.network.cut(connection)
+
+    def _restart(self) -> None:
+        """A host is started; when another still runs, some clients move over and some stay with the zombie."""
+        if self._working and len(self.cluster.running()) < 2:
+            self.cluster.restart_elsewhere()
+            self._later(self._fate.uniform(0.0, 0.2), self._cut_some)
+
+    def _later(self, delay_s: float, call: object) -> None:
+        assert callable(call)
+        self.cluster.loop.call_later(delay_s, call)
+
+    # ---------------------------------------------------------------- clients
+
+    def _client(self, name: str) -> RecordingClient:
+        connect = self.cluster.connector(name, Random(f"{self._fate.random()}/{name}"))
+        client = Client(f"foqs://{URL}", timeout_ms=3_000, connect=connect)
+        return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
+
+    async def _produce(self, name: str) -> None:
+        rng = Random(f"{self._rng.random()}/{name}")
+        client = self._client(name)
+        number = 0
+        while self._working:
+            batch = []
+            for _ in range(rng.choice((1, 1, 1, 3))):
+                number += 1
+                batch.append(_item(rng, f"{name}/{number}".encode()))
+            self.items += len(batch)
+            try:
+                results = await self._call(client.enqueue(batch, timeout_ms=rng.choice((50, 500, 3_000))))
+                self._known += [result.id for result in results if result.id]
+                if rng.random() < 0.1 and self._known:
+                    await self._call(client.cancel([rng.choice(self._known[-40:])]))
+            except FoqsError:
+                pass
+            await asyncio.sleep(rng.expovariate(25))
+        await client.client.close()
+
+    async def _consume(self, name: str) -> None:
+        rng = Random(f"{self._rng.random()}/{name}")
+        client = self._client(name)
+        old: list[Delivery] = []
+        while self._working:
+            topics = rng.sample(TOPICS, rng.randint(1, len(TOPICS)))
+            wants = {topic: rng.choice((1, 2, 5)) for topic in topics}
+            lease_ms = rng.choice((None, None, None, rng.randint(30, 900)))
+            asked = client.dequeue(
+                wants, wait_ms=rng.choice((0, 30, 400)), lease_ms=lease_ms, timeout_ms=rng.choice((300, 1_000, 3_000))
+            )
+            try:
+                if rng.random() < 0.03:
+                    await self._give_up_on(asked, rng.uniform(0, 0.05))
+                    continue
+                deliveries = await self._call(asked)
+                await self._treat(client, rng, deliveries, old)
+            except FoqsError:
+                pass
+            await asyncio.sleep(rng.expovariate(100))
+        await client.client.close()
+
+    async def _give_up_on(self, asked: object, after_s: float) -> None:
+        """A consumer that is cancelled while it dequeues."""
+        self.calls += 1
+        task = asyncio.ensure_future(asked)  # type: ignore[call-overload]
+        await asyncio.sleep(after_s)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def _treat(
+        self, client: RecordingClient, rng: Random, deliveries: Sequence[Delivery], old: list[Delivery]
+    ) -> None:
+        """Acks most, and does to the others what consumers do; some of it twice, some of it late."""
+        if deliveries and rng.random() < 0.3:
+            await asyncio.sleep(rng.uniform(0, 0.5))
+        piles: dict[str, list[Delivery]] = {}
+        for delivery in deliveries:
+            pile = rng.choices(("ack", "nack", "extend", "release", "keep"), (60, 16, 8, 6, 10))[0]
+            piles.setdefault(pile, []).append(delivery)
+        old += piles.get("keep", [])
+        if piles.get("extend"):
+            await self._call(client.extend(piles["extend"], lease_ms=rng.choice((None, 50, 700))))
+            await asyncio.sleep(rng.uniform(0, 0.3))
+        if piles.get("release"):
+            await self._call(client.release(piles["release"]))
+        if piles.get("nack"):
+            await self._call(client.nack([_nack(rng, delivery) for delivery in piles["nack"]]))
+        done = piles.get("ack", []) + piles.get("extend", [])
+        if rng.random() < 0.2 and old:
+            done.append(old.pop(rng.randrange(len(old))))
+        done = list({delivery.id: delivery for delivery in done}.values())
+        if done:
+            await self._call(client.ack(done))
+            old += rng.sample(done, 1) if rng.random() < 0.1 else []
+
+    async def _drain(self, name: str) -> None:
+        """Acks whatever still comes, until nothing has come for longer than anything is delayed."""
+        client = self._client(name)
+        quiet_since = self.cluster.loop.time()
+        while self.cluster.loop.time() - quiet_since < 6:
+            deliveries = await client.dequeue(dict.fromkeys(TOPICS, 20), wait_ms=500)
+            if deliveries:
+                quiet_since = self.cluster.loop.time()
+                await client.ack(deliveries)
+        await client.client.close()
+
+    async def _call(self, asked: object) -> list:  # type: ignore[type-arg]
+        self.calls += 1
+        return await asked  # type: ignore[misc, no-any-return]
+
+
+def _item(rng: Random, payload: bytes) -> Item:
+    return Item(
+        topic=rng.choice(TOPICS),
+        payload=payload,
+        priority=rng.choice((0, 0, 1, 5, -2_147_483_648, 2_147_483_647)),
+        metadata=rng.choice((b"", b"meta")),
+        delay_ms=rng.choice((None, None, None, 0, rng.randint(1, 1_500))),
+        lease_ms=rng.randint(40, 1_200),
+        ttl_ms=rng.choice((None, None, None, rng.randint(2_000, 4_000))),
+        at_most_once=rng.random() < 0.1,
+        attempts_max=rng.choice((None, None, 1, 3)),
+    )
+
+
+def _nack(rng: Random, delivery: Delivery) -> Nack:
+    return Nack(
+        delivery.id,
+        delivery.token,
+        delay_ms=rng.choice((None, 0, rng.randint(1, 800))),
+        metadata=rng.choice((None, b"tried")),
+        dead=rng.random() < 0.1,
+    )
+
+
+__all__ = ["Incarnation", "Plan", "Run"]
