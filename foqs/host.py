@@ -100,9 +100,13 @@ class Host:
         """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
         loop = asyncio.get_running_loop()
         server = self._config.server
+        self._listener = await loop.create_server(
+            lambda: self._wire.connection(), server.host, server.port, start_serving=False
+        )
+        port = int(self._listener.sockets[0].getsockname()[1])
         identity = Identity(
             host=server.host,
-            port=server.port,
+            port=port,
             routing_version=self._rng.getrandbits(62),
             region=server.region,
             tier=server.tier,
@@ -110,8 +114,7 @@ class Host:
         )
         handlers = Handlers(self._engine.queue, identity, self._rng)
         self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call)
-        self._listener = await loop.create_server(self._wire.connection, server.host, server.port)
-        port = self._listener.sockets[0].getsockname()[1]
+        await self._listener.start_serving()
         http_port = await self._http.start(server.host, server.http_port)
         self._metrics.watch(self._gauges)
         self._engine.start()
@@ -202,6 +205,7 @@ def engine_settings(config: Config) -> EngineSettings:
         ),
         shard=ShardSettings(**shard.model_dump()),
         handout_wait_ms_max=calls.handout_wait_ms_max,
+        handout_bytes_max=calls.handout_bytes_max,
     )
 
 

@@ -171,6 +171,14 @@ class CallOptions(Options):
         1,
         60_000,
     )
+    handout_bytes_max: int = option(
+        16 * MIB,
+        "bytes",
+        "What one dequeue may carry, reckoned by the largest payload its namespace allows; it returns fewer items rather "
+        "than more bytes.",
+        MIB,
+        48 * MIB,
+    )
 
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:

@@ -23,9 +23,8 @@ from foqs.cli.output import Format
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
-    from foqs_client import Client, FoqsError
-
     from foqs.config import Config
+    from foqs_client import Client, FoqsError
 
 OK: Final = 0
 ERROR: Final = 1

@@ -27,18 +27,21 @@ class Work:
 
     Attributes:
         results: one for each entry, None while there is none.
+        read_bytes: what the flush of one of its events may have to read.
         abandoned: nobody waits any more; what commits later is for nobody.
     """
 
-    __slots__ = ("_finished", "_open", "_sealed", "abandoned", "bytes", "events", "inserts", "results")
+    __slots__ = ("_finished", "_open", "_sealed", "abandoned", "bytes", "events", "inserts", "read_bytes", "results")
 
     def __init__(
         self,
         finished: Callable[[], None],
         events: Sequence[Event] = (),
         inserts: Sequence[tuple[int, NewItem]] = (),
+        read_bytes: int = 0,
     ) -> None:
         self.events = events
+        self.read_bytes = read_bytes
         self.inserts = inserts
         self.bytes = sum(len(item.payload) + len(item.metadata) for _, item in inserts)
         self.bytes += sum(len(event.metadata) for event in events if event.metadata)
@@ -102,7 +105,7 @@ class Intake:
 
     Args:
         flush_items_max: events, and inserts, that one flush takes.
-        flush_bytes_max: payload and metadata bytes of the inserts that one flush takes.
+        flush_bytes_max: payload and metadata bytes that one flush writes, and that it may have to read.
         queue_items_max: events, and inserts, that may wait.
         queue_bytes_max: bytes that may wait.
     """
@@ -147,7 +150,8 @@ class Intake:
         later: list[Entry] = []
         ids: set[int] = set()
         queue = self._events
-        while queue and len(sealed) < self._flush_items_max:
+        reads = 0
+        while queue and len(sealed) < self._flush_items_max and reads < self._flush_bytes_max:
             work, index = queue.popleft()
             if work.results[index] is not None:
                 self._release_bytes(work, index)
@@ -157,6 +161,7 @@ class Intake:
                 ids.add(work.events[index].id)
                 work.seal(index)
                 sealed.append((work, index))
+                reads += work.read_bytes
                 self._release_bytes(work, index)
         queue.extendleft(reversed(later))
         return sealed

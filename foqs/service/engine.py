@@ -36,6 +36,7 @@ class EngineSettings:
     limits: CallLimits
     shard: ShardSettings
     handout_wait_ms_max: int
+    handout_bytes_max: int
 
 
 class _Policies(dict[str, Policy]):
@@ -74,7 +75,12 @@ class Engine:
         self.shards: dict[int, Shard] = {}
         self.statuses: dict[int, ShardStatus] = {}
         self.queue = QueueService(
-            self.shards, settings.namespaces, settings.limits, settings.handout_wait_ms_max / 1000, self.statuses
+            self.shards,
+            settings.namespaces,
+            settings.limits,
+            settings.handout_wait_ms_max / 1000,
+            settings.handout_bytes_max,
+            self.statuses,
         )
         policies = _Policies(settings.namespaces, settings.namespace_default)
 

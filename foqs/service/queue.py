@@ -45,6 +45,8 @@ from foqs.shard.status import ShardStatus
 Taken: TypeAlias = tuple[Shard, TopicName, Key]
 """A key reserved in its shard's index."""
 
+_ITEM_OVERHEAD_BYTES: Final = 1_024
+
 _ACTIVE: Final = (State.READY, State.LEASED)
 
 
@@ -56,6 +58,8 @@ class QueueService:
         statuses: how each shard that should be here is doing.
         handout_wait_s_max: how long a dequeue waits for the flushes that lease
             its items; shards that are later are left out.
+        handout_bytes_max: what one dequeue may carry, reckoned by its namespace's
+            largest payload.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class QueueService:
         namespaces: Mapping[str, NamespaceSettings],
         limits: CallLimits,
         handout_wait_s_max: float,
+        handout_bytes_max: int,
         statuses: Mapping[int, ShardStatus],
     ) -> None:
         self.limits = limits
@@ -71,6 +76,7 @@ class QueueService:
         self._shards = shards
         self._namespaces = namespaces
         self._handout_wait_s_max = handout_wait_s_max
+        self._handout_bytes_max = handout_bytes_max
         self._statuses = statuses
         self._turn = 0
         self._draining = False
@@ -167,12 +173,14 @@ class QueueService:
         loop = asyncio.get_running_loop()
         topics: list[tuple[TopicName, int]] = [((namespace, topic), count) for topic, count in wants]
         until = min(deadline, loop.time() + wait_ms / 1000)
+        item_bytes = _item_bytes_max(self.namespace(namespace))
+        items_max = min(self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes))
         try:
             while True:
-                taken = await self._reserve(topics, deadline)
+                taken = await self._reserve(topics, items_max, deadline)
                 if taken:
                     self._pass_on(topics)
-                    handed = await self._lease(taken, lease_ms, deadline)
+                    handed = await self._lease(taken, lease_ms, item_bytes, deadline)
                     if handed.items:
                         return handed
                 if loop.time() >= until or (self._draining and not taken):
@@ -190,14 +198,14 @@ class QueueService:
                     self.waiters.wake([topic])
                     break
 
-    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], deadline: float) -> list[Taken]:
+    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], items_max: int, deadline: float) -> list[Taken]:
         """Reserves the best items over all serving shards: best first within a topic."""
         taken: list[Taken] = []
         missing = dict(topics)
         try:
             while True:
                 await self._refill(missing, deadline)
-                part = self._take(missing, self.limits.items_per_call_max - len(taken))
+                part = self._take(missing, items_max - len(taken))
                 taken += part
                 for _, topic, _ in part:
                     missing[topic] -= 1
@@ -246,7 +254,7 @@ class QueueService:
                     heapq.heappop(heads)
         return taken
 
-    async def _lease(self, taken: Sequence[Taken], lease_ms: int | None, deadline: float) -> HandOut:
+    async def _lease(self, taken: Sequence[Taken], lease_ms: int | None, item_bytes: int, deadline: float) -> HandOut:
         """Has the shards lease what was taken; what commits too late is given back by them."""
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + self._handout_wait_s_max)
@@ -257,7 +265,8 @@ class QueueService:
             future = loop.create_future()
             done.append(future)
             keys = [taken[i][2] for i in indexes]
-            parts.append((shard, indexes, shard.hand_out(keys, lease_ms, lambda future=future: _finish(future))))  # type: ignore[misc]
+            work = shard.hand_out(keys, lease_ms, item_bytes, lambda future=future: _finish(future))  # type: ignore[misc]
+            parts.append((shard, indexes, work))
         collected = False
         try:
             for future in done:
@@ -392,6 +401,11 @@ def _outcome(result: Result | None) -> Outcome:
 def _leased(work: Work) -> list[Row]:
     """The rows a hand-out has leased so far."""
     return [result.row for result in work.results if isinstance(result, Verdict) and result.row is not None]
+
+
+def _item_bytes_max(settings: NamespaceSettings) -> int:
+    """What one item of a namespace may weigh in a reply."""
+    return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
 
 def _nothing() -> None:

@@ -196,9 +196,12 @@ class Shard:
         self._writer.poke()
         return work
 
-    def hand_out(self, keys: Sequence[Key], lease_ms: int | None, finished: Callable[[], None]) -> Work:
-        """Leases reserved items. The caller got `keys` from `index.take`."""
-        work = Work(finished, events=[Event(Kind.HAND_OUT, key[2], lease_ms=lease_ms) for key in keys])
+    def hand_out(
+        self, keys: Sequence[Key], lease_ms: int | None, item_bytes_max: int, finished: Callable[[], None]
+    ) -> Work:
+        """Leases reserved items, each of at most `item_bytes_max`. The caller got `keys` from `index.take`."""
+        events = [Event(Kind.HAND_OUT, key[2], lease_ms=lease_ms) for key in keys]
+        work = Work(finished, events=events, read_bytes=item_bytes_max)
         self._intake.submit(work, internal=True)
         self._writer.poke()
         return work

@@ -60,10 +60,10 @@ class SqliteFile:
         """
         self._check_level()
         new = not self.path.exists()
-        if create and new:
-            _make_folder(self.path.parent)
         db: sqlite3.Connection | None = None
         try:
+            if create and new:
+                _make_folder(self.path.parent)
             mode = "rwc" if create else "rw"
             db = sqlite3.connect(
                 f"file:{quote(str(self.path.absolute()))}?mode={mode}",

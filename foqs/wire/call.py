@@ -12,13 +12,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from foqs_client.idl import ttypes
-
 from foqs.core.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
+from foqs.core.validate import Malformed
 from foqs.wire import codec
 from foqs.wire.complaints import log
 from foqs.wire.message import REPLY, Head, encode_struct, frame_reply
 from foqs.wire.methods import Answer, Method
+from foqs_client.idl import ttypes
 
 
 class Line(Protocol):
@@ -104,6 +104,8 @@ class Call:
         try:
             answer = await self._method.serve(request, deadline)
         except FoqsError as error:
+            if isinstance(error, Malformed):
+                self._line.complain(f"{self._method.name} was refused: {error}")
             if not self._answered:
                 self._fail(error)
         except Exception:

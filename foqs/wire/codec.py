@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from foqs_client.idl import ttypes
-
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs.core.item import Delivery, NewItem, State, parse_id
 from foqs.core.life import Event, Kind
 from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, TopicStats
 from foqs.shard.status import ShardStatus
+from foqs_client.idl import ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64

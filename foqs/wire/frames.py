@@ -79,6 +79,11 @@ class Frames:
         """
         position, end = 0, len(data)
         while position < end:
+            whole = self._whole(data, position)
+            if whole:
+                yield data[position + LENGTH_BYTES : whole], False
+                position = whole
+                continue
             if self._missing < 0:
                 position = self._begin(data, position)
                 if self._missing < 0:
@@ -97,6 +102,17 @@ class Frames:
         self._parts.clear()
         self._length.clear()
         self._missing = -1
+
+    def _whole(self, data: bytes, position: int) -> int:
+        """The end of a frame that lies whole in `data`, its bytes now counted; 0 where none does."""
+        start = position + LENGTH_BYTES
+        if self._missing >= 0 or self._length or start > len(data):
+            return 0
+        length = int.from_bytes(data[position:start], "big")
+        end = start + length
+        if not 0 < length <= self._frame_bytes_max or end > len(data) or not self._room.take(length):
+            return 0
+        return end
 
     def _begin(self, data: bytes, position: int) -> int:
         """Reads a length, or as much of it as there is; returns the position after it."""

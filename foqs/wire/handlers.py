@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs_client.idl import ttypes
-
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
 from foqs.core.item import NewItem, State
@@ -22,6 +20,7 @@ from foqs.core.life import Event, Kind
 from foqs.service.api import NamespaceSettings, Outcome, Queue
 from foqs.wire import codec
 from foqs.wire.methods import Answer, contract
+from foqs_client.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000

@@ -117,34 +117,45 @@ def _raw_args(ttype: int, args: Any) -> Any:
     return args
 
 
-def decode(message: bytes, head: Head, spec: list[Any], bounds: Bounds) -> Any:
-    """The struct after the head, strings as bytes.
+class Decoder:
+    """Reads the structs of messages, within bounds; strings come as bytes."""
 
-    Raises:
-        BadMessage: it is truncated, nested too deeply, beyond the bounds, wrong in
-            an element's type, or followed by more bytes.
-    """
-    buffer = TMemoryBuffer(message, head.body)
-    kind = TCompactProtocolAccelerated if head.compact else TBinaryProtocolAccelerated
-    protocol = kind(
-        buffer,
-        fallback=False,
-        string_length_limit=bounds.string_bytes_max,
-        container_length_limit=bounds.container_items_max,
-    )
-    decoded = spec[0]()
-    try:
-        protocol._fast_decode(decoded, protocol, spec)
-    except EOFError:
-        raise BadMessage("the message is truncated") from None
-    except OverflowError as error:
-        raise BadMessage(f"the message cannot be read: {error}", too_large="exceeded" in str(error)) from None
-    except Exception as error:  # the decoder's errors have no common ancestor
-        raise BadMessage(f"the message cannot be read: {error}") from None
-    trailing = len(message) - buffer.cstringio_buf.tell()
-    if trailing:
-        raise BadMessage(f"{trailing} bytes follow the message in its frame")
-    return decoded
+    def __init__(self, bounds: Bounds) -> None:
+        binary, compact = (
+            kind(
+                TMemoryBuffer(),
+                fallback=False,
+                string_length_limit=bounds.string_bytes_max,
+                container_length_limit=bounds.container_items_max,
+            )
+            for kind in (TBinaryProtocolAccelerated, TCompactProtocolAccelerated)
+        )
+        self._binary = binary
+        self._compact = compact
+
+    def decode(self, message: bytes, head: Head, spec: list[Any]) -> Any:
+        """The struct after the head; `spec` is of `raw_spec`.
+
+        Raises:
+            BadMessage: it is truncated, nested too deeply, beyond the bounds, wrong in
+                an element's type, or followed by more bytes.
+        """
+        buffer = TMemoryBuffer(message, head.body)
+        protocol = self._compact if head.compact else self._binary
+        protocol.trans = buffer
+        decoded = spec[0]()
+        try:
+            protocol._fast_decode(decoded, protocol, spec)
+        except EOFError:
+            raise BadMessage("the message is truncated") from None
+        except OverflowError as error:
+            raise BadMessage(f"the message cannot be read: {error}", too_large="exceeded" in str(error)) from None
+        except Exception as error:  # the decoder's errors have no common ancestor
+            raise BadMessage(f"the message cannot be read: {error}") from None
+        trailing = len(message) - buffer.cstringio_buf.tell()
+        if trailing:
+            raise BadMessage(f"{trailing} bytes follow the message in its frame")
+        return decoded
 
 
 _BINARY: Final = TBinaryProtocolAccelerated(TMemoryBuffer(), fallback=False)

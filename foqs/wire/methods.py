@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
-from foqs_client.idl import Foqs
-
 from foqs.core.errors import NotImplementedYet
 from foqs.wire.message import raw_spec
+from foqs_client.idl import Foqs
 
 READ_ONLY: Final = frozenset(
     (

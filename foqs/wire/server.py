@@ -23,7 +23,7 @@ from foqs.wire.call import Call, Observe, frame_failure
 from foqs.wire.complaints import Complaints
 from foqs.wire.frames import BadFrame, Frames, Room
 from foqs.wire.limits import WireLimits
-from foqs.wire.message import CALL, BadMessage, Bounds, Head, decode, frame_refusal, read_head
+from foqs.wire.message import CALL, BadMessage, Bounds, Decoder, Head, frame_refusal, read_head
 from foqs.wire.methods import Calls, Method
 from foqs.wire.strict import WrongType, check_types
 
@@ -52,7 +52,7 @@ class WireServer:
         self.observe = observe
         self.calls = calls
         self.limits = limits
-        self.bounds = Bounds(limits.string_bytes_max, limits.container_items_max)
+        self.decoder = Decoder(Bounds(limits.string_bytes_max, limits.container_items_max))
         self.room = Room(limits.in_flight_bytes_max)
         self.complaints = Complaints(loop.time)
         self.connections: dict[Connection, None] = {}
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         now = self._loop.time()
         server = self._server
         try:
-            arguments = decode(message, head, method.args, server.bounds)
+            arguments = server.decoder.decode(message, head, method.args)
             check_types(message, head, method.args, arguments)
             request = arguments.request
             if request is None:

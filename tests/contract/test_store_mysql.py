@@ -80,7 +80,12 @@ def test_server_killed_at_a_point_and_restarted_keeps_exactly_what_committed(own
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_connection_is_lost_and_resolved(bench: Bench, mariadb: MariaDb, point: str) -> None:
     recorded: list[int] = []
-    cut = At(point, lambda: [mariadb.query(f"KILL {number}") for number in recorded] and None)
+
+    def kill() -> None:
+        for number in recorded:
+            mariadb.query(f"KILL {number}")
+
+    cut = At(point, kill)
 
     async def story() -> None:
         owned = await opened(bench.store(faults=cut))
@@ -186,12 +191,16 @@ def test_unreachable_server_is_lost(settings: MysqlSettings, tmp_path: Path) -> 
 
 def test_connecting_to_a_listener_that_never_answers_ends_in_time(settings: MysqlSettings) -> None:
     async def story() -> None:
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        accepted: list[asyncio.StreamWriter] = []
+        server = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         store = MysqlStore(replace(settings, unix_socket=None, port=port, connect_timeout_s=0.3), 1)
         with pytest.raises(StoreLost, match="no answer"):
             await store.open()
         server.close()
+        for writer in accepted:
+            writer.close()
+            await writer.wait_closed()
 
     run(story())
 
@@ -260,7 +269,7 @@ def test_table_of_another_engine_is_refused(settings: MysqlSettings, mariadb: Ma
         store = MysqlStore(settings, 1)
         await store.open()
         mariadb.query(f"ALTER TABLE {settings.database}.foqs_1_item ENGINE = Aria")
-        with pytest.raises(StoreUnusable, match="foqs_1_item .*ENGINE = InnoDB"):
+        with pytest.raises(StoreUnusable, match=r"foqs_1_item .*ENGINE = InnoDB"):
             await store.open()
         await store.close()
 

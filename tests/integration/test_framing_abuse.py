@@ -9,11 +9,11 @@ import struct
 from typing import Any
 
 import pytest
-from foqs_client.idl import ttypes
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
 from foqs.core.errors import Code
 from foqs.wire.limits import WireLimits
+from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.wire import Raw, Served, call, enqueue, frame, head, served, until

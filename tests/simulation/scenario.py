@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
-
 from tests.simulation.cluster import URL, Cluster
 from tests.simulation.run import BOUNDS
 from tests.support.checker import check

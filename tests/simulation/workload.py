@@ -14,7 +14,6 @@ from random import Random
 from typing import Final
 
 from foqs_client import Client, Delivery, FoqsError, Item, Nack
-
 from tests.simulation.cluster import URL, Cluster, Incarnation
 from tests.support.history import History
 from tests.support.recording import RecordingClient

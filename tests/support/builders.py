@@ -47,7 +47,9 @@ def shard_settings(**changes: Any) -> ShardSettings:
     return ShardSettings(**(values | changes))
 
 
-def engine_settings(*shards: int, handout_wait_ms_max: int = 1_000, **changes: Any) -> EngineSettings:
+def engine_settings(
+    *shards: int, handout_wait_ms_max: int = 1_000, handout_bytes_max: int = 1 << 24, **changes: Any
+) -> EngineSettings:
     """An engine of these shards with the namespaces `default` and `other`."""
     return EngineSettings(
         shards=shards,
@@ -56,6 +58,7 @@ def engine_settings(*shards: int, handout_wait_ms_max: int = 1_000, **changes: A
         limits=CALLS,
         shard=shard_settings(**changes),
         handout_wait_ms_max=handout_wait_ms_max,
+        handout_bytes_max=handout_bytes_max,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tests.support.history import Call, End, Entry, Event, Record, Stamp, entries
@@ -43,9 +44,9 @@ class Receipt:
         return f"delivery with token {self.token} ({self.call.process}, {self.call.name})"
 
 
-@dataclass(slots=True)
+@dataclass
 class Case:
-    """One item id."""
+    """One item id. What is derived is kept, so ask only when the casebook is complete."""
 
     id: str
     book: Casebook
@@ -56,7 +57,7 @@ class Case:
     row: Event | None = None
     dropped: Event | None = None
 
-    @property
+    @cached_property
     def marks(self) -> list[str]:
         """The payloads that were seen under this id, as enqueued, delivered or present."""
         seen = [entry.asked["mark"] for entry in self.enqueued] + [each.result["mark"] for each in self.receipts]
@@ -64,7 +65,7 @@ class Case:
             seen.append(self.row["mark"])
         return list(dict.fromkeys(seen))
 
-    @property
+    @cached_property
     def origins(self) -> list[Entry]:
         """The enqueues that may have made this item; those that failed cannot have."""
         if not self.marks:

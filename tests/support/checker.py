@@ -330,11 +330,16 @@ def _nothing_is_stuck(case: Case, bounds: Bounds) -> Iterator[Finding]:
     ready_ms = reckon.ready_by_ms(case, bounds)
     if row["state"] == "dead" or ready_ms is None:
         return
+    waited_ms: dict[str, float] = {}
     for call in case.dequeues():
-        empty = call.end is End.OK and not call.results and call.returned is not None
+        if call.end is not End.OK or call.results or call.returned is None:
+            continue
         since_ms = max(call.invoked.at_ms, ready_ms, record.healed.at_ms)
-        if empty and call.returned is not None and call.returned.at_ms - since_ms > bound_ms:
-            yield 11, f"it was ready by {ready_ms:.3f} ms, and {call.name} waited and came back empty"
+        sum_ms = waited_ms.get(call.process, 0.0) + max(0.0, call.returned.at_ms - since_ms)
+        waited_ms[call.process] = sum_ms
+        if sum_ms > bound_ms:
+            what = f"{call.process} waited for it {sum_ms:.0f} ms in all, up to {call.name}, and got nothing"
+            yield 11, f"it was ready by {ready_ms:.3f} ms, and {what}"
             return
 
 

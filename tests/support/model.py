@@ -145,11 +145,12 @@ class Model:
         return new
 
     def _drop(self, happening: Happening, row: Row) -> None:
-        if self.flaw == "delivers at-most-once items again" and happening.kind is Kind.NACK:
+        expired = row.expires_at_ms is not None and row.expires_at_ms <= self.now_ms
+        ended = row.state is State.LEASED and happening.kind in (Kind.NACK, Kind.DUE) and not expired
+        if self.flaw == "delivers at-most-once items again" and ended:
             self.rows[row.id] = replace(row, state=State.READY, due_ms=row.expires_at_ms)
             return
         del self.rows[row.id]
-        expired = row.expires_at_ms is not None and row.expires_at_ms <= self.now_ms
         if happening.kind in (Kind.ACK, Kind.CANCEL):
             return
         if row.state is State.DEAD:

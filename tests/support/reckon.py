@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.support.casebook import Case, Receipt
-from tests.support.history import End, Entry, Stamp
+from tests.support.history import Call, End, Entry, Stamp
 
 
 @dataclass(slots=True, frozen=True)
@@ -40,7 +40,8 @@ class Bounds:
     slew_ms: float = 1.0
     slew_ratio: float = 0.0
     bound_ms: float | None = None
-    """Invariant 11: how long something due, or ready and wanted, may wait. None: not checked."""
+    """Invariant 11: how long something may be overdue, and how long one consumer may have waited for a
+    ready item, over all its calls that brought nothing. None: not checked."""
 
     def shortest(self, duration_ms: float) -> float:
         return duration_ms * (1 - self.slew_ratio) - self.slew_ms
@@ -126,7 +127,7 @@ def may_have_aged(case: Case, bounds: Bounds, at_ms: float | None = None) -> boo
     if bounds.dead_retention_ms is None:
         return False
     given_up = any(entry.asked.get("dead") for entry in case.maybe("nack"))
-    leased = [call.invoked.at_ms for call in case.dequeues() if not _too_early(case, call.returned)]
+    leased = [call.invoked.at_ms for call in case.dequeues() if not _too_early(case, call)]
     if not leased or not (given_up or attempts_max(case, bounds) != 0):
         return False
     return _ended_ms(case, at_ms) >= min(leased) + bounds.shortest(bounds.dead_retention_ms)
@@ -140,11 +141,12 @@ def may_have_ended(case: Case, bounds: Bounds) -> bool:
         if case.maybe("nack", token=each.token) or _ended_ms(case, None) >= lease_over_ms(case, each, bounds):
             return True
     brought = {id(each.call) for each in case.receipts}
-    return any(id(call) not in brought and not _too_early(case, call.returned) for call in case.dequeues())
+    return any(id(call) not in brought and not _too_early(case, call) for call in case.dequeues())
 
 
-def _too_early(case: Case, returned: Stamp | None) -> bool:
-    """A dequeue that was over before the item can have existed."""
+def _too_early(case: Case, call: Call) -> bool:
+    """A dequeue that was over before the item can have existed; one that ended unknown may not have been."""
+    returned = call.returned if call.end is End.OK else None
     return returned is not None and all(returned.before(entry.invoked) for entry in case.origins)
 
 

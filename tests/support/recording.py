@@ -9,11 +9,11 @@ makes payloads unique. Knows nothing of what is right.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from foqs_client import Client, Delivery, Enqueued, FoqsError, Item, Nack, Outcome
-
 from tests.support.history import UNKNOWN, Event, History, mark
 
 Lease: TypeAlias = Delivery | tuple[str, int]
@@ -86,10 +86,8 @@ class RecordingClient:
             else:
                 self._history.fail(call, error.code)
             raise
-        except GeneratorExit:
-            # A killed process, unwound after the run: it has nothing more to say.
-            raise
-        except BaseException:
+        except (Exception, asyncio.CancelledError):
+            # Nothing else: a killed process that is unwound after the run has no more to say.
             self._history.unknown(call)
             raise
         self._history.ok(call, [tell(result) for result in results])

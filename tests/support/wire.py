@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from foqs_client.idl import Foqs, ttypes
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
 from thrift.protocol.TCompactProtocol import TCompactProtocolAccelerated
 from thrift.Thrift import TApplicationException, TMessageType
@@ -19,6 +18,7 @@ from foqs.service.api import Queue
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
+from foqs_client.idl import Foqs, ttypes
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -42,12 +42,12 @@ class Served:
 
 
 @asynccontextmanager
-async def served(queue: Queue, limits: WireLimits | None = None, **more: Any) -> AsyncIterator[Served]:
-    """A wire server over `queue` on a free port; nothing of it is left afterwards."""
+async def served(queue: Queue, limits: WireLimits | None = None, port: int = 0, **more: Any) -> AsyncIterator[Served]:
+    """A wire server over `queue` on a free port (or this one); nothing of it is left afterwards."""
     loop = asyncio.get_running_loop()
     handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1))
     server = WireServer(loop, handlers, limits or WireLimits(reply_grace_s=0.2), **more)
-    listener = await loop.create_server(server.connection, "127.0.0.1", 0)
+    listener = await loop.create_server(server.connection, "127.0.0.1", port)
     try:
         yield Served(server, listener)
     finally:

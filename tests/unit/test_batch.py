@@ -127,6 +127,12 @@ def test_failing_a_work_tells_begun_entries_from_queued_ones() -> None:
     assert work.results == [unknown, gone]
 
 
+def test_a_flush_reads_bytes_up_to_its_cap_and_always_one_event() -> None:
+    queue = Intake(100, 500, 100, 10_000)
+    queue.submit(Work(lambda: None, events=[Event(Kind.HAND_OUT, n) for n in range(1, 6)], read_bytes=300))
+    assert [len(queue.seal_events()) for _ in range(4)] == [2, 2, 1, 0]
+
+
 def test_internal_events_pass_a_full_queue() -> None:
     queue = intake(queue=1)
     queue.submit(acks(1))

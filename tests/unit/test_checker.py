@@ -301,6 +301,10 @@ BROKEN: dict[str, tuple[int, Tale]] = {
         11,
         item().healed(1000).dequeue(1100, 1700).present(2000, ROW),
     ),
+    "ready, and not delivered to one who asks again and again": (
+        11,
+        item().healed(1000).dequeue(1100, 1400).dequeue(1410, 1650).present(2000, ROW),
+    ),
     "ready again after its lease, wanted and not delivered": (
         11,
         item().dequeue(20, 30, 1).healed(1000).dequeue(1100, 1700).present(2000, ROW),
@@ -438,6 +442,11 @@ SOUND: dict[str, Tale] = {
     "asked for before its ttl was over": item(ttl_ms=1000).dequeue(1011, 1500, 1),
     # 11
     "consumer did not wait long": item().healed(1000).dequeue(1100, 1500).present(2000, ROW),
+    "consumer asked often and waited little": item()
+    .healed(1000)
+    .dequeue(1100, 1300)
+    .dequeue(1400, 1600)
+    .present(2000, ROW),
     "ready only lately": item(delay_ms=1500).healed(1000).dequeue(1100, 1700).present(2000, ROW),
     "leased until lately": item().dequeue(900, 930, 1).healed(1000).dequeue(1100, 1700).present(2100, ROW),
     "leased perhaps by a call that was cut": item()

@@ -10,6 +10,9 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+
+from foqs.cli import produce, root
+from foqs.cli.session import DEFAULT_ADDRESS
 from foqs_client import (
     Delivery,
     Enqueued,
@@ -25,9 +28,6 @@ from foqs_client import (
     TopicPage,
     Unreachable,
 )
-
-from foqs.cli import produce, root
-from foqs.cli.session import DEFAULT_ADDRESS
 
 
 class FakeClient:

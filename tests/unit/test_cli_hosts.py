@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from foqs_client import Unreachable
 
 from foqs.cli import checks, root
 from foqs.cli.hosts import dev_banner, port_problem
 from foqs.config import Config, load
+from foqs_client import Unreachable
 
 
 def run(*args: str, **environment: str) -> Result:

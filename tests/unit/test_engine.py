@@ -354,6 +354,17 @@ def test_a_backlog_larger_than_the_index_drains_in_order() -> None:
     play(story)
 
 
+def test_a_dequeue_carries_no_more_bytes_than_it_may() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, 2, handout_bytes_max=100_000)))
+        await caller.put(count=50)
+        first = await caller.get(count=50)
+        assert 1 < len(first.items) < 10
+        assert len((await caller.get(count=1)).items) == 1
+
+    play(story)
+
+
 def test_a_new_owner_recovers_everything_from_rows() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()

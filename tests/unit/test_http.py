@@ -74,6 +74,7 @@ def test_metrics_are_served_in_prometheus_format() -> None:
         assert status == 200
         assert content_type.startswith("text/plain; version=0.0.4")
         assert b"foqs_enqueued_items_total 3.0\n" in body
+        assert b"_created" not in body
 
     serve(HttpServer(metrics, dict), talk)
 

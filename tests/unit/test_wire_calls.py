@@ -7,7 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from foqs_client.idl import Foqs, ttypes
 
 from foqs.core.errors import Code, FoqsError, Overloaded
 from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State
@@ -15,7 +14,8 @@ from foqs.core.life import Kind
 from foqs.service.api import Seen
 from foqs.wire import codec
 from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.message import Bounds, decode, raw_spec, read_head
+from foqs.wire.message import Bounds, Decoder, raw_spec, read_head
+from foqs_client.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.wire import call
 
@@ -26,7 +26,7 @@ def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     """The reply struct, through the bytes that a client would send."""
     message = call(name, request)[4:]
     head = read_head(message)
-    arguments = decode(message, head, raw_spec(getattr(Foqs, f"{name}_args")), Bounds(1 << 24, 200_000))
+    arguments = Decoder(Bounds(1 << 24, 200_000)).decode(message, head, raw_spec(getattr(Foqs, f"{name}_args")))
     handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
     handlers.timeout_s(arguments.request)
     return asyncio.run(handlers.methods[name.encode()].serve(arguments.request, 1e9)).reply  # type: ignore[arg-type]
@@ -235,7 +235,9 @@ def test_a_bad_nack_is_refused_alone(entry: Any, code: Code, field: str) -> None
     outcomes = serve(queue, "nack", ttypes.NackRequest("default", [entry, good])).outcomes
     assert (Code(outcomes[0].error.code), outcomes[0].error.field) == (code, field)
     assert Code(outcomes[1].error.code) is Code.NOT_FOUND
-    [(_, [(shard, event)])] = queue.calls  # type: ignore[misc]
+    [(_, details)] = queue.calls
+    assert isinstance(details, list)
+    [(shard, event)] = details
     assert (shard, event.kind, event.id, event.token) == (3, Kind.NACK, 8796093022210, 5)
     assert (event.delay_ms, event.metadata, event.dead) == (0, b"m", False)
     assert 0 <= event.jitter < 1

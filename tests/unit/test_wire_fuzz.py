@@ -11,7 +11,6 @@ import random
 from typing import Any
 
 import pytest
-from foqs_client.idl import ttypes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from thrift.Thrift import TType
@@ -19,6 +18,7 @@ from thrift.Thrift import TType
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
+from foqs_client.idl import ttypes
 from tests.support.fake_queue import FakeQueue
 from tests.support.wire import call, enqueue, frame, head
 

@@ -8,18 +8,18 @@ import random
 from typing import Any
 
 import pytest
-from foqs_client.idl import ttypes
 
 from foqs.core.errors import Code
 from foqs.wire.complaints import Complaints
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.wire.server import Connection, WireServer
+from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.wire import Served, call, enqueue, parse_reply, served, until
 
-FAST = {"reply_grace_s": 0.05}
+FAST = WireLimits(reply_grace_s=0.05)
 
 
 def wants(count: int = 1, timeout_ms: int | None = None) -> Any:
@@ -135,7 +135,7 @@ def test_a_call_ends_at_its_deadline_whatever_its_handler_does(
     async def main() -> None:
         queue = FakeQueue()
         queue.gate, queue.stubborn = asyncio.Event(), stubborn
-        async with served(queue, WireLimits(**FAST)) as host:
+        async with served(queue, FAST) as host:
             request_.timeout_ms = 20
             raw = await host.raw()
             raw.send(call(name, request_, 9))
@@ -346,7 +346,7 @@ def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> No
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue, WireLimits(**FAST)) as host:
+        async with served(queue, FAST) as host:
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t"), 1))
@@ -387,6 +387,8 @@ class Played(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.closed = ""
+        self.unread_bytes = 0
+        self.reading = True
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
@@ -395,7 +397,13 @@ class Played(asyncio.Transport):
         """Nothing to set."""
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unread_bytes
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
 
     def is_closing(self) -> bool:
         return bool(self.closed)
@@ -416,8 +424,8 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead_s
 
 
-def silent(first: bytes, waited_s: tuple[float, ...], limits: WireLimits) -> Played:
-    """What becomes of a connection that sends `first` and then nothing."""
+def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: WireLimits) -> Played:
+    """What becomes of a connection that sends a chunk, waits, sends the next one, and so on."""
     loop = FakeTimeLoop()
 
     async def main() -> Played:
@@ -427,8 +435,9 @@ def silent(first: bytes, waited_s: tuple[float, ...], limits: WireLimits) -> Pla
         transport = Played()
         connection = server.connection()
         connection.connection_made(transport)
-        connection.data_received(first) if first else None
-        for step_s in waited_s:
+        for step, step_s in enumerate(waited_s):
+            if step < len(chunks):
+                connection.data_received(chunks[step])
             loop.ahead_s += step_s
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -444,22 +453,73 @@ def silent(first: bytes, waited_s: tuple[float, ...], limits: WireLimits) -> Pla
 
 
 @pytest.mark.parametrize(
-    ("first", "waited_s", "end"),
+    ("chunks", "waited_s", "end"),
     [
-        (b"", (59.0,), ""),
-        (b"", (61.0,), "aborted"),
-        (b"\0\0\1\0abc", (59.0,), ""),
-        (b"\0\0\1\0abc", (61.0,), "aborted"),
-        (call("getRouting", routing()), (61.0, 61.0), ""),
-        (call("getRouting", routing()), (61.0,) * 10, "closed"),
-        (call("getRouting", routing()) + b"\0", (61.0,), "aborted"),
-        (call("dequeue", wants(timeout_ms=60_000)), (50.0,), ""),
+        ((), (59.0,), ""),
+        ((), (61.0,), "aborted"),
+        ((b"\0\0\1\0abc",), (59.0,), ""),
+        ((b"\0\0\1\0abc",), (61.0,), "aborted"),
+        ((call("getRouting", routing()),), (61.0, 61.0), ""),
+        ((call("getRouting", routing()),), (61.0,) * 10, "closed"),
+        ((call("getRouting", routing()) + b"\0",), (61.0,), "aborted"),
+        ((b"\0\0\1\0",) + (b"x",) * 9, (20.0,) * 4, "aborted"),
+        ((call("dequeue", wants(timeout_ms=60_000)),), (50.0,), ""),
     ],
 )
 def test_silence_ends_a_connection_only_when_it_owes_something_or_is_long(
-    first: bytes, waited_s: tuple[float, ...], end: str
+    chunks: tuple[bytes, ...], waited_s: tuple[float, ...], end: str
 ) -> None:
-    assert silent(first, waited_s, WireLimits(silence_timeout_s=60, idle_timeout_s=600)).closed == end
+    assert silent(chunks, waited_s, WireLimits(silence_timeout_s=60, idle_timeout_s=600)).closed == end
+
+
+async def played(queue: FakeQueue, limits: WireLimits) -> tuple[Connection, Played]:
+    """A connection over a transport in memory."""
+    handlers = Handlers(queue, Identity("h", 1, 1), random.Random(1))
+    connection, transport = WireServer(asyncio.get_running_loop(), handlers, limits).connection(), Played()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def test_a_connection_is_not_read_while_its_replies_wait() -> None:
+    async def main() -> None:
+        connection, transport = await played(FakeQueue(), WireLimits())
+        connection.pause_writing()
+        assert not transport.reading
+        connection.resume_writing()
+        assert transport.reading
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items_back() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        connection, transport = await played(queue, WireLimits(write_buffer_bytes_max=1_000))
+        connection.data_received(call("enqueue", enqueue("t")))
+        await until(lambda: transport.written != b"")
+        before, transport.unread_bytes = transport.written, 1_001
+        connection.data_received(call("dequeue", wants()))
+        await until(lambda: transport.closed == "aborted")
+        assert transport.written == before
+        assert len(queue.given_back) == 1
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_what_follows_a_bad_frame_is_not_obeyed() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        connection, transport = await played(queue, WireLimits())
+        connection.data_received(b"\xff\xff\xff\xff" + call("enqueue", enqueue("t")))
+        connection.data_received(call("enqueue", enqueue("t")))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert (queue.calls, transport.written, transport.closed) == ([], b"", "closed")
+
+    run(main())
 
 
 def test_a_flood_of_complaints_writes_few_lines_and_says_how_many_it_left_out(

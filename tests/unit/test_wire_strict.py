@@ -5,15 +5,15 @@ from __future__ import annotations
 import struct
 
 import pytest
-from foqs_client.idl import Foqs, ttypes
 from thrift.Thrift import TType
 
-from foqs.wire.message import Bounds, Head, decode, raw_spec, read_head
+from foqs.wire.message import BadMessage, Bounds, Decoder, Head, raw_spec, read_head
 from foqs.wire.strict import VALUES_MAX, WrongType, check_types
+from foqs_client.idl import Foqs, ttypes
 from tests.support.wire import call, enqueue, head
 
 SPEC = raw_spec(Foqs.enqueue_args)
-BOUNDS = Bounds(1 << 20, 10_000)
+DECODER = Decoder(Bounds(1 << 20, 10_000))
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -34,7 +34,7 @@ def items(*bodies: bytes) -> bytes:
 def check(body: bytes) -> None:
     message = head("enqueue") + body
     parsed = read_head(message)
-    check_types(message, parsed, SPEC, decode(message, parsed, SPEC, BOUNDS))
+    check_types(message, parsed, SPEC, DECODER.decode(message, parsed, SPEC))
 
 
 @pytest.mark.parametrize("compact", [False, True])
@@ -42,7 +42,7 @@ def test_what_a_generated_client_sends_passes(compact: bool) -> None:
     request = enqueue("a", "b", payload=b"\xff\x00", delay_ms=5, policy=ttypes.DeliveryPolicy.AT_MOST_ONCE, priority=-1)
     message = call("enqueue", request, compact=compact)[4:]
     parsed: Head = read_head(message)
-    check_types(message, parsed, SPEC, decode(message, parsed, SPEC, BOUNDS))
+    check_types(message, parsed, SPEC, DECODER.decode(message, parsed, SPEC))
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,10 @@ def test_a_flood_of_unknown_values_is_refused_after_a_bound() -> None:
     flood = field(TType.LIST, 99) + bytes((TType.BYTE,)) + struct.pack(">i", 9_000) + b"\0" * 9_000
     with pytest.raises(WrongType, match="too many fields"):
         check(items(flood * (VALUES_MAX // 9_000 + 1)))
+
+
+def test_a_message_nested_too_deeply_spoils_nothing_for_the_next() -> None:
+    for _ in range(100):
+        with pytest.raises(BadMessage, match="recursion"):
+            check(field(TType.STRUCT, 9) * 1_000 + b"\0" * 1_001)
+    check(items(field(TType.STRING, 1) + text(b"topic")))

@@ -1,0 +1,73 @@
+"""`python -m foqs.demo`: its options and exit codes.
+
+Always true: 0 means that every item was accounted for; 1 that one was not, or
+that something failed, which one sentence says; 2 wrong use; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Returns the exit code."""
+    options = parse(sys.argv[1:])
+    try:
+        from foqs.demo.failed import Failed
+        from foqs.demo.show import Show
+        from foqs.demo.story import Story
+
+        show = Show()
+        try:
+            return Story(options, show).tell()
+        except Failed as error:
+            show.failure(str(error))
+            return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The options; exits with 2 when they are wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python -m foqs.demo",
+        description="Start a queue, drive real work through it, and prove that nothing was lost.",
+        epilog="Exit codes: 0 every item is accounted for, 1 not, or something failed, 2 wrong use, 130 interrupted.",
+    )
+    parser.add_argument("--dir", type=Path, help="one item for each file below it (default: Python's standard library)")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N files")
+    parser.add_argument("--workers", type=_positive, metavar="N", help="worker processes (default: one a processor)")
+    parser.add_argument("--serve", action="store_true", help="keep serving afterwards, until Ctrl-C")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="keeps the items (default: ./foqs-data with --serve, else a folder that is removed)",
+    )
+    parser.add_argument("--port", type=_port, help="for calls (default: 7411 with --serve, else any free one)")
+    parser.add_argument(
+        "--http-port", type=_port, help="for HTTP (default: 7412 with --serve and no --port, else any free one)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65_535:
+        raise argparse.ArgumentTypeError("must be 0 to 65535")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

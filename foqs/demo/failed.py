@@ -1,0 +1,7 @@
+"""The end of a run that cannot go on."""
+
+from __future__ import annotations
+
+
+class Failed(Exception):
+    """One sentence for a person: what went wrong and what to do."""

@@ -1,0 +1,115 @@
+"""The files of a run: found, sorted into topics, read once for the manifest; and the planted ones that must fail.
+
+Always true: an entry's checksum and size come from one reading of the file, by
+the producer, before its item is enqueued. Knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+SKIPPED_FOLDERS: Final = frozenset({"site-packages", "dist-packages", "__pycache__"})
+TOPICS_MAX: Final = 12
+PRIORITY_MAX: Final = 2**31 - 1
+PIECE_BYTES: Final = 1 << 20
+_TYPE_LENGTH_MAX: Final = 12
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """A file as the producer saw it, which is what its item says."""
+
+    path: str
+    topic: str
+    size: int
+    sha256: str
+    planted: bool = False
+
+    @property
+    def payload(self) -> bytes:
+        return json.dumps({"path": self.path, "size": self.size, "sha256": self.sha256}).encode()
+
+    @property
+    def priority(self) -> int:
+        """The size in bytes: small files come first."""
+        return min(self.size, PRIORITY_MAX)
+
+
+def standard_library() -> Path:
+    """The folder of Python's own modules."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def find(folder: Path, limit: int | None, avoid: Path | None = None) -> list[str]:
+    """The regular files below `folder` in the order of their paths; no links, nothing in SKIPPED_FOLDERS or `avoid`."""
+    return list(itertools.islice(_walk(folder.absolute(), avoid and avoid.absolute()), limit))
+
+
+def _walk(folder: Path, avoid: Path | None) -> Iterator[str]:
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in SKIPPED_FOLDERS and Path(parent, name) != avoid)
+        for path in (Path(parent, name) for name in sorted(names)):
+            if path.is_file() and not path.is_symlink():
+                yield os.fspath(path)
+
+
+def topics(paths: Sequence[str], run: str) -> dict[str, str]:
+    """The topic of each path, by the type of the file; rare types share one."""
+    types = {path: _type(path) for path in paths}
+    common = {name for name, _ in Counter(types.values()).most_common(TOPICS_MAX - 1)}
+    return {path: f"{run}/{name if name in common else 'other'}" for path, name in types.items()}
+
+
+def _type(path: str) -> str:
+    name = Path(path).suffix[1:].lower()
+    return name if 0 < len(name) <= _TYPE_LENGTH_MAX and name.isascii() and name.isalnum() else "other"
+
+
+def read(path: str, topic: str, planted: bool = False) -> Entry:
+    """Reads a file for the manifest. Raises OSError."""
+    digest = hashlib.sha256()
+    size = 0
+    with Path(path).open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+            size += len(piece)
+    return Entry(path, topic, size, digest.hexdigest(), planted)
+
+
+# ------------------------------------------------------------ the planted files
+
+ALTERED: Final = "altered.txt"
+TRUNCATED: Final = "truncated.txt"
+VANISHED: Final = "vanished.txt"
+NOW_A_FOLDER: Final = "now-a-folder.txt"
+LINKED_TO_ITSELF: Final = "linked-to-itself.txt"
+
+
+class Nursery:
+    """Good files in a folder of their own, to be spoiled once the producer has read them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        names = (ALTERED, TRUNCATED, VANISHED, NOW_A_FOLDER, LINKED_TO_ITSELF)
+        for name in names:
+            (folder / name).write_text(f"This is {name}, as its producer saw it.\n")
+        self.paths = [os.fspath(folder / name) for name in names]
+
+    def spoil(self) -> None:
+        """Does to each file what its name says, so that no worker can process it."""
+        folder = self._folder
+        (folder / ALTERED).write_text((folder / ALTERED).read_text().upper())
+        (folder / TRUNCATED).write_text("This is")
+        for name in (VANISHED, NOW_A_FOLDER, LINKED_TO_ITSELF):
+            (folder / name).unlink()
+        (folder / NOW_A_FOLDER).mkdir()
+        (folder / LINKED_TO_ITSELF).symlink_to(LINKED_TO_ITSELF)

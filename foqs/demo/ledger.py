@@ -1,0 +1,112 @@
+"""What happened in a run, as the driving process saw it: the one book that the proof is made of.
+
+Always true: all moments are of one monotonic clock, in seconds, given by the
+caller; a file is settled when it was acked, or nacked for the last time. Knows
+nothing of queues and does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from foqs.demo.files import Entry
+from foqs.demo.work import Result
+
+
+class Ledger:
+    """The book of one run, keyed by path."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.skipped: dict[str, str] = {}
+        """Files that the producer could not read, with the reason: no item was made of them."""
+        self.complete_at: float | None = None
+        """When the producer had enqueued everything."""
+        self.ids: dict[str, str] = {}
+        self.delivered_ids: dict[str, set[str]] = {}
+        self.sent_at: dict[str, float] = {}
+        self.delivered_at: dict[str, float] = {}
+        self.acked_at: dict[str, float] = {}
+        self.settled_at: float = 0.0
+        self.acks: Counter[str] = Counter()
+        self.checksums: dict[str, str] = {}
+        self.given_up: dict[str, str] = {}
+        self.enqueue_calls_s: list[float] = []
+        self.ack_calls_s: list[float] = []
+        self.deliveries = 0
+        self.retries = 0
+        self.strangers = 0
+        self.extensions = 0
+        self.stale = 0
+        self.compressed_bytes = 0
+        self.work_s = 0.0
+
+    # ------------------------------------------------------------- as it happens
+
+    def sending(self, entries: Sequence[Entry], now: float) -> None:
+        """The enqueue call begins: latencies count from here."""
+        for entry in entries:
+            self.entries[entry.path] = entry
+            self.sent_at[entry.path] = now
+
+    def enqueued(self, entries: Sequence[Entry], ids: Iterable[str]) -> None:
+        """The items are durable."""
+        self.ids.update((entry.path, id) for entry, id in zip(entries, ids, strict=True))
+
+    def delivered(self, path: str, id: str, now: float) -> None:
+        self.deliveries += 1
+        self.delivered_ids.setdefault(path, set()).add(id)
+        self.delivered_at.setdefault(path, now)
+
+    def processed(self, result: Result) -> None:
+        self.compressed_bytes += result.compressed_bytes
+        self.work_s += result.work_s
+
+    def acked(self, path: str, result: Result, now: float) -> None:
+        self.acks[path] += 1
+        self.acked_at.setdefault(path, now)
+        self.checksums[path] = result.sha256
+        self.settled_at = now
+
+    def nacked(self, path: str, reason: str, last: bool, now: float) -> None:
+        """`last`: no attempt is left, so the item is dead."""
+        if last:
+            self.given_up[path] = reason
+            self.settled_at = now
+        else:
+            self.retries += 1
+
+    # ------------------------------------------------------------- afterwards
+
+    @property
+    def settled(self) -> int:
+        """How many files are acked or given up."""
+        return len(self.acks) + len(self.given_up)
+
+    @property
+    def finished(self) -> bool:
+        return self.complete_at is not None and self.settled >= len(self.entries)
+
+    @property
+    def begun_at(self) -> float:
+        """When the first enqueue call began."""
+        return min(self.sent_at.values(), default=self.settled_at)
+
+    @property
+    def elapsed_s(self) -> float:
+        """From the first enqueue call to the last ack or nack; never 0."""
+        return max(1e-9, self.settled_at - self.begun_at)
+
+    def latencies(self, until: dict[str, float]) -> list[float]:
+        """Seconds from the enqueue of each file to its moment in `until`, sorted."""
+        return sorted(moment - self.sent_at[path] for path, moment in until.items())
+
+    def work_latencies(self) -> list[float]:
+        """Seconds from the delivery of each acked file to its ack, sorted."""
+        return sorted(moment - self.delivered_at[path] for path, moment in self.acked_at.items())
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` (0 to 1) of the sorted values do not exceed; 0 when there are none."""
+    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else 0.0

@@ -1,0 +1,134 @@
+"""The proof: the ledger of the driving process against what the host says is left.
+
+Always true: whether an item is dead is the host's word, whether it was acked
+the ledger's; a check that cannot be made fails. Knows nothing of how it is
+shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from foqs.demo.ledger import Ledger
+from foqs.demo.produce import ATTEMPTS_MAX
+from foqs_client import Client, ItemView, Topic
+
+ALL_STATES: Final = ("ready", "deferred", "leased", "dead")
+PAGE: Final = 500
+
+
+@dataclass(slots=True, frozen=True)
+class Left:
+    """What the host holds of a run."""
+
+    topics: list[Topic]
+    dead: dict[str, ItemView]
+    """By id."""
+
+
+@dataclass(slots=True, frozen=True)
+class Check:
+    """One thing that must hold."""
+
+    ok: bool
+    sentence: str
+
+
+async def topics_in(client: Client, prefix: str = "") -> list[Topic]:
+    """Every topic that begins with `prefix`, whatever the state of its items. Raises FoqsError."""
+    page = await client.topics(prefix=prefix, states=ALL_STATES, limit=PAGE)
+    found = page.topics
+    while page.next_cursor is not None:
+        page = await client.topics(prefix=prefix, states=ALL_STATES, limit=PAGE, cursor=page.next_cursor)
+        found += page.topics
+    return found
+
+
+async def what_is_left(client: Client, prefix: str) -> Left:
+    """Asks the host. Raises FoqsError."""
+    topics = await topics_in(client, prefix)
+    dead: dict[str, ItemView] = {}
+    for topic in topics:
+        cursor = None
+        while topic.dead:
+            page = await client.peek(topic.topic, "dead", PAGE, cursor)
+            dead.update((item.id, item) for item in page.items)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+    return Left(topics, dead)
+
+
+def judge(ledger: Ledger, left: Left) -> list[Check]:
+    """Every check; the run is proven when all are ok."""
+    entries, ids = ledger.entries, ledger.ids
+    dead = {path for path, id in ids.items() if id in left.dead}
+    acked = set(ledger.acks)
+    lost = entries.keys() - acked - dead
+    twice = {path for path, acks in ledger.acks.items() if acks > 1} | (acked & dead)
+    mismatched = {path for path in acked if ledger.checksums[path] != entries[path].sha256}
+    misnamed = {path for path, names in ledger.delivered_ids.items() if names != {ids.get(path)}}
+    planted = {path for path, entry in entries.items() if entry.planted}
+    escaped = {path for path in planted if path not in dead or left.dead[ids[path]].attempt != ATTEMPTS_MAX}
+    waiting = {state: sum(getattr(topic, state) for topic in left.topics) for state in ALL_STATES[:3]}
+    strangers = len(left.dead) - len(dead)
+    return [
+        Check(
+            len(set(ids.values())) == len(entries) and not misnamed,
+            f"{_items(len(ids))} enqueued, each with an id of its own, and delivered under it"
+            + _but(misnamed, "delivered under another id"),
+        ),
+        Check(
+            not lost and not twice,
+            f"each is accounted for exactly once: {len(acked):,} acked + {len(dead):,} dead = {len(acked | dead):,}"
+            + _but(lost, "lost")
+            + _but(twice, "settled twice"),
+        ),
+        Check(
+            not mismatched,
+            f"all {len(acked):,} checksums computed by the workers equal the producer's manifest"
+            + _but(mismatched, "that do not"),
+        ),
+        Check(
+            not escaped,
+            f"all {len(planted)} planted files are dead after {ATTEMPTS_MAX} attempts, and only then"
+            + _but(escaped, "not so"),
+        ),
+        Check(
+            not any(waiting.values()) and strangers == ledger.strangers,
+            "the host holds nothing else of this run: "
+            + ", ".join(f"{count:,} {state}" for state, count in waiting.items())
+            + (f" ({strangers:,} dead that others put there)" if strangers else ""),
+        ),
+    ]
+
+
+def why_dead(item: ItemView) -> str:
+    """The reason that the last nack left in the item's metadata."""
+    try:
+        return str(json.loads(item.metadata or b"")["reason"])
+    except (ValueError, KeyError, TypeError):
+        return item.dead_reason or "its leases ended without an ack"
+
+
+def by_topic(ledger: Ledger) -> dict[str, Counter[str]]:
+    """For each topic: items, bytes and acked."""
+    counts: dict[str, Counter[str]] = {}
+    for path, entry in ledger.entries.items():
+        count = counts.setdefault(entry.topic, Counter())
+        count["items"] += 1
+        count["bytes"] += entry.size
+        count["acked"] += ledger.acks[path]
+    return counts
+
+
+def _items(count: int) -> str:
+    return f"{count:,} item{'' if count == 1 else 's'}"
+
+
+def _but(paths: Sequence[str] | set[str], what: str) -> str:
+    return f"; but {len(paths):,} {what}, such as {min(paths)!r}" if paths else ""

@@ -1,0 +1,159 @@
+"""What a person sees of a run: a bar, tables, sentences.
+
+Always true: without a terminal everything is plain lines; nothing in the name
+of a file can move the reader's cursor. Knows nothing of how a run goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from foqs.demo.ledger import Ledger, percentile
+from foqs.demo.proof import Check, Left, by_topic, why_dead
+
+WIDTH_WITHOUT_TERMINAL: Final = 110
+BAR_INTERVAL_S: Final = 0.1
+LINE_INTERVAL_S: Final = 2.0
+DEAD_SHOWN_MAX: Final = 20
+PERCENTILES: Final = ((0.50, "p50"), (0.90, "p90"), (0.99, "p99"), (1.0, "max"))
+
+
+class Show:
+    """Writes to standard output; failures to standard error."""
+
+    def __init__(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
+        self._console = Console(width=width, highlight=False, markup=False, soft_wrap=True)
+
+    def title(self, text: str) -> None:
+        self._console.print()
+        self._console.print(text, style="bold")
+
+    def line(self, text: str = "") -> None:
+        self._console.print(printable(text))
+
+    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Names, each with what is to be said of it."""
+        for name, text in pairs:
+            self._console.print(Text.assemble((f"  {name:<8}", "cyan"), printable(text)))
+
+    def failure(self, text: str) -> None:
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
+            Text.assemble(("Error: ", "bold red"), printable(text))
+        )
+
+    async def follow(self, ledger: Ledger, total: Callable[[], int]) -> None:
+        """Shows how far the ledger is, until cancelled."""
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            await self._bar(ledger, total)
+        else:
+            while True:
+                await asyncio.sleep(LINE_INTERVAL_S)
+                self.line(f"  {ledger.settled:,} of {total():,} items done")
+
+    async def _bar(self, ledger: Ledger, total: Callable[[], int]) -> None:
+        columns = (
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=40),
+            MofNCompleteColumn(),
+            TextColumn("items", style="dim"),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=self._console, auto_refresh=False) as progress:
+            task = progress.add_task("working")
+            try:
+                while True:
+                    progress.update(task, completed=ledger.settled, total=total(), refresh=True)
+                    await asyncio.sleep(BAR_INTERVAL_S)
+            finally:
+                done = "done" if ledger.finished else "stopped"
+                progress.update(task, description=f"{done:7}", completed=ledger.settled, total=total(), refresh=True)
+
+    # ---------------------------------------------------------------- the report
+
+    def topics(self, ledger: Ledger, left: Left) -> None:
+        """Counts by topic; what is dead or left by the host's word."""
+        host = {topic.topic: topic for topic in left.topics}
+        rows = []
+        for topic, count in sorted(by_topic(ledger).items(), key=lambda pair: -pair[1]["items"]):
+            said = host.get(topic)
+            dead, waiting = (said.dead, said.ready + said.deferred + said.leased) if said else (0, 0)
+            numbers = (count["items"], count["acked"], dead, waiting)
+            rows.append([topic, *(f"{number:,}" for number in numbers), volume(count["bytes"])])
+        self._table(["TOPIC", "ITEMS", "ACKED", "DEAD", "LEFT", "SIZE"], rows)
+
+    def latencies(self, ledger: Ledger) -> None:
+        """Percentiles of the spans of an item's way, and of single calls."""
+        spans = (
+            ("enqueue to delivery", ledger.latencies(ledger.delivered_at)),
+            ("enqueue to ack", ledger.latencies(ledger.acked_at)),
+            ("delivery to ack", ledger.work_latencies()),
+            ("one enqueue call", sorted(ledger.enqueue_calls_s)),
+            ("one ack call", sorted(ledger.ack_calls_s)),
+        )
+        rows = [[name, *(duration(percentile(span, share)) for share, _ in PERCENTILES)] for name, span in spans]
+        self._table(["LATENCY", *(name for _, name in PERCENTILES)], rows)
+
+    def dead(self, ledger: Ledger, left: Left) -> None:
+        """The items that were given up, with the reason that travelled in their metadata."""
+        names = {
+            id: f"planted: {Path(path).name}" if ledger.entries[path].planted else path
+            for path, id in ledger.ids.items()
+        }
+        rows = [
+            [names.get(item.id, "not of this run"), str(item.attempt), why_dead(item), item.id]
+            for item in list(left.dead.values())[:DEAD_SHOWN_MAX]
+        ]
+        self._table(["FILE", "ATTEMPTS", "REASON", "ID"], rows, numbers=(1,))
+        if len(left.dead) > DEAD_SHOWN_MAX:
+            self.line(f"  and {len(left.dead) - DEAD_SHOWN_MAX:,} more")
+
+    def checks(self, checks: Sequence[Check]) -> None:
+        for check in checks:
+            mark = ("  ok      ", "green") if check.ok else ("  FAILED  ", "bold red")
+            self._console.print(Text.assemble(mark, printable(check.sentence)))
+
+    def verdict(self, proven: bool) -> None:
+        text, style = (
+            ("Every file is accounted for.", "bold green")
+            if proven
+            else ("NOT every file is accounted for.", "bold red")
+        )
+        self._console.print(text, style=style)
+
+    def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> None:
+        table = Table(box=None, header_style="dim", padding=(0, 1))
+        for place, title in enumerate(titles):
+            right = place in numbers if numbers else place > 0
+            table.add_column(title, justify="right" if right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        self._console.print(table, soft_wrap=False)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as escapes."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def duration(seconds: float) -> str:
+    """`3.2 ms`, `1.25 s`."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1_000:.1f} ms"
+
+
+def volume(count: float) -> str:
+    """`12 B`, `1.2 kB`, `1.2 MB` of a number of bytes."""
+    if count < 1e3:
+        return f"{count:.0f} B"
+    return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:,.1f} MB"

@@ -1,0 +1,245 @@
+"""A whole run, from the start of the host to the proof.
+
+Always true: the host, the workers and the temporary folders are gone when it
+ends, however it ends. How the queue is used stands in `produce` and `consume`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Final
+
+from foqs.demo import files, host, proof, work
+from foqs.demo.consume import Consumer
+from foqs.demo.failed import Failed
+from foqs.demo.host import Host
+from foqs.demo.ledger import Ledger
+from foqs.demo.produce import Producer
+from foqs.demo.show import Show, volume
+from foqs_client import Client, FoqsError
+
+INTERRUPTED: Final = 130
+PORT: Final = 7411
+HTTP_PORT: Final = 7412
+DATA: Final = Path("foqs-data")
+DEATH_NOTICE_S: Final = 1.0
+
+
+class Story:
+    """One run, as the options of `__main__.parse` say."""
+
+    def __init__(self, options: argparse.Namespace, show: Show) -> None:
+        self._options = options
+        self._show = show
+        self._serve = bool(options.serve)
+        self._folder = options.dir or files.standard_library()
+        self._workers = options.workers or len(os.sched_getaffinity(0))
+        self._run = f"demo-{secrets.token_hex(2)}"
+        self._paths: list[str] = []
+        self._ledger = Ledger()
+
+    def tell(self) -> int:
+        """The whole of it; returns the exit code. Raises Failed."""
+        with contextlib.ExitStack() as stack, asyncio.Runner() as runner:
+            data = self._options.data or (DATA if self._serve else _temporary(stack, "foqs-demo-data-"))
+            data = data.absolute()
+            nursery = files.Nursery(_temporary(stack, "foqs-demo-planted-"))
+            try:
+                return runner.run(self._tell(data, nursery))
+            except asyncio.CancelledError:
+                self._show.line("Interrupted; the host and the workers are stopped.")
+                return INTERRUPTED
+
+    async def _tell(self, data: Path, nursery: files.Nursery) -> int:
+        _take_signals()
+        self._paths = await asyncio.to_thread(files.find, self._folder, self._options.limit, data)
+        if not self._paths:
+            raise Failed(f"There is no file below {self._folder}; name another folder.")
+        async with host.running(data, *self._ports()) as server, Client(server.url) as client:
+            try:
+                await self._introduce(client, server, data, len(nursery.paths))
+                await self._drive(client, server, nursery)
+                left = await proof.what_is_left(client, f"{self._run}/")
+            except (FoqsError, ExceptionGroup) as error:
+                raise await self._failure(error, server) from None
+            proven = self._report(left)
+            if self._serve:
+                await self._keep_serving(server, left)
+        return 0 if proven else 1
+
+    def _ports(self) -> tuple[int, int]:
+        """The ports for calls and for HTTP; 0 is any free one."""
+        port, http_port = self._options.port, self._options.http_port
+        usual = (PORT, HTTP_PORT) if self._serve and port is None else (0, 0)
+        return usual[0] if port is None else port, usual[1] if http_port is None else http_port
+
+    async def _introduce(self, client: Client, server: Host, data: Path, planted: int) -> None:
+        kept = self._serve or self._options.data
+        fate = "kept; delete it to start afresh" if kept else "removed at the end"
+        facts = [
+            ("host", f"{server.url}  and  {server.http_url}/ (livez, readyz, metrics)"),
+            ("data", f"{data}: four SQLite shards, {fate}"),
+        ]
+        before = await proof.topics_in(client)
+        if before:
+            counts = {state: sum(getattr(topic, state) for topic in before) for state in proof.ALL_STATES}
+            found = ", ".join(f"{count:,} {state}" for state, count in counts.items() if count)
+            facts.append(("before", f"{found} in {len(before):,} topics of earlier runs, left as they are"))
+        facts += [
+            (
+                "files",
+                f"{len(self._paths):,} below {self._folder}, and {planted} planted ones that cannot be processed",
+            ),
+            ("topics", f"{self._run}/TYPE, by the type of the file; priority by size, small files first"),
+            ("work", f"compress and checksum, in {self._workers} worker processes"),
+        ]
+        self._show.title("FOQS at work: an item for each file")
+        self._show.facts(facts)
+        self._show.line()
+
+    async def _drive(self, client: Client, server: Host, nursery: files.Nursery) -> None:
+        """Producer and consumer at once, until every item is settled. Raises an ExceptionGroup."""
+        topics = files.topics([*nursery.paths, *self._paths], self._run)
+        producer = Producer(client, self._ledger, topics)
+        with work.workers(self._workers) as pool:
+            consumer = Consumer(client, self._ledger, f"{self._run}/", pool, self._workers)
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(server.until_dead())
+                showing = group.create_task(
+                    self._show.follow(self._ledger, lambda: len(topics) - len(self._ledger.skipped))
+                )
+                group.create_task(producer.run(nursery))
+                await consumer.run()
+                watching.cancel()
+                showing.cancel()
+
+    async def _failure(self, error: Exception, server: Host) -> Exception:
+        """What to raise for a run that failed: the death of the host explains every failed call."""
+        leaves = list(_leaves(error))
+        if any(isinstance(leaf, FoqsError) for leaf in leaves):
+            try:
+                async with asyncio.timeout(DEATH_NOTICE_S):
+                    await server.until_dead()
+            except Failed as death:
+                leaves.append(death)
+            except TimeoutError:
+                pass
+        done = f" {self._ledger.settled:,} of {len(self._paths):,} files were done."
+        for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, Failed)):
+            match leaf:
+                case Failed():
+                    return Failed(f"{leaf}{done}")
+                case FoqsError():
+                    return Failed(f"A call failed, and the run cannot go on: {leaf}.{done}")
+                case BrokenProcessPool():
+                    return Failed(f"A worker process ended by itself, perhaps for want of memory.{done}")
+        return error
+
+    # -------------------------------------------------------------- afterwards
+
+    def _report(self, left: proof.Left) -> bool:
+        """Shows what was done and whether it is proven, which it returns."""
+        ledger, show = self._ledger, self._show
+        settled = [entry for path, entry in ledger.entries.items() if path in ledger.acks]
+        size = sum(entry.size for entry in settled)
+        enqueued_s = (ledger.complete_at or ledger.settled_at) - ledger.begun_at
+        busy = ledger.work_s / (ledger.elapsed_s * self._workers)
+        show.line()
+        show.topics(ledger, left)
+        show.line()
+        show.latencies(ledger)
+        show.title(
+            f"{ledger.settled:,} items in {ledger.elapsed_s:.1f} s: "
+            f"{ledger.settled / ledger.elapsed_s:,.0f} items/s, {volume(size / ledger.elapsed_s)}/s"
+        )
+        show.line(
+            f"  {volume(size)} compressed to {volume(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time; "
+            f"all was enqueued after {enqueued_s:.1f} s, the rest is waiting."
+        )
+        show.line(
+            f"  {ledger.deliveries:,} deliveries, {ledger.retries:,} retries, {len(left.dead):,} dead, "
+            f"{ledger.extensions:,} lease extensions, {ledger.stale:,} leases lost."
+        )
+        if left.dead:
+            show.title("Dead: nacked with a reason, tried again, given up")
+            show.dead(ledger, left)
+        if ledger.skipped:
+            path, reason = next(iter(ledger.skipped.items()))
+            show.title(f"{len(ledger.skipped):,} files could not be read and have no item, such as {path} ({reason})")
+        show.title("Proof")
+        checks = proof.judge(ledger, left)
+        show.checks(checks)
+        proven = all(check.ok for check in checks)
+        show.line()
+        show.verdict(proven)
+        return proven
+
+    async def _keep_serving(self, server: Host, left: proof.Left) -> None:
+        """Serves until it is interrupted. Raises Failed when the host ends by itself."""
+        foqs = _program()
+        address = "" if server.port == PORT else f" --address {server.url}"
+        commands = [
+            f"{foqs} enqueue mail 'hello' --priority -5{address}",
+            f"{foqs} dequeue mail --wait 5s{address}",
+            f"{foqs} topic list --all{address}",
+        ]
+        dead = next((topic.topic for topic in left.topics if topic.dead), None)
+        if dead is not None:
+            commands.append(f"{foqs} peek {dead} --state dead --payload{address}")
+        commands.append(f"curl -s {server.http_url}/metrics | grep ^foqs_")
+        self._show.title("The queue keeps serving. Try, in another terminal:")
+        for command in commands:
+            self._show.line(f"  {command}")
+        self._show.line()
+        self._show.line("Stop with Ctrl-C.")
+        try:
+            await server.until_dead()
+        except asyncio.CancelledError:
+            self._show.line("Stopping the host.")
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _take_signals() -> None:
+    """The first signal to end cancels this task; later ones change nothing, as the end is under way and bounded."""
+    task = asyncio.current_task()
+    assert task is not None
+    waiting = [task]
+
+    def interrupt() -> None:
+        while waiting:
+            waiting.pop().cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, interrupt)
+
+
+def _temporary(stack: contextlib.ExitStack, prefix: str) -> Path:
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
+
+
+def _program() -> str:
+    """How `foqs` is called from this folder's shell."""
+    program = Path(sys.executable).with_name("foqs")
+    if shutil.which("foqs") == str(program):
+        return "foqs"
+    inside = program.is_relative_to(Path.cwd())
+    return shlex.quote(str(program.relative_to(Path.cwd()) if inside else program))

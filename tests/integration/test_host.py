@@ -1,0 +1,390 @@
+"""A host process from outside: how it starts, stops, waits, gives way, and bears a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from foqs_client import Client, Delivery, Enqueued, FoqsError, Item
+from tests.support.aio import run
+from tests.support.history import History, machine_clock_ms
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.recording import RecordingClient
+from tests.support.tables import Tables, in_mariadb, in_sqlite
+from tests.support.trial import heal, judge
+from tests.support.workload import Load, wall_ms
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """An empty store for hosts to share."""
+
+    url: str
+    tables: Tables
+    hold: Callable[[], AbstractContextManager[None]]
+    """Lets no host commit to shard 0 meanwhile."""
+    held: Callable[[], bool]
+    """Whether a host stands in the middle of a transaction."""
+    ends_holders: bool
+    """A takeover can end such a transaction of another host; a SQLite file's lock goes with its process only."""
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.mysql)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    if request.param == "sqlite":
+        return on_sqlite(tmp_path / "data")
+    return on_mariadb(request.getfixturevalue("mariadb"))
+
+
+def on_sqlite(folder: Path) -> Place:
+    def files() -> list[Path]:
+        return sorted(folder.glob("shard-*.db"))
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        with closing(sqlite3.connect(files()[0], isolation_level=None)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield
+
+    def held() -> bool:
+        for path in files():
+            with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as db:
+                try:
+                    db.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    return True
+        return False
+
+    return Place(f"sqlite:{folder}", in_sqlite(folder), hold, held, ends_holders=False)
+
+
+def on_mariadb(server: MariaDb) -> Place:
+    database = server.database()
+
+    @contextmanager
+    def hold(shards: Iterable[int] = (0,)) -> Iterator[None]:
+        with closing(pymysql.connect(unix_socket=str(server.socket), user="root", database=database)) as connection:
+            for shard in shards:
+                connection.cursor().execute(f"SELECT * FROM foqs_{shard}_owner FOR UPDATE NOWAIT")
+            yield
+
+    def held() -> bool:
+        try:
+            with hold(range(4)):
+                return False
+        except pymysql.err.OperationalError:
+            return True
+
+    url = f"mysql://root@127.0.0.1:{server.port}/{database}"
+    return Place(url, in_mariadb(server, database), hold, held, ends_holders=True)
+
+
+# ----------------------------------------------------------------------- stopping
+
+
+def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: Path) -> None:
+    async def work(host: HostProcess) -> tuple[list[Enqueued], list[Delivery]]:
+        async with Client(host.address) as client:
+            with place.hold():
+                calls = [asyncio.ensure_future(client.enqueue([Item("t", b"%d" % n)])) for n in range(30)]
+                # Sent last on the same connection: when it waits, all the others were read.
+                poll = asyncio.ensure_future(client.dequeue({"empty": 1}, wait_ms=60_000))
+                await asyncio.to_thread(until, lambda: waiting(host) == 1, "the long poll waits")
+                host.signal(signal.SIGTERM)
+                got = await poll
+                assert not any(call.done() for call in calls)
+            return [one for call in calls for one in await call], got
+
+    tables = replace(place.tables, shards=range(1))
+    with HostProcess(tmp_path / "host", place.url, store__shards=1) as host:
+        host.start()
+        results, got = run(work(host))
+        assert host.ended() == 0
+        assert got == []
+        ids = {result.require() for result in results}
+        assert {row["id"] for row in tables.rows()} == ids
+        host.start()
+        assert host.stop() == 0
+        assert {row["id"] for row in tables.rows()} == ids
+
+
+def test_hosts_may_be_stopped_and_started_under_load(place: Place, tmp_path: Path) -> None:
+    history = History(machine_clock_ms, source="load")
+
+    async def work(host: HostProcess) -> bool:
+        load = Load(host.address, history, seed=1)
+        load.start()
+        for _ in range(3):
+            await load.acked(50)
+            assert await asyncio.to_thread(host.stop) == 0
+            host.launch()
+        await load.acked(50)
+        return await heal(load, host, history)
+
+    with HostProcess(tmp_path / "host", place.url) as host:
+        host.start()
+        drained = run(work(host), timeout=100)
+        assert host.stop() == 0
+        judge(history, place.tables, drained)
+
+
+# ----------------------------------------------------------------------- starting
+
+
+@pytest.mark.parametrize("option", ["port", "http_port"])
+def test_a_taken_port_is_one_sentence_and_exit_code_1(tmp_path: Path, option: str) -> None:
+    with (
+        HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
+        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", **{f"server__{option}": one.port}) as two,
+    ):
+        one.start()
+        two.launch()
+        assert two.ended() == 1
+        assert two.log.startswith(f"Error: Port {one.port} on 127.0.0.1 is taken by another process")
+        assert f"server.{option}" in two.log
+        assert len(two.log.splitlines()) == 1
+        assert not (tmp_path / "two-data").exists()
+
+
+def test_a_file_of_a_newer_program_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+        host.start()
+        assert host.stop() == 0
+        with closing(sqlite3.connect(tmp_path / "data" / "shard-2.db")) as db:
+            db.execute("PRAGMA user_version = 999")
+        before = host.log
+        host.launch()
+        assert host.ended() == 1
+        told = host.log.removeprefix(before)
+        assert "shard-2.db" in told
+        assert "999" in told
+        assert "Traceback" not in told
+
+
+@pytest.mark.mysql
+def test_tables_of_a_newer_program_are_refused_with_the_reason(tmp_path: Path, mariadb: MariaDb) -> None:
+    database = mariadb.database()
+    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{mariadb.port}/{database}") as host:
+        host.start()
+        assert host.stop() == 0
+        mariadb.query(f"UPDATE {database}.foqs_schema SET version = 999 WHERE shard = 1")
+        before = host.log
+        host.launch()
+        assert host.ended() == 1
+        told = host.log.removeprefix(before)
+        assert "shard 1" in told
+        assert "999" in told
+        assert "Traceback" not in told
+
+
+@pytest.mark.mysql
+def test_a_host_waits_for_its_database_and_says_so(tmp_path: Path) -> None:
+    server = MariaDb()
+    try:
+        server.start()
+        database = server.database()
+        server.stop()
+        with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
+            alive: list[int] = []
+
+            def says(status: int, words: str) -> bool:
+                assert host.runs
+                live, ready = host.get("/livez"), host.get("/readyz")
+                alive.extend([live[0]] if live else [])
+                return ready is not None and ready[0] == status and words in ready[1]
+
+            host.launch()
+            until(lambda: says(503, f"127.0.0.1:{server.port}"), "the host says what it waits for")
+            with pytest.raises(FoqsError, match="UNAVAILABLE"):
+                run(enqueue_one(host))
+            server.start()
+            until(lambda: says(200, ""), "the host is ready")
+            assert run(enqueue_one(host)).require()
+            server.kill9()
+            until(lambda: says(503, f"127.0.0.1:{server.port}"), "the host says that its database is gone")
+            server.start()
+            until(lambda: says(200, ""), "the host is ready again")
+            assert set(alive) == {200}
+            assert host.stop() == 0
+    finally:
+        server.remove()
+
+
+async def enqueue_one(host: HostProcess) -> Enqueued:
+    async with Client(host.address) as client:
+        [result] = await client.enqueue([Item("t", b"one")], timeout_ms=3_000)
+        return result
+
+
+# -------------------------------------------------------------------- giving way
+
+
+def test_of_two_hosts_on_the_same_shards_the_first_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
+    history = History(machine_clock_ms, source="load")
+
+    async def work(first: HostProcess, second: HostProcess) -> bool:
+        load = Load(f"{first.address},127.0.0.1:{second.port}", history, seed=2)
+        load.start()
+        await load.acked(100)
+        await asyncio.to_thread(second.start)
+        assert await asyncio.to_thread(first.ended) == 1
+        await load.acked(100)
+        return await heal(load, second, history)
+
+    with (
+        HostProcess(tmp_path / "first", place.url) as first,
+        HostProcess(tmp_path / "second", place.url) as second,
+    ):
+        first.start()
+        drained = run(work(first, second), timeout=100)
+        assert_says_why(first)
+        assert second.stop() == 0
+        judge(history, place.tables, drained)
+
+
+def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Place, tmp_path: Path) -> None:
+    history = History(machine_clock_ms, source="load")
+
+    async def work(old: HostProcess, new: HostProcess) -> bool:
+        load = Load(old.address, history, seed=3)
+        load.start()
+        await load.acked(100)
+        await asyncio.to_thread(freeze, old, lambda: place.held() is place.ends_holders)
+        async with Client(old.address) as client:
+            zombie = RecordingClient(client, history, "client of the frozen host", wall_ms)
+            late = [asyncio.ensure_future(zombie.enqueue([Item("mail", b"late %d" % n)])) for n in range(20)]
+            late_acks = [asyncio.ensure_future(zombie.ack([lease])) for lease in list(load.leases)[-20:]]
+            await asyncio.to_thread(new.start)
+            await asyncio.to_thread(freeze, new, lambda: not place.held())
+            before = await asyncio.to_thread(place.tables.image)
+            old.thaw()
+            assert await asyncio.to_thread(old.ended) == 1
+            outcomes = await asyncio.gather(*late, *late_acks, return_exceptions=True)
+            assert await asyncio.to_thread(place.tables.image) == before
+            new.thaw()
+        assert codes(outcomes) <= {"NOT_OWNER", "UNKNOWN_OUTCOME", "UNAVAILABLE"}
+        await load.stop()
+        return await heal(Load(new.address, history, seed=4), new, history)
+
+    with (
+        HostProcess(tmp_path / "old", place.url) as old,
+        HostProcess(tmp_path / "new", place.url) as new,
+    ):
+        old.start()
+        drained = run(work(old, new), timeout=100)
+        assert_says_why(old)
+        assert new.stop() == 0
+        judge(history, place.tables, drained)
+
+
+def freeze(host: HostProcess, when: Callable[[], bool]) -> None:
+    """Stops a host at a moment that suits."""
+    host.freeze()
+    while not when():
+        host.thaw()
+        host.freeze()
+
+
+def codes(outcomes: list[object]) -> set[str]:
+    """How calls of one item each ended."""
+    found = set()
+    for outcome in outcomes:
+        if isinstance(outcome, list):
+            [outcome] = [result.error for result in outcome]
+        found.add(outcome.code if isinstance(outcome, FoqsError) else repr(outcome))
+    return found
+
+
+def assert_says_why(host: HostProcess) -> None:
+    assert "was taken over by another host" in host.log
+    assert "run only one host on these shards" in host.log
+    assert "Traceback" not in host.log
+
+
+# --------------------------------------------------------------------- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 6 MiB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small file system")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "none", folder], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_refuses_new_items_and_loses_none(small_disk: Path, tmp_path: Path) -> None:
+    history = History(machine_clock_ms, source="load")
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(3 << 20))
+
+    async def work(host: HostProcess) -> bool:
+        async with Client(host.address) as client:
+            recording = RecordingClient(client, history, "client", wall_ms)
+            await recording.enqueue([Item("sms", b"early %d" % n) for n in range(20)])
+            leased = await recording.dequeue({"sms": 20}, lease_ms=60_000)
+            refused = [await enqueue_until_refused(recording, n) for n in range(3)]
+            assert all("make room" in error.message for error in refused), refused
+            assert {error.code for error in refused} == {"UNAVAILABLE"}
+            first = await recording.ack(leased[:10])
+            assert {outcome.error.code if outcome.error else "" for outcome in first} <= {"", "UNAVAILABLE"}
+            ballast.unlink()
+            second = await recording.ack(leased)
+            assert all(outcome.error is None for outcome in second)
+            [result] = await recording.enqueue([Item("mail", b"there is room again")])
+            assert result.require()
+        return await heal(Load(host.address, history, seed=5), host, history)
+
+    with HostProcess(tmp_path / "host", f"sqlite:{small_disk / 'data'}", store__shards=1) as host:
+        host.start()
+        drained = run(work(host), timeout=100)
+        assert host.stop() == 0
+        judge(history, in_sqlite(small_disk / "data", 1), drained)
+
+
+async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError:
+    for number in range(2_000):
+        payload = b"turn %d number %d " % (turn, number) + os.urandom(8_000)
+        [result] = await client.enqueue([Item("mail", payload)])
+        if result.error is not None:
+            return result.error
+    raise AssertionError("the disk never filled up")
+
+
+# -------------------------------------------------------------------------- helpers
+
+
+def waiting(host: HostProcess) -> int:
+    """How many dequeues wait for work, as the host tells."""
+    answer = host.get("/metrics")
+    assert answer is not None
+    [line] = [line for line in answer[1].splitlines() if line.startswith("foqs_waiting_dequeues ")]
+    return int(float(line.split()[1]))

@@ -1,0 +1,184 @@
+"""Real host processes: started, stopped, frozen, killed, started again on the same port.
+
+Always true: a host runs the installed program with a configuration of its own
+in a folder of its own; whatever happens, it is ended by its process id when its
+`with` block ends; an error that leaves the block carries the end of its log.
+Knows nothing of what a host does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.support.poll import until
+from tests.support.ports import free_port
+
+PROGRAM: Final = Path(sys.executable).with_name("foqs")
+HOST: Final = (str(PROGRAM), "host")
+"""The command of an ordinary host, without its configuration."""
+
+LEASE_MS_DEFAULT: Final = 1_000
+BACKOFF_MS_MAX: Final = 400
+
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "log.level": "info",
+    "shard.retry_ms_max": 200,
+    "shard.sweep_interval_ms": 1_000,
+    "namespace.lease_ms_default": LEASE_MS_DEFAULT,
+    "namespace.backoff_ms_min": 50,
+    "namespace.backoff_ms_max": BACKOFF_MS_MAX,
+}
+"""Quick to retry and to look again, as a test has seconds where a service has hours."""
+
+_START_TIMEOUT_S: Final = 60.0
+_END_TIMEOUT_S: Final = 30.0
+_TAIL_BYTES: Final = 4_000
+
+
+class HostProcess:
+    """One host's place: its ports, folder and configuration; and its process, one after the other.
+
+    Args:
+        folder: for its configuration and log; created.
+        store: the URL of its store.
+        options: of the configuration, as `section.option`.
+        command: what is run, followed by `--config FILE`.
+    """
+
+    def __init__(self, folder: Path, store: str, *, command: Sequence[str] = HOST, **options: Any) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = free_port()
+        self.http_port = free_port()
+        self.config = folder / "foqs.toml"
+        self._command = command
+        self._log = folder / "log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.configure(
+            {
+                "server.port": self.port,
+                "server.http_port": self.http_port,
+                "store.url": store,
+                "coordinator.file": str(folder / "coordinator.json"),
+            }
+            | {name.replace("__", "."): value for name, value in options.items()}
+        )
+
+    def configure(self, options: Mapping[str, Any]) -> None:
+        """Writes the configuration of the next start."""
+        sections: dict[str, list[str]] = {}
+        for name, value in (dict(_OPTIONS) | dict(options)).items():
+            section, option = name.rsplit(".", 1)
+            sections.setdefault(section, []).append(f"{option} = {json.dumps(value)}\n")
+        self.config.write_text("".join(f"[{name}]\n{''.join(lines)}" for name, lines in sections.items()))
+
+    # ------------------------------------------------------------------- looking
+
+    @property
+    def address(self) -> str:
+        return f"foqs://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the host was never started"
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def get(self, path: str) -> tuple[int, str] | None:
+        """Status and body of an HTTP path; None when nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=5) as reply:
+                return int(reply.status), reply.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return None
+
+    # ------------------------------------------------------------------- working
+
+    def launch(self) -> None:
+        """Starts the process and returns at once."""
+        assert not self.runs, "the host runs already"
+        kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._command, "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env=kept | {"NO_COLOR": "1"},
+            )
+
+    def start(self) -> None:
+        """Starts the process and returns when every shard is served."""
+        self.launch()
+        self.until_ready()
+
+    def until_ready(self) -> None:
+        until(self._ready, f"the host on port {self.port} is ready", _START_TIMEOUT_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill9(self) -> None:
+        """Ends the process as a crash would."""
+        self.signal(signal.SIGKILL)
+        self.ended()
+
+    def stop(self) -> int:
+        """Asks the process to leave, and returns its exit code."""
+        self.signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Waits for the process to end by itself, and returns its exit code."""
+        assert self._process is not None
+        return self._process.wait(_END_TIMEOUT_S)
+
+    def freeze(self) -> None:
+        """Stops all of its threads where they are; returns when they stand."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: all(state == "T" for state in self._thread_states()), "the host stands still")
+
+    def thaw(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def _thread_states(self) -> list[str]:
+        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
+        return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+
+    def _ready(self) -> bool:
+        assert self.runs, f"the host ended by itself:\n{self.log[-_TAIL_BYTES:]}"
+        answer = self.get("/readyz")
+        return answer is not None and answer[0] == 200
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.runs:
+            self.kill9()
+        if error is not None:
+            error.add_note(f"the end of the log in {self.folder}:\n{self.log[-_TAIL_BYTES:]}")

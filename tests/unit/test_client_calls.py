@@ -1,0 +1,451 @@
+"""The client against a served wire: what comes back, in its own types, and how calls end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import pytest
+
+import foqs_client
+from foqs.core import errors as core_errors
+from foqs_client import (
+    Client,
+    InvalidArgument,
+    Item,
+    LimitExceeded,
+    Nack,
+    NamespaceNotFound,
+    NotFound,
+    NotImplementedYet,
+    StaleLease,
+    Unavailable,
+    UnknownOutcome,
+    Unreachable,
+)
+from foqs_client import errors as client_errors
+from foqs_client.idl import ttypes
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.wire import served, until
+
+
+def test_an_item_goes_its_way_through_every_call() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue) as host, Client(host.url) as client:
+            items = [Item("t", b"\x00\xff", priority=5, metadata=b"m"), Item("t", b"first", priority=-5), Item("u")]
+            ids = [result.require() for result in await client.enqueue(items)]
+            first, second, _ = await client.dequeue({"t": 5, "u": 1}, lease_ms=700, wait_ms=5)
+            assert (first.id, first.payload, first.priority, first.lease_remaining_ms) == (ids[1], b"first", -5, 700)
+            assert (second.payload, second.metadata, second.attempt, second.attempts_max) == (b"\x00\xff", b"m", 1, 0)
+            for outcomes in (
+                await client.extend([first, (second.id, second.token)], lease_ms=9),
+                await client.nack([Nack(first.id, first.token, delay_ms=4, metadata=b"n"), second]),
+                await client.nack([Nack(first.id, first.token, dead=True)]),
+                await client.release([first]),
+                await client.ack([first, (second.id, second.token)]),
+                await client.cancel([ids[2]]),
+            ):
+                for outcome in outcomes:
+                    outcome.require()
+            [again] = await client.ack([first])
+            assert again.already_gone
+            [unknown] = await client.nack([first])
+            with pytest.raises(NotFound):
+                unknown.require()
+            events = [[event for _, event in details] for name, details in queue.calls if name == "apply"]  # type: ignore[attr-defined]
+            assert [(event.token, event.lease_ms) for event in events[0]] == [(first.token, 9), (second.token, 9)]
+            assert [(event.delay_ms, event.metadata) for event in events[1]] == [(4, b"n"), (None, None)]
+            assert events[2][0].dead
+
+    run(main())
+
+
+def test_what_is_there_can_be_looked_at() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            [id_] = [r.require() for r in await client.enqueue([Item("a", b"xyz", delay_ms=50)])]
+            await client.enqueue([Item("b"), Item("b")])
+            page = await client.topics(limit=1, states=["ready", "deferred"])
+            assert ([(t.topic, t.deferred, t.ready) for t in page.topics], page.next_cursor) == ([("a", 1, 0)], "a")
+            page = await client.topics(cursor=page.next_cursor)
+            assert ([(t.topic, t.ready) for t in page.topics], page.next_cursor) == ([("b", 2)], None)
+            view = await client.item(id_, with_payload=True)
+            assert (view.id, view.state, view.due_in_ms, view.payload, view.at_most_once) == (
+                id_, "deferred", 50, b"xyz", False,
+            )  # fmt: skip
+            items = await client.peek("a", "deferred", limit=5)
+            assert [(view.payload, view.payload_bytes) for view in items.items] == [(None, 3)]
+            routing = await client.routing()
+            assert (routing.version, routing.hosts[0].host, routing.hosts[0].region) == (42, "127.0.0.1", "here")
+            assert next((s.shard, s.state, s.owner) for s in routing.shards) == (3, "owned", ("127.0.0.1", 7411))
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda c: c.enqueue([]), InvalidArgument),
+        (lambda c: c.enqueue([Item("t")] * 1_001), LimitExceeded),
+        (lambda c: c.enqueue([Item("t", priority=1 << 31)]), InvalidArgument),
+        (lambda c: c.enqueue([Item("t", payload=cast(bytes, "text"))]), InvalidArgument),
+        (lambda c: c.enqueue([Item("\ud800")]), InvalidArgument),
+        (lambda c: c.enqueue([Item("t")], timeout_ms=0), InvalidArgument),
+        (lambda c: c.topics(states=["asleep"]), InvalidArgument),
+        (lambda c: c.item("3-8796093022299"), NotFound),
+    ],
+)
+def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: type[Exception]) -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            with pytest.raises(kind):
+                await call(client)
+
+    run(main())
+
+
+def test_an_item_s_error_comes_in_its_place_with_its_field() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            good, bad, keyed = await client.enqueue([Item("t"), Item(""), Item("t", idempotency_key="k")])
+            assert good.error is None
+            assert isinstance(bad.error, InvalidArgument)
+            assert bad.error.field == "items[1].topic"
+            with pytest.raises(NotImplementedYet):
+                keyed.require()
+
+    run(main())
+
+
+def test_an_error_of_the_host_keeps_all_it_says() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.failure = core_errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
+        async with served(queue) as host, Client(host.url) as client:
+            with pytest.raises(foqs_client.NotOwner) as caught:
+                await client.enqueue([Item("t")])
+            error = caught.value
+            assert (error.code, error.message, error.field) == ("NOT_OWNER", "elsewhere", "f")
+            assert (error.retry_after_ms, error.owner) == (5, ("h", 9))
+        async with served(FakeQueue()) as host, Client(host.url, namespace="other") as client:
+            with pytest.raises(NamespaceNotFound):
+                await client.topics()
+
+    run(main())
+
+
+def test_every_code_of_the_contract_has_its_class() -> None:
+    names = {code.value: code.name for code in ttypes.ErrorCode}
+    assert {number: kind.code for number, kind in client_errors.BY_NUMBER.items()} == names
+    assert issubclass(StaleLease, foqs_client.FoqsError)
+    assert all(name in vars(foqs_client) for name in foqs_client.__all__)
+
+
+def test_calls_of_many_tasks_share_one_connection_and_get_their_own_replies() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            results = await asyncio.gather(*(client.enqueue([Item(f"t{n}")]) for n in range(200)))
+            ids = [result[0].require() for result in results]
+            assert len(set(ids)) == 200
+            views = await asyncio.gather(*(client.item(id_) for id_ in ids))
+            assert [view.topic for view in views] == [f"t{n}" for n in range(200)]
+            assert len(host.server.connections) == 1
+
+    run(main())
+
+
+def test_a_large_reply_arrives_whole() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            payloads = [bytes([n]) * 10_000 for n in range(200)]
+            await client.enqueue([Item("t", payload) for payload in payloads])
+            deliveries = await client.dequeue({"t": 1_000})
+            assert [delivery.payload for delivery in deliveries] == payloads
+
+    run(main())
+
+
+WRITES: list[Callable[[Client], Any]] = [
+    lambda c: c.enqueue([Item("t")], timeout_ms=50),
+    lambda c: c.dequeue({"t": 1}, timeout_ms=50),
+    lambda c: c.ack([("3-8796093022209", 1)], timeout_ms=50),
+    lambda c: c.nack([("3-8796093022209", 1)], timeout_ms=50),
+    lambda c: c.extend([("3-8796093022209", 1)], timeout_ms=50),
+    lambda c: c.release([("3-8796093022209", 1)], timeout_ms=50),
+    lambda c: c.cancel(["3-8796093022209"], timeout_ms=50),
+]
+READS: list[Callable[[Client], Any]] = [
+    lambda c: c.topics(timeout_ms=50),
+    lambda c: c.item("3-8796093022209", timeout_ms=50),
+    lambda c: c.peek("t", timeout_ms=50),
+]
+
+
+class Mute:
+    """A host that takes everything and answers nothing."""
+
+    def __init__(self) -> None:
+        self.writers: list[asyncio.StreamWriter] = []
+        self.received = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65_536):
+                self.received += len(data)
+        writer.close()
+
+    def hang_up(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+    @contextlib.asynccontextmanager
+    async def listen(self) -> AsyncIterator[str]:
+        server = await asyncio.start_server(self, "127.0.0.1", 0)
+        try:
+            port = server.sockets[0].getsockname()[1]
+            yield f"foqs://127.0.0.1:{port}"
+        finally:
+            self.hang_up()
+            server.close()
+            await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"), [*((call, UnknownOutcome) for call in WRITES), *((call, Unreachable) for call in READS)]
+)
+@pytest.mark.parametrize("hang_up", [True, False])
+def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have_written(
+    call: Callable[[Client], Any], kind: type[Exception], hang_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foqs_client.client.REPLY_GRACE_S", 0.02)
+
+    async def main() -> None:
+        mute = Mute()
+        async with mute.listen() as url, Client(url) as client:
+            task = asyncio.ensure_future(call(client))
+            if hang_up:
+                await until(lambda: mute.received > 0)
+                mute.hang_up()
+            with pytest.raises(kind):
+                await task
+
+    run(main())
+
+
+def refused_port() -> int:
+    """A port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.mark.parametrize("call", WRITES + READS)
+def test_a_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], Any]) -> None:
+    async def main() -> None:
+        async with Client(f"foqs://127.0.0.1:{refused_port()}") as client:
+            with pytest.raises(Unreachable, match="connection refused"):
+                await call(client)
+
+    run(main())
+
+
+def test_the_next_address_is_tried_when_one_refuses() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host:
+            url = f"foqs://127.0.0.1:{refused_port()},127.0.0.1:{host.port}"
+            async with Client(url) as client:
+                assert (await client.enqueue([Item("t")]))[0].id is not None
+
+    run(main())
+
+
+def test_a_host_that_comes_up_in_time_is_found() -> None:
+    async def main() -> None:
+        port = refused_port()
+        async with Client(f"foqs://127.0.0.1:{port}") as client:
+            attempts = asyncio.Event()
+            real = asyncio.get_running_loop().create_connection
+
+            async def connect(factory: Any, host: str, port: int) -> Any:
+                attempts.set()
+                return await real(factory, host, port)
+
+            client._transport._connect = connect
+            task = asyncio.ensure_future(client.topics())
+            await attempts.wait()
+            async with served(FakeQueue(), port=port):
+                assert (await task).topics == []
+                await client.close()
+
+    run(main())
+
+
+def test_a_connection_is_opened_again_after_a_loss_and_nothing_is_sent_twice() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.gate = asyncio.Event()
+        async with served(queue) as host, Client(host.url) as client:
+            task = asyncio.ensure_future(client.enqueue([Item("t")]))
+            await until(lambda: queue.running == 1)
+            for connection in list(host.server.connections):
+                connection.abort()
+            with pytest.raises(UnknownOutcome):
+                await task
+            queue.gate.set()
+            assert (await client.topics()).topics == []
+            assert [name for name, _ in queue.calls] == ["enqueue", "topics"]
+
+    run(main())
+
+
+def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue) as host, Client(host.url) as client:
+            await client.enqueue([Item("t")])
+            queue.gate = asyncio.Event()
+            tasks = [asyncio.ensure_future(client.dequeue({"t": 1})) for _ in range(2)]
+            await until(lambda: queue.running == 2)
+            tasks[0].cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await tasks[0]
+            link = client._transport._link
+            assert link is not None
+            assert len(link._waiting) == 1
+            queue.gate.set()
+            assert await tasks[1] == []
+            assert len((await client.peek("t", "leased")).items) == 1
+
+    run(main())
+
+
+def test_cancelling_the_first_of_two_calls_while_connecting_does_not_stop_the_second() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host:
+            go = asyncio.Event()
+            waiting = asyncio.Event()
+
+            async def connect(factory: Any, name: str, port: int) -> Any:
+                waiting.set()
+                await go.wait()
+                return await asyncio.get_running_loop().create_connection(factory, name, port)
+
+            async with Client(host.url, connect=connect) as client:
+                tasks = [asyncio.ensure_future(client.topics()) for _ in range(2)]
+                await waiting.wait()
+                tasks[0].cancel()
+                await asyncio.wait([tasks[0]])
+                go.set()
+                assert (await tasks[1]).topics == []
+                assert tasks[0].cancelled()
+
+    run(main())
+
+
+def test_closing_the_client_ends_its_calls_as_errors() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.gate = asyncio.Event()
+        async with served(queue) as host:
+            client = Client(host.url)
+            sent = asyncio.ensure_future(client.enqueue([Item("t")]))
+            await until(lambda: queue.running == 1)
+            await client.close()
+            with pytest.raises(UnknownOutcome):
+                await sent
+            with pytest.raises(Unreachable, match="closed"):
+                await client.topics()
+
+            async def never(factory: Any, name: str, port: int) -> Any:
+                await asyncio.Event().wait()
+
+            client = Client(host.url, connect=never)
+            unsent = asyncio.ensure_future(client.enqueue([Item("t")]))
+            await until(lambda: client._transport._opening is not None)
+            await client.close()
+            with pytest.raises(Unreachable, match="closed"):
+                await unsent
+
+    run(main())
+
+
+def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        queue.failure = core_errors.DeadlineExceeded("withdrawn")
+        async with served(queue) as host, Client(host.url) as client:
+            with pytest.raises(foqs_client.DeadlineExceeded):
+                await client.enqueue([Item("t")], timeout_ms=1_000)
+        queue = FakeQueue()
+        queue.gate = asyncio.Event()
+        async with served(queue) as host, Client(host.url) as client:
+            with pytest.raises(UnknownOutcome, match="deadline"):
+                await client.enqueue([Item("t")], timeout_ms=20)
+
+    run(main())
+
+
+def test_the_host_learns_only_of_the_time_that_is_left() -> None:
+    async def main() -> None:
+        seen: list[int] = []
+        async with served(FakeQueue()) as host:
+            handlers = host.server.calls
+            real = handlers.timeout_s
+            handlers.timeout_s = lambda request: seen.append(request.timeout_ms) or real(request)  # type: ignore[method-assign,func-returns-value]
+            refusals = [True, True]
+
+            async def connect(factory: Any, name: str, port: int) -> Any:
+                if refusals:
+                    refusals.pop()
+                    raise ConnectionRefusedError
+                return await asyncio.get_running_loop().create_connection(factory, name, port)
+
+            async with Client(host.url, connect=connect) as client:
+                await client.topics(timeout_ms=5_000)
+                await client.topics(timeout_ms=5_000)
+        assert seen[0] < 5_000 - 100
+        assert seen[1] == 5_000
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x0chello, world", b"\xff\xff\xff\xff", b"\0\0\0\x01x"],
+)
+def test_a_peer_that_is_no_host_ends_the_call_in_words(answer: bytes) -> None:
+    async def main() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(100)
+            writer.write(answer)
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        async with Client(f"foqs://127.0.0.1:{port}") as client:
+            with pytest.raises(Unreachable, match="no FOQS host"):
+                await client.topics()
+        server.close()
+
+    run(main())
+
+
+def test_an_unavailable_host_says_when_to_come_back() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url) as client:
+            await client.topics()
+            host.server.stopping = True
+            with pytest.raises(Unavailable) as caught:
+                await client.enqueue([Item("t")])
+            assert caught.value.retry_after_ms
+            host.server.stopping = False
+
+    run(main())

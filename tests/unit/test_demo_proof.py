@@ -1,0 +1,168 @@
+"""The demo's ledger and proof: a run in order is proven, and no kind of loss or doubling passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from foqs.demo.files import Entry
+from foqs.demo.ledger import Ledger, percentile
+from foqs.demo.proof import Left, by_topic, judge, why_dead
+from foqs.demo.work import Result
+from foqs_client import ItemView, Topic
+
+GOOD = Entry("/good", "run/py", 10, "aa")
+OTHER = Entry("/other", "run/py", 20, "bb")
+BAD = Entry("/bad", "run/txt", 30, "cc", planted=True)
+
+
+def result(checksum: str) -> Result:
+    return Result(checksum, 5, 0.5, None)
+
+
+def view(id: str, attempt: int = 3, metadata: bytes = b'{"reason": "rotten"}') -> ItemView:
+    return ItemView(
+        id, "run/txt", "dead", 0, None, metadata, False, attempt, 3, None, None, None, None, None, None, None, None
+    )
+
+
+def topic(name: str, ready: int = 0, deferred: int = 0, leased: int = 0, dead: int = 0) -> Topic:
+    return Topic(name, ready, deferred, leased, dead, None, None, None, False, False)
+
+
+def ledger() -> Ledger:
+    """Three files, enqueued at 0 and 10, two acked and one given up."""
+    book = Ledger()
+    book.sending([GOOD, OTHER], 0.0)
+    book.enqueued([GOOD, OTHER], ["0-1", "0-2"])
+    book.sending([BAD], 10.0)
+    book.enqueued([BAD], ["0-3"])
+    book.complete_at = 11.0
+    book.delivered("/good", "0-1", 2.0)
+    book.delivered("/other", "0-2", 3.0)
+    for attempt in (1, 2, 3):
+        book.delivered("/bad", "0-3", 10.0 + attempt)
+        book.nacked("/bad", "rotten", attempt == 3, 10.5 + attempt)
+    book.acked("/good", result("aa"), 4.0)
+    book.acked("/other", result("bb"), 7.0)
+    return book
+
+
+def left() -> Left:
+    return Left([topic("run/txt", dead=1)], {"0-3": view("0-3")})
+
+
+def failed(book: Ledger, rest: Left) -> list[int]:
+    """Which checks fail, by their place."""
+    return [place for place, check in enumerate(judge(book, rest)) if not check.ok]
+
+
+def test_a_run_in_order_is_proven() -> None:
+    assert failed(ledger(), left()) == []
+
+
+def test_a_lost_item_is_found() -> None:
+    book = ledger()
+    del book.acks["/good"]
+    assert failed(book, left()) == [1]
+    assert "1 lost, such as '/good'" in judge(book, left())[1].sentence
+
+
+def test_an_item_acked_twice_is_found() -> None:
+    book = ledger()
+    book.acked("/good", result("aa"), 9.0)
+    assert failed(book, left()) == [1]
+
+
+def test_an_item_both_acked_and_dead_is_found() -> None:
+    rest = left()
+    rest.dead["0-1"] = view("0-1")
+    assert failed(ledger(), rest) == [1]
+
+
+def test_a_wrong_checksum_is_found() -> None:
+    book = ledger()
+    book.checksums["/good"] = "ff"
+    assert failed(book, left()) == [2]
+
+
+def test_a_delivery_under_a_foreign_id_is_found() -> None:
+    book = ledger()
+    book.delivered("/good", "0-9", 9.0)
+    assert failed(book, left()) == [0]
+
+
+def test_an_id_that_names_two_items_is_found() -> None:
+    book = ledger()
+    book.ids["/other"] = "0-1"
+    book.delivered_ids["/other"] = {"0-1"}
+    assert failed(book, left()) == [0]
+
+
+def test_an_enqueue_without_an_id_is_found() -> None:
+    book = ledger()
+    del book.ids["/good"]
+    assert 0 in failed(book, left())
+
+
+def test_a_planted_file_that_was_processed_is_found() -> None:
+    book = ledger()
+    book.acked("/bad", result("cc"), 20.0)
+    assert failed(book, Left([], {})) == [3]
+
+
+def test_a_planted_file_given_up_too_early_is_found() -> None:
+    assert failed(ledger(), Left(left().topics, {"0-3": view("0-3", attempt=2)})) == [3]
+
+
+@pytest.mark.parametrize("state", ["ready", "deferred", "leased"])
+def test_what_the_host_still_holds_is_found(state: str) -> None:
+    rest = left()
+    rest.topics[0] = dataclasses.replace(rest.topics[0], **{state: 1})
+    assert failed(ledger(), rest) == [4]
+
+
+def test_a_dead_item_that_nobody_enqueued_is_found_unless_it_was_refused() -> None:
+    book, rest = ledger(), left()
+    rest.dead["0-77"] = view("0-77")
+    assert failed(book, rest) == [4]
+    book.strangers = 1
+    assert failed(book, rest) == []
+
+
+def test_the_reason_of_a_death_is_read_from_the_metadata() -> None:
+    assert why_dead(view("0-3", metadata=json.dumps({"reason": "rotten"}).encode())) == "rotten"
+    for metadata in (b"", b"\xff", b"[]", b"{}"):
+        assert why_dead(view("0-3", metadata=metadata)) == "its leases ended without an ack"
+
+
+def test_a_ledger_is_finished_when_all_is_enqueued_and_settled() -> None:
+    book = ledger()
+    assert (book.finished, book.settled, book.deliveries, book.retries) == (True, 3, 5, 2)
+    book.complete_at = None
+    assert not book.finished
+    book.complete_at = 11.0
+    book.sending([Entry("/more", "run/py", 1, "dd")], 12.0)
+    assert not book.finished
+
+
+def test_latencies_count_from_the_enqueue_call_to_the_first_delivery() -> None:
+    book = ledger()
+    assert book.latencies(book.delivered_at) == [1.0, 2.0, 3.0]
+    assert book.latencies(book.acked_at) == [4.0, 7.0]
+    assert book.work_latencies() == [2.0, 4.0]
+    assert book.elapsed_s == 7.0
+
+
+def test_counts_by_topic_add_up() -> None:
+    counts = by_topic(ledger())
+    assert counts["run/py"] == {"items": 2, "bytes": 30, "acked": 2}
+    assert counts["run/txt"] == {"items": 1, "bytes": 30, "acked": 0}
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 5.0), (0.9, 9.0), (0.91, 10.0), (1.0, 10.0)])
+def test_percentiles_are_values_that_occurred(share: float, value: float) -> None:
+    assert percentile([float(number) for number in range(1, 11)], share) == value
+    assert percentile([], share) == 0.0

@@ -1,0 +1,153 @@
+"""The item: numbers, ids and their one spelling, and the order of delivery."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.errors import BY_CODE, Code, FoqsError, InvalidArgument, NotOwner
+from foqs.core.item import (
+    EPOCH_MAX,
+    SEQUENCE_MAX,
+    SHARD_MAX,
+    Delivery,
+    Row,
+    State,
+    format_id,
+    make_number,
+    parse_id,
+    split_number,
+)
+
+EPOCHS = st.integers(1, EPOCH_MAX)
+SEQUENCES = st.integers(1, SEQUENCE_MAX)
+SHARDS = st.integers(0, SHARD_MAX)
+
+
+@given(EPOCHS, SEQUENCES)
+def test_a_number_is_positive_fits_63_bits_and_splits_again(epoch: int, sequence: int) -> None:
+    number = make_number(epoch, sequence)
+    assert 0 < number < 1 << 63
+    assert split_number(number) == (epoch, sequence)
+
+
+@given(EPOCHS, SEQUENCES, EPOCHS, SEQUENCES)
+def test_numbers_of_a_later_epoch_are_greater(epoch: int, sequence: int, other: int, other_sequence: int) -> None:
+    ordered = (epoch, sequence) < (other, other_sequence)
+    assert (make_number(epoch, sequence) < make_number(other, other_sequence)) == ordered
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence"), [(0, 1), (-1, 1), (EPOCH_MAX + 1, 1), (1, 0), (1, -1), (1, SEQUENCE_MAX + 1)]
+)
+def test_a_number_out_of_bounds_is_refused(epoch: int, sequence: int) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        make_number(epoch, sequence)
+
+
+@given(SHARDS, EPOCHS, SEQUENCES)
+def test_an_id_reads_back_as_it_was_written(shard: int, epoch: int, sequence: int) -> None:
+    number = make_number(epoch, sequence)
+    assert parse_id(format_id(shard, number), "id") == (shard, number)
+
+
+GOOD = make_number(1, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-",
+        "1",
+        f"{GOOD}",
+        f"-{GOOD}",
+        "1-",
+        f"1--{GOOD}",
+        f"1-{GOOD}-1",
+        f"01-{GOOD}",
+        f"1-0{GOOD}",
+        f"+1-{GOOD}",
+        f" 1-{GOOD}",
+        f"1-{GOOD} ",
+        f"1-{GOOD}\n",
+        f"1_0-{GOOD}",
+        f"0x1-{GOOD}",
+        f"a-{GOOD}",
+        f"\u0661-{GOOD}",
+        "1-\u00b9\u00b9",
+        f"{SHARD_MAX + 1}-{GOOD}",
+        "1-0",
+        "1-1",
+        f"1-{1 << 43}",
+        f"1-{SEQUENCE_MAX}",
+        f"1-{1 << 63}",
+        f"1-{'9' * 19}",
+        f"1-{'9' * 10_000}",
+        f"{'9' * 10_000}-{GOOD}",
+    ],
+)
+def test_any_other_spelling_is_refused_and_the_field_named(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_id(text, "leases[2].id")
+    assert caught.value.field == "leases[2].id"
+
+
+@given(st.text(alphabet="0123456789-+_ \u0663x", max_size=30))
+def test_no_two_texts_name_one_item(text: str) -> None:
+    try:
+        shard, number = parse_id(text, "id")
+    except InvalidArgument:
+        return
+    assert format_id(shard, number) == text
+
+
+ROW = Row(
+    id=1,
+    namespace="n",
+    topic="t",
+    priority=0,
+    deliver_after_ms=0,
+    enqueued_at_ms=0,
+    lease_ms=1,
+    ttl_ms=None,
+    expires_at_ms=None,
+    policy=Delivery.AT_LEAST_ONCE,
+    attempts_max=0,
+    payload_bytes=0,
+    payload=b"",
+    metadata=b"",
+    state=State.READY,
+    due_ms=None,
+    token=0,
+    attempt=0,
+)
+
+
+def test_order_is_priority_then_deliver_after_then_id() -> None:
+    rows = [
+        replace(ROW, priority=-1, deliver_after_ms=9, id=9),
+        replace(ROW, priority=0, deliver_after_ms=1, id=8),
+        replace(ROW, priority=0, deliver_after_ms=2, id=3),
+        replace(ROW, priority=0, deliver_after_ms=2, id=4),
+        replace(ROW, priority=1, deliver_after_ms=0, id=1),
+    ]
+    mixed = [rows[at] for at in (3, 1, 4, 2, 0)]
+    assert sorted(mixed, key=lambda row: row.key) == rows
+
+
+def test_every_code_has_one_error_class_that_says_so() -> None:
+    assert set(BY_CODE) == set(Code)
+    for code, kind in BY_CODE.items():
+        assert kind.code is code
+        assert issubclass(kind, FoqsError)
+
+
+def test_an_error_carries_its_fields_and_reads_as_a_sentence() -> None:
+    error = NotOwner("ask the owner", field="id", retry_after_ms=5, owner=("host", 7411))
+    assert (error.message, error.field, error.retry_after_ms, error.owner) == ("ask the owner", "id", 5, ("host", 7411))
+    assert str(error) == "NOT_OWNER (id): ask the owner"
+    assert str(NotOwner("ask the owner")) == "NOT_OWNER: ask the owner"

@@ -1,0 +1,341 @@
+"""The life of an item: the table is whole, its rules do what it says, and little else can happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.errors import Code
+from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
+from foqs.core.life import TABLE, Event, Fate, Kind, Moment, Policy, Verdict, admit, backoff_ms, judge
+from tools import diagram
+
+NOW = 1_000_000
+POLICY = Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000)
+OLD, NEW = 41, 42
+"""The token of the row's last lease, and that of the flush that judges."""
+MOMENT = Moment(NOW, NEW, {"n": POLICY})
+GRANTED = 3
+"""The attempts that the row has had."""
+
+BASE = Row(
+    id=7,
+    namespace="n",
+    topic="t",
+    priority=0,
+    deliver_after_ms=NOW - 50,
+    enqueued_at_ms=NOW - 100,
+    lease_ms=30,
+    ttl_ms=None,
+    expires_at_ms=None,
+    policy=Delivery.AT_LEAST_ONCE,
+    attempts_max=0,
+    payload_bytes=1,
+    payload=b"x",
+    metadata=b"m",
+    state=State.READY,
+    due_ms=None,
+    token=OLD,
+    attempt=GRANTED,
+)
+
+
+def right_due_ms(row: Row, moment_ms: int) -> int | None:
+    """What the state says about the next thing that must happen."""
+    if row.state is State.DEFERRED:
+        return min(row.deliver_after_ms, TIME_MS_MAX if row.expires_at_ms is None else row.expires_at_ms)
+    if row.state is State.READY:
+        return row.expires_at_ms
+    if row.state is State.DEAD:
+        return moment_ms + POLICY.dead_retention_ms
+    return row.due_ms
+
+
+def rows(state: State) -> Iterator[Row]:
+    """Every sort of row in a state: with and without TTL, over or not, last attempt or not, due or not."""
+    for ttl_left, policy, attempts_max, due_in in product(
+        (None, -5, 0, 1, 500), Delivery, (0, GRANTED, GRANTED + 1), (-5, 0, 1, 500)
+    ):
+        row = replace(BASE, state=state, policy=policy, attempts_max=attempts_max)
+        if ttl_left is not None:
+            row.ttl_ms = 100 + ttl_left
+            row.expires_at_ms = NOW + ttl_left
+        if state is State.DEFERRED:
+            row.deliver_after_ms = NOW + due_in
+            row.due_ms = right_due_ms(row, NOW)
+        elif state is State.READY:
+            row.due_ms = row.expires_at_ms
+        else:
+            row.due_ms = NOW + due_in
+        yield row
+
+
+def happenings(kind: Kind) -> Iterator[Event]:
+    """Every sort of an event."""
+    tokens = (OLD, OLD - 1, 0) if kind in (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE) else (0,)
+    for token in tokens:
+        event = Event(kind, BASE.id, "n", token=token)
+        yield event
+        if kind is Kind.NACK:
+            for delay, dead, metadata in product((None, 0, 1, 700), (False, True), (None, b"", b"new")):
+                yield replace(event, delay_ms=delay, dead=dead, metadata=metadata, jitter=0.5)
+            for after in (NOW - 10, NOW, NOW + 10, TIME_MS_MAX * 2):
+                yield replace(event, deliver_after_ms=after)
+        if kind in (Kind.EXTEND, Kind.HAND_OUT):
+            yield replace(event, lease_ms=1)
+            yield replace(event, lease_ms=TIME_MS_MAX)
+
+
+def judged(state: State, kind: Kind) -> Iterator[tuple[Event, Row, Verdict]]:
+    for row, event in product(rows(state), happenings(kind)):
+        before = replace(row)
+        verdict = judge(event, row, MOMENT)
+        assert row == before, "a rule must leave the row it was given as it is"
+        yield event, row, verdict
+
+
+def state_after(row: Row, verdict: Verdict) -> State | None:
+    if verdict.fate is Fate.GONE:
+        return None
+    if verdict.fate is Fate.KEPT:
+        return row.state
+    assert verdict.row is not None
+    return verdict.row.state
+
+
+PAIRS = list(product(State, Kind))
+IDS = [f"{state.name}-{kind.value}" for state, kind in PAIRS]
+
+
+def test_the_table_has_a_row_for_every_state_and_event() -> None:
+    assert set(TABLE) == set(PAIRS)
+
+
+@pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
+def test_a_rule_leads_exactly_where_the_table_says(state: State, kind: Kind) -> None:
+    declared = {following for _, following in TABLE[state, kind].ways}
+    reached = {state_after(row, verdict) for _, row, verdict in judged(state, kind)}
+    assert reached == declared
+
+
+@pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
+def test_an_error_never_comes_with_a_change(state: State, kind: Kind) -> None:
+    for _, _, verdict in judged(state, kind):
+        assert (verdict.row is not None) == (verdict.fate is Fate.CHANGED)
+        if verdict.error is not None:
+            assert verdict.fate is Fate.KEPT
+            assert not verdict.already_gone
+            assert verdict.error.code in (Code.STALE_LEASE, Code.NOT_FOUND)
+
+
+@pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
+def test_an_event_of_a_caller_is_never_swallowed(state: State, kind: Kind) -> None:
+    """What changes nothing says why; only the shard's own events may find nothing to do."""
+    for _, _, verdict in judged(state, kind):
+        if verdict.fate is Fate.KEPT and kind not in (Kind.DUE, Kind.HAND_OUT):
+            assert verdict.error is not None
+
+
+@pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
+def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> None:
+    for event, row, verdict in judged(state, kind):
+        new = verdict.row
+        if new is None:
+            continue
+        lasting = ("id", "namespace", "topic", "priority", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
+        for name in (*lasting, "attempts_max", "payload_bytes"):
+            assert getattr(new, name) == getattr(row, name), name
+        assert new.token == (NEW if kind is Kind.HAND_OUT else row.token)
+        attempts = {Kind.HAND_OUT: row.attempt + 1, Kind.RELEASE: row.attempt - 1, Kind.REDRIVE: 0}
+        assert new.attempt == attempts.get(kind, row.attempt)
+        if kind is not Kind.REDRIVE:
+            assert new.expires_at_ms == row.expires_at_ms
+        if kind not in (Kind.NACK, Kind.REDRIVE):
+            assert new.deliver_after_ms == row.deliver_after_ms
+        changed = kind is Kind.NACK and event.metadata is not None
+        assert new.metadata == (event.metadata if changed else row.metadata)
+
+
+@pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
+def test_due_is_what_the_state_says(state: State, kind: Kind) -> None:
+    for event, row, verdict in judged(state, kind):
+        new = verdict.row
+        if new is None:
+            continue
+        if new.state is State.LEASED:
+            lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
+            assert new.due_ms == min(NOW + lease_ms, TIME_MS_MAX)
+        else:
+            assert new.due_ms == right_due_ms(new, NOW)
+        for moment in (new.due_ms, new.deliver_after_ms, new.expires_at_ms):
+            assert moment is None or moment <= TIME_MS_MAX
+        if new.state is State.DEFERRED:
+            assert new.deliver_after_ms > NOW
+
+
+@pytest.mark.parametrize("state", State)
+def test_only_the_last_token_acks(state: State) -> None:
+    for event, _, verdict in judged(state, Kind.ACK):
+        assert (verdict.fate is Fate.GONE) == (event.token == OLD)
+
+
+def test_an_item_never_handed_out_cannot_be_acked() -> None:
+    for state in (State.READY, State.DEFERRED):
+        row = replace(BASE, state=state, token=0, attempt=0)
+        verdict = judge(Event(Kind.ACK, row.id, "n", token=0), row, MOMENT)
+        assert verdict.fate is Fate.KEPT
+        assert verdict.error is not None and verdict.error.code is Code.STALE_LEASE
+
+
+@pytest.mark.parametrize("kind", [Kind.NACK, Kind.EXTEND, Kind.RELEASE])
+def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: Kind) -> None:
+    for state in State:
+        for event, _, verdict in judged(state, kind):
+            allowed = state is State.LEASED and event.token == OLD
+            assert (verdict.error is None) == allowed
+
+
+@pytest.mark.parametrize("kind", [Kind.DUE, Kind.HAND_OUT, Kind.NACK, Kind.RELEASE])
+def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: Kind) -> None:
+    for state in (State.DEFERRED, State.READY, State.LEASED):
+        for _, row, verdict in judged(state, kind):
+            new = verdict.row
+            if new is not None and row.expires_at_ms is not None and row.expires_at_ms <= NOW:
+                assert new.state is State.DEAD
+
+
+@pytest.mark.parametrize("kind", [Kind.DUE, Kind.NACK])
+def test_an_item_out_of_attempts_is_never_ready_again(kind: Kind) -> None:
+    for _, row, verdict in judged(State.LEASED, kind):
+        if row.attempts_max == GRANTED and verdict.row is not None:
+            assert verdict.row.state is State.DEAD
+
+
+@pytest.mark.parametrize("kind", [Kind.DUE, Kind.NACK])
+def test_an_at_most_once_item_is_never_ready_again(kind: Kind) -> None:
+    for event, row, verdict in judged(State.LEASED, kind):
+        if row.policy is Delivery.AT_MOST_ONCE and verdict.row is not None:
+            assert verdict.row.state is State.DEAD
+            assert event.dead
+
+
+def test_nothing_happens_to_another_namespaces_item() -> None:
+    for state, kind in PAIRS:
+        for row, event in product(rows(state), happenings(kind)):
+            verdict = judge(replace(event, namespace="other"), row, MOMENT)
+            assert verdict.fate is Fate.KEPT
+            assert not verdict.already_gone
+            if kind not in (Kind.DUE, Kind.HAND_OUT):
+                assert verdict.error is not None and verdict.error.code is Code.NOT_FOUND
+
+
+def test_what_is_gone_may_be_acked_and_cancelled_again_and_nothing_else() -> None:
+    for kind in Kind:
+        for event in happenings(kind):
+            verdict = judge(event, None, MOMENT)
+            assert verdict.fate is Fate.KEPT
+            assert verdict.already_gone == (kind in (Kind.ACK, Kind.CANCEL))
+            calls = (Kind.NACK, Kind.EXTEND, Kind.RELEASE, Kind.REDRIVE)
+            assert (verdict.error is not None) == (kind in calls)
+
+
+def test_redrive_grants_fresh_attempts_and_a_fresh_ttl() -> None:
+    for _, row, verdict in judged(State.DEAD, Kind.REDRIVE):
+        new = verdict.row
+        assert new is not None
+        assert (new.state, new.attempt, new.deliver_after_ms) == (State.READY, 0, NOW)
+        assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
+
+
+def test_a_nack_without_a_time_backs_off() -> None:
+    row = replace(BASE, state=State.LEASED, due_ms=NOW + 5)
+    for attempt, jitter in ((1, 0.0), (2, 0.5), (9, 0.999)):
+        verdict = judge(Event(Kind.NACK, 7, "n", token=OLD, jitter=jitter), replace(row, attempt=attempt), MOMENT)
+        assert verdict.row is not None
+        assert verdict.row.deliver_after_ms == NOW + backoff_ms(POLICY, attempt, jitter)
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.integers(0, 10_000), st.integers(0, 100_000))
+def test_backoff_lies_between_half_of_its_ceiling_and_all_of_it(
+    attempt: int, jitter: float, least_ms: int, more_ms: int
+) -> None:
+    policy = Policy(backoff_ms_min=least_ms, backoff_ms_max=least_ms + more_ms, dead_retention_ms=1)
+    ceiling = min(policy.backoff_ms_max, least_ms * 2 ** min(attempt - 1, 40))
+    assert ceiling / 2 <= backoff_ms(policy, attempt, jitter) <= ceiling
+
+
+def test_backoff_doubles_until_it_is_capped() -> None:
+    waits = [backoff_ms(POLICY, attempt, 0.0) for attempt in range(1, 8)]
+    assert waits == [100, 200, 400, 800, 1_000, 1_000, 1_000]
+    assert all(shorter <= longer for shorter, longer in pairwise(waits))
+
+
+NEW_ITEM = NewItem(
+    namespace="n",
+    topic="t",
+    priority=3,
+    payload=b"payload",
+    metadata=b"meta",
+    delay_ms=0,
+    deliver_after_ms=None,
+    lease_ms=30,
+    ttl_ms=None,
+    policy=Delivery.AT_MOST_ONCE,
+    attempts_max=4,
+)
+
+
+@given(
+    st.none() | st.integers(0, 10**6) | st.just(TIME_MS_MAX),
+    st.integers(0, TIME_MS_MAX),
+    st.none() | st.integers(1, 10**6) | st.just(TIME_MS_MAX),
+)
+def test_an_item_enters_ready_or_deferred_with_its_times_counted_from_now(
+    delay_ms: int | None, after_ms: int, ttl_ms: int | None
+) -> None:
+    after = after_ms if delay_ms is None else None
+    row = admit(replace(NEW_ITEM, delay_ms=delay_ms, deliver_after_ms=after, ttl_ms=ttl_ms), 9, NOW)
+    wanted = after_ms if delay_ms is None else NOW + delay_ms
+    assert row.deliver_after_ms == min(max(wanted, NOW), TIME_MS_MAX)
+    assert row.state is (State.DEFERRED if wanted > NOW else State.READY)
+    assert row.expires_at_ms == (None if ttl_ms is None else min(NOW + ttl_ms, TIME_MS_MAX))
+    assert row.due_ms == right_due_ms(row, NOW)
+    assert (row.token, row.attempt, row.enqueued_at_ms) == (0, 0, NOW)
+    assert (row.id, row.payload, row.payload_bytes, row.metadata) == (9, b"payload", 7, b"meta")
+    assert (row.priority, row.lease_ms, row.policy, row.attempts_max) == (3, 30, Delivery.AT_MOST_ONCE, 4)
+
+
+def test_the_diagram_draws_every_way_that_changes_an_item() -> None:
+    drawn = diagram.draw()
+    assert drawn.startswith("```mermaid\nstateDiagram-v2\n")
+    for (state, kind), rule in TABLE.items():
+        for condition, following in rule.ways:
+            assert condition in drawn
+            if following is not state:
+                arrow = f"    {state.name} --> {'[*]' if following is None else following.name}: "
+                (line,) = [line for line in drawn.splitlines() if line.startswith(arrow)]
+                assert kind.value in line.removeprefix(arrow)
+    assert drawn.count("| **") == len(Kind)
+
+
+def test_the_diagram_is_written_between_its_marks_and_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "ARCHITECTURE.md"
+    assert diagram.main(["--file", str(file)]) == 1
+    assert "there is no ARCHITECTURE.md" in capsys.readouterr().err
+    file.write_text("before\n")
+    assert diagram.main(["--file", str(file)]) == 1
+    file.write_text(f"before\n{diagram.BEGIN}\nold\n{diagram.END}\nafter\n")
+    assert diagram.main(["--file", str(file), "--check"]) == 1
+    assert "old" in file.read_text()
+    assert diagram.main(["--file", str(file)]) == 0
+    assert diagram.main(["--file", str(file), "--check"]) == 0
+    text = file.read_text()
+    assert text == f"before\n{diagram.BEGIN}\n{diagram.draw()}\n{diagram.END}\nafter\n"
