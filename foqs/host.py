@@ -41,11 +41,12 @@ from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 log = logging.getLogger(__name__)
 
 
-def run_host(config: Config, on_ready: Callable[[list[str]], None] | None = None) -> int:
+def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
     """Runs one host until SIGTERM or SIGINT; returns its exit code.
 
     Args:
-        on_ready: told, once every shard is served, where the host listens.
+        on_ready: told, once every shard is served, the configuration with the
+            ports as they are (0 was replaced by the one that was had).
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(Host(config).run(on_ready))
@@ -74,15 +75,15 @@ class Host:
         self._wire: WireServer
         self._listener: asyncio.Server
 
-    async def run(self, on_ready: Callable[[list[str]], None] | None) -> int:
+    async def run(self, on_ready: Callable[[Config], None] | None) -> int:
         """Serves until it is told to stop (0), or must stop by itself (1)."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        lines = await self._start()
+        listening = await self._start()
         stopping = asyncio.ensure_future(self._stop.wait())
         serving = asyncio.ensure_future(self._engine.run())
-        announcing = asyncio.ensure_future(self._announce(lines, on_ready))
+        announcing = asyncio.ensure_future(self._announce(listening, on_ready))
         try:
             await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
@@ -96,7 +97,7 @@ class Host:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    async def _start(self) -> list[str]:
+    async def _start(self) -> Config:
         """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
         loop = asyncio.get_running_loop()
         server = self._config.server
@@ -118,16 +119,14 @@ class Host:
         http_port = await self._http.start(server.host, server.http_port)
         self._metrics.watch(self._gauges)
         self._engine.start()
-        return [
-            f"Thrift   foqs://{server.host}:{port}",
-            f"HTTP     http://{server.host}:{http_port}/  (livez, readyz, metrics)",
-        ]
+        ports = server.model_copy(update={"port": port, "http_port": http_port})
+        return self._config.model_copy(update={"server": ports})
 
-    async def _announce(self, lines: list[str], on_ready: Callable[[list[str]], None] | None) -> None:
+    async def _announce(self, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
         await self._engine.ready.wait()
         log.info("every shard is served")
         if on_ready is not None:
-            on_ready(lines)
+            on_ready(listening)
 
     async def _stop_in_order(self, serving: asyncio.Future[None]) -> None:
         """Stops within the drain timeout; what is not done by then is cut off.

@@ -67,7 +67,7 @@ def dev(
             }
         ),
     )
-    _run(config, lambda lines: click.echo("\n".join(dev_banner(config, lines))))
+    _run(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
 
 
 @click.command(epilog="\b\nExample:\n  foqs host --config /etc/foqs/foqs.toml")
@@ -87,7 +87,7 @@ def host(file: Path, insecure_listen: bool | None, unsafe_durability: bool | Non
     """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C)."""
     overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
     config = configuration(file, overrides)
-    _run(config, lambda lines: say("\n".join(lines)))
+    _run(config, lambda listening: say("\n".join(addresses(listening))))
 
 
 def given(options: dict[str, object]) -> dict[str, object]:
@@ -95,7 +95,17 @@ def given(options: dict[str, object]) -> dict[str, object]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def dev_banner(config: Config, lines: list[str]) -> list[str]:
+def addresses(config: Config) -> list[str]:
+    """Where a host listens."""
+    server = config.server
+    name = f"[{server.host}]" if ":" in server.host else server.host
+    return [
+        f"Thrift   foqs://{name}:{server.port}",
+        f"HTTP     http://{name}:{server.http_port}/  (livez, readyz, metrics)",
+    ]
+
+
+def dev_banner(config: Config) -> list[str]:
     """What a started development host tells its user."""
     url = config.store.parsed
     kept = {
@@ -104,9 +114,9 @@ def dev_banner(config: Config, lines: list[str]) -> list[str]:
         "memory": "The items are in memory only: they are gone when this stops.",
     }[url.kind]
     foqs, called = program(), f"foqs://{reachable(config.server.host)}:{config.server.port}"
-    address = "" if called == DEFAULT_ADDRESS or not config.server.port else f" --address {called}"
+    address = "" if called == DEFAULT_ADDRESS else f" --address {called}"
     return [
-        *lines,
+        *addresses(config),
         kept,
         "For development, not for production: no TLS, no authentication, one process.",
         "",
@@ -129,7 +139,7 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
 
 
-def _run(config: Config, on_ready: Callable[[list[str]], None]) -> None:
+def _run(config: Config, on_ready: Callable[[Config], None]) -> None:
     from foqs.host import run_host
 
     for port, option in ((config.server.port, "port"), (config.server.http_port, "http_port")):

@@ -17,7 +17,7 @@ from foqs.demo.ledger import Ledger
 from foqs.demo.work import Result, Task, process_all
 from foqs_client import Client, Delivery, Nack
 
-IN_HAND_PER_WORKER: Final = 64
+IN_HAND_PER_WORKER: Final = 128
 IN_HAND_MAX: Final = 500
 CHUNK_ITEMS: Final = 16
 CHUNK_BYTES: Final = 1 << 20
@@ -44,6 +44,7 @@ class Consumer:
         prefix: str,
         pool: Executor,
         workers: int,
+        lease_ms: int = LEASE_MS,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._client = client
@@ -51,6 +52,7 @@ class Consumer:
         self._prefix = prefix
         self._pool = pool
         self._in_hand_max = min(IN_HAND_MAX, workers * IN_HAND_PER_WORKER)
+        self._lease_ms = lease_ms
         self._patience_s = patience_s
         self._in_hand: dict[tuple[str, int], float] = {}
         """The leases, with the moment each began."""
@@ -88,7 +90,7 @@ class Consumer:
             await asyncio.sleep(WAIT_MS / 1_000)
             return []
         share = max(1, (self._in_hand_max - len(self._in_hand)) // len(topics))
-        return await self._client.dequeue(dict.fromkeys(topics, share), wait_ms=WAIT_MS, lease_ms=LEASE_MS)
+        return await self._client.dequeue(dict.fromkeys(topics, share), wait_ms=WAIT_MS, lease_ms=self._lease_ms)
 
     def _known(self, deliveries: Sequence[Delivery]) -> Iterator[tuple[Delivery, Task]]:
         """The deliveries with what their payloads say; all are in hand from now on."""
@@ -159,14 +161,14 @@ class Consumer:
 
     async def _renew(self) -> None:
         """Extends the leases that have less than two thirds of their time left, twice in a third of it."""
-        third_s = LEASE_MS / 3_000
+        third_s = self._lease_ms / 3_000
         while True:
             await asyncio.sleep(third_s / 2)
             now = asyncio.get_running_loop().time()
             aging = [lease for lease, begun_at in self._in_hand.items() if now - begun_at > third_s]
             if not aging:
                 continue
-            outcomes = await self._client.extend(aging, lease_ms=LEASE_MS)
+            outcomes = await self._client.extend(aging, lease_ms=self._lease_ms)
             for lease, outcome in zip(aging, outcomes, strict=True):
                 if outcome.error is None and lease in self._in_hand:
                     self._in_hand[lease] = now

@@ -20,7 +20,7 @@ from rich.text import Text
 from foqs.demo.ledger import Ledger, percentile
 from foqs.demo.proof import Check, Left, by_topic, why_dead
 
-WIDTH_WITHOUT_TERMINAL: Final = 110
+WIDTH_WITHOUT_TERMINAL: Final = 100_000
 BAR_INTERVAL_S: Final = 0.1
 LINE_INTERVAL_S: Final = 2.0
 DEAD_SHOWN_MAX: Final = 20
@@ -34,19 +34,19 @@ class Show:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         width = None if sys.stdout.isatty() else WIDTH_WITHOUT_TERMINAL
-        self._console = Console(width=width, highlight=False, markup=False, soft_wrap=True)
+        self._console = Console(width=width, highlight=False, markup=False)
 
     def title(self, text: str) -> None:
         self._console.print()
-        self._console.print(text, style="bold")
+        self._console.print(printable(text), style="bold")
 
     def line(self, text: str = "") -> None:
-        self._console.print(printable(text))
+        """A line that stays one however narrow the terminal is, so that it can be copied."""
+        self._console.print(printable(text), soft_wrap=True)
 
     def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Names, each with what is to be said of it."""
-        for name, text in pairs:
-            self._console.print(Text.assemble((f"  {name:<8}", "cyan"), printable(text)))
+        self._pairs([(Text(name, "cyan"), text) for name, text in pairs])
 
     def failure(self, text: str) -> None:
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
@@ -120,9 +120,9 @@ class Show:
             self.line(f"  and {len(left.dead) - DEAD_SHOWN_MAX:,} more")
 
     def checks(self, checks: Sequence[Check]) -> None:
-        for check in checks:
-            mark = ("  ok      ", "green") if check.ok else ("  FAILED  ", "bold red")
-            self._console.print(Text.assemble(mark, printable(check.sentence)))
+        """Each check with how it went."""
+        marks = {True: Text("ok", "green"), False: Text("FAILED", "bold red")}
+        self._pairs([(marks[check.ok], check.sentence) for check in checks])
 
     def verdict(self, proven: bool) -> None:
         text, style = (
@@ -132,6 +132,12 @@ class Show:
         )
         self._console.print(text, style=style)
 
+    def _pairs(self, pairs: Sequence[tuple[Text, str]]) -> None:
+        grid = Table.grid(padding=(0, 2))
+        for name, text in pairs:
+            grid.add_row("", name, Text(printable(text)))
+        self._console.print(grid)
+
     def _table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], numbers: Sequence[int] = ()) -> None:
         table = Table(box=None, header_style="dim", padding=(0, 1))
         for place, title in enumerate(titles):
@@ -139,7 +145,7 @@ class Show:
             table.add_column(title, justify="right" if right else "left", overflow="fold")
         for row in rows:
             table.add_row(*(Text(printable(cell)) for cell in row))
-        self._console.print(table, soft_wrap=False)
+        self._console.print(table)
 
 
 def printable(text: str) -> str:

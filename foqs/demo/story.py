@@ -44,7 +44,7 @@ class Story:
         self._options = options
         self._show = show
         self._serve = bool(options.serve)
-        self._folder = options.dir or files.standard_library()
+        self._folder = (options.dir or files.standard_library()).absolute()
         self._workers = options.workers or len(os.sched_getaffinity(0))
         self._run = f"demo-{secrets.token_hex(2)}"
         self._paths: list[str] = []
@@ -102,10 +102,10 @@ class Story:
                 "files",
                 f"{len(self._paths):,} below {self._folder}, and {planted} planted ones that cannot be processed",
             ),
-            ("topics", f"{self._run}/TYPE, by the type of the file; priority by size, small files first"),
+            ("topics", f"{self._run}/TYPE by type of file; priority by size, small first"),
             ("work", f"compress and checksum, in {self._workers} worker processes"),
         ]
-        self._show.title("FOQS at work: an item for each file")
+        self._show.title("FOQS at work: one item for each file")
         self._show.facts(facts)
         self._show.line()
 
@@ -165,12 +165,15 @@ class Story:
             f"{ledger.settled / ledger.elapsed_s:,.0f} items/s, {volume(size / ledger.elapsed_s)}/s"
         )
         show.line(
-            f"  {volume(size)} compressed to {volume(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time; "
-            f"all was enqueued after {enqueued_s:.1f} s, the rest is waiting."
+            f"  {volume(size)} compressed to {volume(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time"
         )
         show.line(
-            f"  {ledger.deliveries:,} deliveries, {ledger.retries:,} retries, {len(left.dead):,} dead, "
-            f"{ledger.extensions:,} lease extensions, {ledger.stale:,} leases lost."
+            f"  enqueued within {enqueued_s:.1f} s, worked off after {ledger.elapsed_s:.1f} s; "
+            f"latency includes the waiting"
+        )
+        show.line(
+            f"  deliveries {ledger.deliveries:,}, retries {ledger.retries:,}, dead {len(left.dead):,}, "
+            f"leases extended {ledger.extensions:,}, leases lost {ledger.stale:,}"
         )
         if left.dead:
             show.title("Dead: nacked with a reason, tried again, given up")
@@ -197,7 +200,7 @@ class Story:
         ]
         dead = next((topic.topic for topic in left.topics if topic.dead), None)
         if dead is not None:
-            commands.append(f"{foqs} peek {dead} --state dead --payload{address}")
+            commands.append(f"{foqs} peek {dead} --state dead -o json{address}")
         commands.append(f"curl -s {server.http_url}/metrics | grep ^foqs_")
         self._show.title("The queue keeps serving. Try, in another terminal:")
         for command in commands:

@@ -34,10 +34,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     """The configurations that hosts were started with; none is started."""
     configs: list[Config] = []
 
-    def run_host(config: Config, on_ready: Callable[[list[str]], None] | None = None) -> int:
+    def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
         configs.append(config)
         assert on_ready is not None
-        on_ready(["the host's own line"])
+        on_ready(config)
         return 0
 
     monkeypatch.setitem(sys.modules, "foqs.host", SimpleNamespace(run_host=run_host))
@@ -58,17 +58,17 @@ def test_dev_starts_what_its_options_say(started: list[Config]) -> None:
 
 def test_dev_says_where_what_and_what_next(started: list[Config]) -> None:
     result = run("dev", "--port", "0", "--http-port", "0")
-    assert "the host's own line" in result.stdout
+    assert "Thrift   foqs://127.0.0.1:" in result.stdout
     assert str(Path("foqs-data").resolve()) in result.stdout
     assert "not for production" in result.stdout
     assert "enqueue mail 'hello'" in result.stdout
 
 
 def test_the_next_command_names_a_port_that_is_not_the_usual() -> None:
-    banner = "\n".join(dev_banner(load(None, {}, {"server.port": 7500, "store.url": "memory:"}), []))
+    banner = "\n".join(dev_banner(load(None, {}, {"server.port": 7500, "store.url": "memory:"})))
     assert "--address foqs://127.0.0.1:7500" in banner
     assert "gone when this stops" in banner
-    assert "--address" not in "\n".join(dev_banner(Config(), []))
+    assert "--address" not in "\n".join(dev_banner(Config()))
 
 
 def test_a_taken_port_is_one_sentence_that_names_port_and_option(started: list[Config], taken: int) -> None:

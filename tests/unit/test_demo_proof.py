@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -120,7 +119,7 @@ def test_a_planted_file_given_up_too_early_is_found() -> None:
 @pytest.mark.parametrize("state", ["ready", "deferred", "leased"])
 def test_what_the_host_still_holds_is_found(state: str) -> None:
     rest = left()
-    rest.topics[0] = dataclasses.replace(rest.topics[0], **{state: 1})
+    rest.topics[0] = topic("run/txt", dead=1, **{state: 1})
     assert failed(ledger(), rest) == [4]
 
 

@@ -1,0 +1,237 @@
+"""The demo's producer and consumer against a queue in memory: what they ask of it, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from foqs.demo import consume, files
+from foqs.demo.consume import Consumer, chunks
+from foqs.demo.files import Entry, Nursery
+from foqs.demo.ledger import Ledger
+from foqs.demo.produce import ATTEMPTS_MAX, BATCH_ITEMS, Producer
+from foqs.demo.work import Task
+from foqs_client import (
+    Client,
+    Delivery,
+    Enqueued,
+    Item,
+    Nack,
+    NotFound,
+    Outcome,
+    StaleLease,
+    Topic,
+    TopicPage,
+    Unavailable,
+)
+from tests.support.aio import run
+
+
+class Queue:
+    """As much of a queue as the demo uses; delays are nothing, and leases never end."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, tuple[Item, int]] = {}
+        self.leased: set[str] = set()
+        self.dead: dict[str, bytes | None] = {}
+        self.calls: list[tuple[str, int]] = []
+        self.on_extend: Callable[[], None] = lambda: None
+        self.stale_acks = 0
+
+    async def enqueue(self, items: Sequence[Item]) -> list[Enqueued]:
+        self.calls.append(("enqueue", len(items)))
+        ids = [f"0-{len(self.items) + place}" for place in range(len(items))]
+        self.items.update({id: (item, 0) for id, item in zip(ids, items, strict=True)})
+        return [Enqueued(id) for id in ids]
+
+    def _ready(self) -> Iterator[str]:
+        return (id for id in self.items if id not in self.leased and id not in self.dead)
+
+    async def topics(self, prefix: str) -> TopicPage:
+        names = sorted({self.items[id][0].topic for id in self._ready()})
+        return TopicPage(
+            [Topic(name, 1, 0, 0, 0, None, None, None, False, False) for name in names if name.startswith(prefix)], None
+        )
+
+    async def dequeue(self, wants: Mapping[str, int], wait_ms: int, lease_ms: int) -> list[Delivery]:
+        left = dict(wants)
+        taken = []
+        for id in list(self._ready()):
+            item, attempt = self.items[id]
+            if left.get(item.topic, 0):
+                left[item.topic] -= 1
+                self.leased.add(id)
+                self.items[id] = (item, attempt + 1)
+                taken.append(
+                    Delivery(
+                        id, attempt, item.topic, 0, item.payload, b"", attempt + 1, item.attempts_max or 0, lease_ms, 0
+                    )
+                )
+        self.calls.append(("dequeue", len(taken)))
+        return taken
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> list[Outcome]:
+        self.calls.append(("ack", len(deliveries)))
+        outcomes = []
+        for delivery in deliveries:
+            if self.stale_acks:
+                self.stale_acks -= 1
+                self.leased.discard(delivery.id)
+                outcomes.append(Outcome(StaleLease("gone to another")))
+            else:
+                del self.items[delivery.id]
+                outcomes.append(Outcome())
+        return outcomes
+
+    async def nack(self, nacks: Sequence[Nack]) -> list[Outcome]:
+        self.calls.append(("nack", len(nacks)))
+        for nack in nacks:
+            self.leased.discard(nack.id)
+            item, attempt = self.items[nack.id]
+            if nack.dead or attempt == item.attempts_max:
+                self.dead[nack.id] = nack.metadata
+        return [Outcome() for _ in nacks]
+
+    async def extend(self, leases: Sequence[tuple[str, int]], lease_ms: int) -> list[Outcome]:
+        self.calls.append(("extend", len(leases)))
+        self.on_extend()
+        return [Outcome() if id in self.items else Outcome(NotFound("gone")) for id, _ in leases]
+
+
+class Run:
+    """A producer and a consumer on one queue."""
+
+    def __init__(self, queue: Queue, paths: Sequence[str], nursery: Nursery) -> None:
+        self.queue, self.ledger, self.nursery = queue, Ledger(), nursery
+        self.topics = files.topics([*nursery.paths, *paths], "run")
+
+    async def produce(self) -> None:
+        await Producer(cast(Client, self.queue), self.ledger, self.topics).run(self.nursery)
+
+    async def consume(self, pool: Executor, lease_ms: int = 60_000) -> None:
+        client = cast(Client, self.queue)
+        await Consumer(client, self.ledger, "run/", pool, 2, lease_ms=lease_ms, patience_s=0.3).run()
+
+
+@pytest.fixture
+def pool() -> Iterator[Executor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Run:
+    good, planted = tmp_path / "good", tmp_path / "planted"
+    good.mkdir()
+    planted.mkdir()
+    for number in range(250):
+        (good / f"{number}.py").write_text(f"number {number}")
+    return Run(Queue(), files.find(good, None), Nursery(planted))
+
+
+def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Executor) -> None:
+    async def whole() -> None:
+        await asyncio.gather(made.produce(), made.consume(pool))
+
+    run(whole())
+    assert [count for name, count in made.queue.calls if name == "enqueue"] == [5, BATCH_ITEMS, BATCH_ITEMS, 50]
+    assert set(made.ledger.acks.values()) == {1}
+    assert (len(made.ledger.acks), len(made.ledger.given_up)) == (250, 5)
+    assert made.queue.items.keys() == made.queue.dead.keys()
+    assert all(made.ledger.entries[path].sha256 == found for path, found in made.ledger.checksums.items())
+
+
+def test_what_fails_is_tried_again_and_its_reason_kept_in_the_metadata(made: Run, pool: Executor) -> None:
+    made.topics = {path: topic for path, topic in made.topics.items() if path in made.nursery.paths}
+    run(made.produce())
+    run(made.consume(pool))
+    assert made.ledger.retries == 5 * (ATTEMPTS_MAX - 1)
+    reasons = [json.loads(metadata or b"") for metadata in made.queue.dead.values()]
+    assert {reason["attempt"] for reason in reasons} == {ATTEMPTS_MAX}
+    assert "the content does not match its checksum" in {reason["reason"] for reason in reasons}
+
+
+def test_a_file_that_the_producer_cannot_read_has_no_item(made: Run, pool: Executor) -> None:
+    made.topics["/nowhere/at/all.py"] = "run/py"
+    run(made.produce())
+    assert made.ledger.skipped == {"/nowhere/at/all.py": "No such file or directory"}
+    assert len(made.ledger.entries) == len(made.topics) - 1
+
+
+def test_the_consumer_acks_in_batches_and_never_holds_more_than_it_may(made: Run, pool: Executor) -> None:
+    run(made.produce())
+    run(made.consume(pool))
+    acks = [count for name, count in made.queue.calls if name == "ack"]
+    assert max(acks) == consume.CHUNK_ITEMS
+    assert max(count for name, count in made.queue.calls if name == "dequeue") <= 2 * consume.IN_HAND_PER_WORKER
+
+
+def test_a_lease_is_extended_while_a_worker_is_busy(made: Run, pool: Executor) -> None:
+    busy = threading.Event()
+    made.queue.on_extend = busy.set
+    for _ in range(2):
+        pool.submit(busy.wait, 10)
+    run(made.produce())
+    run(made.consume(pool, lease_ms=30))
+    in_hand = next(count for name, count in made.queue.calls if name == "dequeue")
+    assert next(count for name, count in made.queue.calls if name == "extend") == in_hand
+    assert made.ledger.extensions >= in_hand
+    assert len(made.ledger.acks) == 250
+
+
+def test_a_stale_ack_is_not_counted_and_the_item_is_done_again(made: Run, pool: Executor) -> None:
+    made.queue.stale_acks = 3
+    run(made.produce())
+    run(made.consume(pool))
+    assert made.ledger.stale == 3
+    assert set(made.ledger.acks.values()) == {1}
+    assert len(made.ledger.acks) == 250
+
+
+def test_the_consumer_gives_up_on_an_item_that_never_comes(made: Run, pool: Executor) -> None:
+    run(made.produce())
+    lost = next(iter(made.queue.items))
+    del made.queue.items[lost]
+    run(made.consume(pool))
+    assert not made.ledger.finished
+    assert made.ledger.settled == 254
+
+
+@pytest.mark.parametrize("payload", [b"hello", b"[]", b"{}", b'{"path": "/x", "size": 1, "sha256": ""}'])
+def test_a_strangers_item_is_given_up_and_disturbs_nothing(made: Run, pool: Executor, payload: bytes) -> None:
+    run(made.produce())
+    run(made.queue.enqueue([Item("run/py", payload)]))
+    run(made.consume(pool))
+    assert made.ledger.strangers == 1
+    assert made.ledger.finished
+
+
+def test_a_failed_enqueue_ends_the_producer(made: Run) -> None:
+    async def refuse(items: Sequence[Item]) -> list[Enqueued]:
+        return [Enqueued(None, Unavailable("away")) for _ in items]
+
+    made.queue.enqueue = refuse  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        run(made.produce())
+    assert made.ledger.complete_at is None
+
+
+def test_chunks_are_bounded_by_count_and_size_and_keep_everything() -> None:
+    sizes = [10] * 20 + [consume.CHUNK_BYTES * 5] + [consume.CHUNK_BYTES // 2] * 3
+    delivery = Delivery("0-1", 1, "t", 0, b"", b"", 1, 3, 0, 0)
+    pairs = [(delivery, Task(str(place), size, "")) for place, size in enumerate(sizes)]
+    found = list(chunks(iter(pairs)))
+    assert [pair for chunk in found for pair in chunk] == pairs
+    assert [len(chunk) for chunk in found] == [consume.CHUNK_ITEMS, 4, 1, 2, 1]
+
+
+def test_an_entry_carries_what_a_task_needs() -> None:
+    entry = Entry("/x", "t", 3, "ab", planted=True)
+    assert Task(**json.loads(entry.payload)) == Task("/x", 3, "ab")
