@@ -8,7 +8,6 @@ the queue.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 import secrets
@@ -143,9 +142,7 @@ class Host:
         self._engine.queue.drain()
         await self._wire.stop(deadline)
         self._engine.release()
-        with contextlib.suppress(TimeoutError, TakenByAnother, StoreUnusable):
-            async with asyncio.timeout_at(max(deadline, loop.time() + 1.0)):
-                await asyncio.shield(serving)
+        await asyncio.wait((serving,), timeout=max(deadline - loop.time(), 1.0))
         await self._engine.abort()
         await asyncio.gather(serving, return_exceptions=True)
         await self._http.stop()

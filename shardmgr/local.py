@@ -40,14 +40,14 @@ class FileEpochBook:
 
     def load(self) -> dict[int, int]:
         try:
-            text = self._path.read_text(encoding="utf-8")
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise CoordinatorFailed(f"cannot read {self._path}: {error.strerror}") from error
         try:
-            return {int(shard): int(epoch) for shard, epoch in json.loads(text)["epochs"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return {int(shard): int(epoch) for shard, epoch in json.loads(content)["epochs"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             raise CoordinatorFailed(
                 f"{self._path} is not a coordinator file; move it away and the epochs are taken from the shards"
             ) from None

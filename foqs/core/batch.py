@@ -59,6 +59,10 @@ class Work:
         """The entry enters a flush: from here on its outcome may be unknown."""
         self._sealed[index] = 1
 
+    def unseal(self, index: int) -> None:
+        """The flush it was in was refused and wrote nothing: it waits again."""
+        self._sealed[index] = 0
+
     def is_sealed(self, index: int) -> bool:
         return bool(self._sealed[index])
 

@@ -52,6 +52,11 @@ class ReadyIndex:
         """Keys taken and neither settled nor given back."""
         return len(self._reserved)
 
+    @property
+    def room(self) -> int:
+        """How many keys a refill should bring; at least one."""
+        return max(1, min(self._window_keys_max // 2, self._keys_max - self._size))
+
     def topics(self) -> list[TopicName]:
         """The topics that have, or may have, READY items."""
         return list(self._windows)
@@ -73,7 +78,8 @@ class ReadyIndex:
             window.boundary = window.keys[-1]
 
     def discard(self, topic: TopicName, key: Key) -> None:
-        """An item is READY no longer. Unknown and reserved keys are ignored."""
+        """An item is READY no longer; a reservation of it has nothing to give back. Unknown keys are ignored."""
+        self._reserved.pop(key[2], None)
         window = self._windows.get(topic)
         if window is None:
             return
@@ -82,6 +88,12 @@ class ReadyIndex:
             del window.keys[at]
             self._size -= 1
             self._forget_if_empty(topic, window)
+
+    def forget(self, topic: TopicName) -> None:
+        """The table holds no READY item of `topic`: there is nothing to refill from."""
+        window = self._windows.pop(topic, None)
+        if window is not None:
+            self._size -= len(window.keys)
 
     def head(self, topic: TopicName) -> Key | None:
         """The best key of the window; None when the window is empty."""

@@ -53,3 +53,15 @@ class Timers:
         self._next_ms = next_ms
         if swept:
             self._sweep_at_ms = now_ms + self._sweep_interval_ms
+
+    def fell_short(self, again_ms: int, next_ms: int | None, *, swept: bool) -> None:
+        """A scan left something due behind: the watermark stays, and all from it is read again.
+
+        Args:
+            again_ms: when to try again what was left.
+            next_ms: the earliest due above the scan then in the table; it is not kept waiting.
+            swept: the scan had no lower bound, and neither shall the one that tries again.
+        """
+        self._next_ms = again_ms if next_ms is None else min(again_ms, next_ms)
+        if swept:
+            self._sweep_at_ms = again_ms

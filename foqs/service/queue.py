@@ -26,7 +26,7 @@ from foqs.core.errors import (
     Overloaded,
     Unavailable,
 )
-from foqs.core.item import Key, NewItem, Row, State, format_id
+from foqs.core.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Key, NewItem, Row, State, format_id
 from foqs.core.life import Event, Verdict
 from foqs.core.ready import TopicName
 from foqs.service.api import (
@@ -46,6 +46,9 @@ Taken: TypeAlias = tuple[Shard, TopicName, Key]
 """A key reserved in its shard's index."""
 
 _ITEM_OVERHEAD_BYTES: Final = 1_024
+
+_TICK_S: Final = 0.001
+"""A loop's timers may ring this much early; less time than that is none, or a wait would not end but spin."""
 
 _ACTIVE: Final = (State.READY, State.LEASED)
 
@@ -177,34 +180,35 @@ class QueueService:
         items_max = min(self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes))
         try:
             while True:
-                taken = await self._reserve(topics, items_max, deadline)
+                soon = loop.time() + self._handout_wait_s_max
+                taken = await self._reserve(topics, items_max, min(deadline, soon))
                 if taken:
                     self._pass_on(topics)
                     handed = await self._lease(taken, lease_ms, item_bytes, deadline)
                     if handed.items:
                         return handed
-                if loop.time() >= until or (self._draining and not taken):
+                if until - loop.time() < _TICK_S or (self._draining and not taken):
                     return HandOut([], _nothing)
                 if not taken:
-                    await self._wait([topic for topic, _ in topics], until)
+                    # A shard that is late, or was not asked for being in trouble, wakes nobody: look again.
+                    late = any(shard.index.needs_refill(topic) for shard in self._serving() for topic, _ in topics)
+                    await self._wait([topic for topic, _ in topics], min(until, soon) if late else until)
         finally:
             self._pass_on(topics)
 
     def _pass_on(self, topics: Sequence[tuple[TopicName, int]]) -> None:
         """Wakes the next waiters of topics that still have something."""
         for topic, _ in topics:
-            for shard in self._shards.values():
-                if shard.serving and (shard.index.head(topic) or shard.index.needs_refill(topic)):
-                    self.waiters.wake([topic])
-                    break
+            if any(shard.index.head(topic) or shard.index.needs_refill(topic) for shard in self._serving()):
+                self.waiters.wake([topic])
 
-    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], items_max: int, deadline: float) -> list[Taken]:
-        """Reserves the best items over all serving shards: best first within a topic."""
+    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], items_max: int, until: float) -> list[Taken]:
+        """Reserves the best items over the shards that answer by `until`: best first within a topic."""
         taken: list[Taken] = []
         missing = dict(topics)
         try:
             while True:
-                await self._refill(missing, deadline)
+                await self._refill(missing, until)
                 part = self._take(missing, items_max - len(taken))
                 taken += part
                 for _, topic, _ in part:
@@ -219,19 +223,27 @@ class QueueService:
                 shard.give_back([key[2]])
             raise
 
-    def _answering(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.serving and shard.trouble is None]
+    def _serving(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.serving]
 
-    async def _refill(self, topics: Iterable[TopicName], deadline: float) -> None:
-        """Has every serving shard look at least at its best item of each topic."""
-        for shard in self._answering():
-            for topic in topics:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        while shard.serving and shard.trouble is None and shard.index.needs_refill(topic):
-                            await shard.refill(topic)
-                except (TimeoutError, NotOwner, Unavailable):
-                    continue
+    def _answering(self) -> list[Shard]:
+        return [shard for shard in self._serving() if shard.trouble is None]
+
+    async def _refill(self, topics: Iterable[TopicName], until: float) -> None:
+        """Has every shard that answers by `until` look at least at its best item of each topic."""
+        loop = asyncio.get_running_loop()
+        while (left_s := until - loop.time()) > _TICK_S:
+            reads = [
+                shard.refill(topic)
+                for shard in self._answering()
+                for topic in topics
+                if shard.index.needs_refill(topic)
+            ]
+            if not reads:
+                return
+            done, _ = await asyncio.wait(reads, timeout=left_s)
+            if any(read.exception() is not None for read in done):
+                return
 
     def _take(self, topics: Mapping[TopicName, int], room: int) -> list[Taken]:
         """Reserves up to `room` keys by merging the shards' windows, as far as these reach."""
@@ -307,7 +319,7 @@ class QueueService:
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         wanted = tuple(states) if states else _ACTIVE
-        shards = [shard for shard in self._shards.values() if shard.serving]
+        shards = self._serving()
         names = {name for shard in shards for name in shard.counts.topics(namespace)}
         page: list[TopicStats] = []
         for name in sorted(n for n in names if n.startswith(prefix) and (cursor is None or n > cursor)):
@@ -417,7 +429,8 @@ def _stats(topic: TopicName, shards: Sequence[Shard]) -> TopicStats:
         return sum(shard.counts.of(topic, state) for shard in shards)
 
     heads = [head for shard in shards if (head := shard.index.head(topic))]
-    ages = [shard.now_ms() - key[1] for shard in shards for key in shard.index.window(topic)]
+    windows = [(shard.now_ms(), shard.index.window(topic)) for shard in shards]
+    ages = [now_ms - min(key[1] for key in window) for now_ms, window in windows if window]
     return TopicStats(
         topic=topic[1],
         ready=count(State.READY),
@@ -436,5 +449,7 @@ def _parse_cursor(cursor: str) -> Key:
     try:
         priority, after, number = (int(part) for part in cursor.split(":"))
     except ValueError:
-        raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor") from None
-    return (priority, after, number)
+        priority = after = number = -1
+    if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
+        return (priority, after, number)
+    raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from random import Random
 
+from foqs.core.fence import Owner
 from foqs.core.item import EPOCH_MAX
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -65,6 +66,7 @@ class Keeper:
         self._on_owned = on_owned
         self._state = Ownership.FREE
         self._seen_epoch = 0
+        self._held_epoch = 0
         self._releasing = False
         self._tell(None)
 
@@ -75,6 +77,7 @@ class Keeper:
             TakenByAnother: another host owns the shard now.
             StoreUnusable: the store must not be used as it is.
         """
+        loop = asyncio.get_running_loop()
         attempt = 0
         self._advance(Happening.ASSIGNED)
         while not self._releasing:
@@ -85,17 +88,24 @@ class Keeper:
                 self._advance(Happening.FAILED, str(error))
                 if isinstance(error, Superseded):
                     self._seen_epoch = error.seen
-                await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
-                attempt += 1
-                continue
-            attempt = 0
-            if await self._serve(shard):
-                return
+            else:
+                begun = loop.time()
+                if await self._serve(shard):
+                    return
+                # One that breaks as soon as it is served must not use up its epochs at full speed.
+                if loop.time() - begun > self._retry.ms_max / 1000:
+                    attempt = 0
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+            attempt += 1
+        self._advance(Happening.RELEASE_ASKED)
 
     def release(self) -> None:
-        """Takes in nothing more; `run` returns when what waits is written."""
-        self._releasing = True
+        """Takes in nothing more; `run` returns when what waits is written. Safe to repeat."""
+        if not self._releasing:
+            self._releasing = True
+            self._drain()
+
+    def _drain(self) -> None:
         shard = self._shards.get(self._number)
         if shard is not None:
             self._advance(Happening.RELEASE_ASKED)
@@ -106,6 +116,8 @@ class Keeper:
         shard = self._make_shard(store)
         try:
             await store.open()
+            if self._held_epoch:
+                self._check_not_taken(await store.owner())
             epoch = await self._coordinator.issue_epoch(self._number, self._seen_epoch)
             self._check_epoch(epoch)
             await shard.take_over(epoch, self._nonce)
@@ -114,12 +126,20 @@ class Keeper:
         except BaseException:
             await store.close()
             raise
-        self._seen_epoch = epoch
+        self._seen_epoch = self._held_epoch = epoch
         self._shards[self._number] = shard
         self._advance(Happening.RECOVERED)
         log.info("shard %d is owned with epoch %d", self._number, epoch)
         self._on_owned()
         return shard
+
+    def _check_not_taken(self, owner: Owner) -> None:
+        """Whoever has come since we held the shard is another host, and the shard is its."""
+        if owner.epoch > self._held_epoch and owner.nonce != self._nonce:
+            raise TakenByAnother(
+                f"shard {self._number} was taken over by another host with epoch {owner.epoch}; "
+                "run only one host on these shards"
+            )
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch > EPOCH_MAX:
@@ -130,16 +150,13 @@ class Keeper:
     async def _serve(self, shard: Shard) -> bool:
         """Serves until released (True) or lost (False: acquire it anew)."""
         if self._releasing:
-            self.release()
+            self._drain()
         try:
             await shard.run()
         except ShardLost as lost:
             self._advance(Happening.FENCED, lost.reason)
-            if lost.owner is not None and lost.owner.epoch > shard.epoch:
-                raise TakenByAnother(
-                    f"shard {self._number} was taken over by another host with epoch {lost.owner.epoch}; "
-                    "run only one host on these shards"
-                ) from lost
+            if lost.owner is not None:
+                self._check_not_taken(lost.owner)
             log.warning("shard %d: %s; taking it over anew", self._number, lost.reason)
         except Exception as error:
             log.exception("shard %d failed; taking it over anew", self._number)

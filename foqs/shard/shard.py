@@ -139,6 +139,7 @@ class Shard:
         """
         self.serving = True
         timer = asyncio.ensure_future(self._run_timer())
+        timer.add_done_callback(self._timer_ended)
         try:
             self._on_ready(self.index.topics())
             await self._writer.run()
@@ -147,6 +148,11 @@ class Shard:
             timer.cancel()
             await asyncio.gather(timer, return_exceptions=True)
             await self._store.close()
+
+    def _timer_ended(self, timer: asyncio.Task[None]) -> None:
+        """A shard without timers must not go on: no lease would ever end."""
+        if not timer.cancelled() and timer.exception() is not None:
+            self._writer.give_up(f"its timers failed: {timer.exception()!r}")
 
     def close(self) -> None:
         """Takes in nothing more; `run` returns when what is queued is written."""
@@ -176,6 +182,7 @@ class Shard:
         """Queues new items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
         if self._sequence + len(items) > SEQUENCE_MAX - _RESERVE:
+            self._writer.give_up("its epoch's ids are used up")
             raise Unavailable(
                 f"shard {self.number} has used up its epoch's ids; it is taken over anew", retry_after_ms=1000
             )
@@ -231,15 +238,18 @@ class Shard:
         epoch, sequence = split_number(number)
         return epoch != self.epoch or sequence <= self._sequence
 
-    async def refill(self, topic: TopicName) -> None:
-        """Extends the topic's window; callers at the same time share one read."""
+    def refill(self, topic: TopicName) -> asyncio.Future[None]:
+        """Extends the topic's window; callers at the same time share one read, and must not cancel it.
+
+        Its result may be `NotOwner` or `Unavailable`.
+        """
         running = self._refills.get(topic)
         if running is None:
             running = self._refills[topic] = asyncio.ensure_future(self._refill(topic))
             running.add_done_callback(
                 lambda done: (self._refills.pop(topic, None), done.cancelled() or done.exception())
             )
-        await asyncio.shield(running)
+        return running
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids that exist."""
@@ -286,9 +296,14 @@ class Shard:
             self._on_ready(list(ready))
 
     def _refused(self, work: Work, index: int) -> None:
-        """The database refused a single write; its caller has been told."""
+        """The database refused a single write; its caller has been told.
+
+        An item that cannot be leased stays reserved for a while: nobody tries it
+        again at full speed, and it does not stand before the others.
+        """
         if work.events and work.events[index].kind is Kind.HAND_OUT:
-            self.give_back([work.events[index].id])
+            pause_s = self._settings.retry_ms_max / 1000
+            asyncio.get_running_loop().call_later(pause_s, self.give_back, [work.events[index].id])
 
     def _moved(self, old: Row, new: Row | None, ready: dict[TopicName, None]) -> None:
         topic = (old.namespace, old.topic)
@@ -297,6 +312,8 @@ class Shard:
         self.counts.change(topic, old.state, -1)
         if old.state is State.READY:
             self.index.discard(topic, old.key)
+            if not self.counts.of(topic, State.READY):
+                self.index.forget(topic)
         if new is None:
             return
         if new.state is State.READY:
@@ -338,13 +355,13 @@ class Shard:
     # --------------------------------------------------------- refill, timer
 
     async def _refill(self, topic: TopicName) -> None:
-        limit = max(1, self._settings.ready_window_items_max // 2)
-
         async def read(store: Store) -> None:
-            after = self.index.refill_after(topic)
+            after, limit = self.index.refill_after(topic), self.index.room
             if after is not None:
                 keys = await store.ready(*topic, after, limit)
-                self.index.refill(topic, keys, complete=len(keys) < limit)
+                # Keys given back meanwhile may have lowered the boundary; what lies between was not read.
+                if self.index.refill_after(topic) == after:
+                    self.index.refill(topic, keys, complete=len(keys) < limit)
 
         await self._writer.read(read)
 
@@ -363,10 +380,14 @@ class Shard:
                 try:
                     await self._scan()
                 except (NotOwner, Unavailable):
-                    return
+                    if self._writer.ended:
+                        return
+                    self._timers.fell_short(self._again_ms(), None, swept=True)
 
     async def _scan(self) -> None:
         """Applies everything due, page by page; the watermark rises when all of it is committed.
+
+        What the database refuses holds up nothing else; it is tried again after a pause.
 
         A sweep also writes to the owner row, so that a host without work learns
         that it was replaced.
@@ -377,20 +398,27 @@ class Shard:
             self._writer.beat()
         page_items = self._settings.timer_page_items
         after: Due | None = None
+        whole = True
         while True:
             page = await self._writer.read(lambda store, after=after: store.due(low_ms, now_ms, after, page_items))  # type: ignore[misc]
             if page:
                 results = await self._apply_due(page)
-                if any(isinstance(result, FoqsError) for result in results):
-                    return
+                whole = whole and not any(isinstance(result, FoqsError) for result in results)
                 after = page[-1]
             if len(page) < page_items:
                 break
 
         async def finish(store: Store) -> None:
-            self._timers.scanned(now_ms, await store.next_due_ms(now_ms), swept=low_ms is None)
+            next_ms = await store.next_due_ms(now_ms)
+            if whole:
+                self._timers.scanned(now_ms, next_ms, swept=low_ms is None)
+            else:
+                self._timers.fell_short(self._again_ms(), next_ms, swept=low_ms is None)
 
         await self._writer.read(finish)
+
+    def _again_ms(self) -> int:
+        return self._time.now_ms() + self._settings.retry_ms_max
 
     async def _apply_due(self, page: Sequence[Due]) -> list[Result | None]:
         done = asyncio.Event()

@@ -26,7 +26,7 @@ from foqs.core.life import Event, Fate, Moment, Policy
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
-from foqs.store.port import FencedOut, Store, StoreLost, WriteRefused, Writes
+from foqs.store.port import FencedOut, Store, StoreError, StoreLost, WriteRefused, Writes
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +109,14 @@ class Writer:
         self._refused = refused
         self._answers_again = answers_again
         self._suspects: deque[list[Entry]] = deque()
+        self._begun: list[Entry] = []
+        """What this turn sealed; those of it that are in the flush under way are also in `_current`."""
         self._current: list[Entry] = []
         self._maybe_written = False
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._wake = asyncio.Event()
         self._closing = False
+        self._given_up: str | None = None
         self._beat = False
         self.ended = False
         """Nothing that comes now would ever be written."""
@@ -132,6 +135,11 @@ class Writer:
         self._closing = True
         self._wake.set()
 
+    def give_up(self, reason: str) -> None:
+        """This ownership is of no more use: `run` ends as if another owner had come."""
+        self._given_up = reason
+        self.beat()
+
     async def read(self, what: Callable[[Store], Awaitable[T]]) -> T:
         """Runs `what` between two flushes and returns its result.
 
@@ -149,7 +157,7 @@ class Writer:
         """Serves until `close`.
 
         Raises:
-            ShardLost: another owner, or an unknown past, was found in the owner row.
+            ShardLost: another owner, or an unknown past, was found in the owner row, or it was given up.
         """
         try:
             while True:
@@ -170,31 +178,41 @@ class Writer:
         return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=500)
 
     async def _turn(self) -> None:
+        if self._given_up is not None:
+            raise ShardLost(self._given_up, None)
         events = self._intake.seal_events()
-        inserts = self._suspects.popleft() if self._suspects else self._intake.seal_inserts()
+        inserts = [] if self._suspects else self._intake.seal_inserts()
+        self._begun = [*events, *inserts]
         if events or inserts or self._beat:
             self._beat = False
             await self._commit(events, inserts)
+        if self._suspects:
+            self._begun = _sealed_again(self._suspects.popleft())
+            if self._begun:
+                await self._commit([], self._begun)
+        self._begun = []
         for _ in range(len(self._reads)):
-            what, future = self._reads.popleft()
+            what, future = self._reads[0]
             if not future.done():
                 await self._read_one(what, future)
+            self._reads.popleft()
 
     async def _commit(self, events: list[Entry], inserts: list[Entry]) -> None:
         """Commits the entries; those that the database refuses are found by halving and failed alone.
 
-        Inserts that were refused wait as suspects behind the next events, so that
-        a bad row or a full disk never holds back an ack.
+        Inserts that were refused are suspects: each turn tries some of them, alone
+        and after its events, so that a bad row or a full disk never holds back an ack.
         """
         refusal = await self._attempt(events, inserts)
         if refusal is None:
             return
         if events and inserts:
-            self._suspects.append(inserts)
+            self._suspect(inserts)
             await self._commit(events, [])
         elif len(inserts) > 1:
             middle = len(inserts) // 2
-            self._suspects.extendleft((inserts[middle:], inserts[:middle]))
+            self._suspect(inserts[middle:])
+            self._suspect(inserts[:middle])
         elif len(events) > 1:
             middle = len(events) // 2
             await self._commit(events[:middle], [])
@@ -204,6 +222,12 @@ class Writer:
             for work, index in events or inserts:
                 work.settle(index, Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
                 self._refused(work, index)
+
+    def _suspect(self, inserts: list[Entry]) -> None:
+        """Puts inserts that are not written before all other suspects; their callers may withdraw them."""
+        for work, index in inserts:
+            work.unseal(index)
+        self._suspects.appendleft(inserts)
 
     async def _attempt(self, events: list[Entry], inserts: list[Entry]) -> WriteRefused | None:
         """Runs one flush until it is committed; returns why when the database refused it for good."""
@@ -283,22 +307,28 @@ class Writer:
         return found
 
     async def _read_one(self, what: Callable[[Store], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
-        while True:
+        """Reads once, and after a lost connection once more: a read that breaks every connection fails alone."""
+        why = ""
+        for _ in range(2):
             try:
                 result = await what(self._store)
             except StoreLost as lost:
+                why = str(lost)
                 fence = Fence(self._epoch, self._nonce, self.flush_number, 0)
-                if await self._resolve(fence, str(lost)) is not Standing.COMMITTED:
+                if await self._resolve(fence, why) is not Standing.COMMITTED:
                     raise ShardLost("the owner row is behind the last committed flush", None) from lost
             else:
                 if not future.done():
                     future.set_result(result)
                 return
+            if future.done():
+                return
+        future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))
 
     async def _look_at_owner(self) -> Owner | None:
         try:
             return await self._store.owner()
-        except StoreLost:
+        except StoreError:
             return None
 
     def _end(self, error: FoqsError) -> None:
@@ -308,16 +338,24 @@ class Writer:
         for work, index in self._current:
             work.settle(index, unknown if self._maybe_written or not isinstance(error, NotOwner) else error)
         self._current = []
-        suspects = [entry for group in self._suspects for entry in group]
-        self._suspects.clear()
-        for work, index in suspects:
+        for work, index in [*self._begun, *(entry for group in self._suspects for entry in group)]:
             work.settle(index, error)
+        self._begun = []
+        self._suspects.clear()
         for work in self._intake.drain():
             work.fail(unsealed=error, sealed=error)
         while self._reads:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
+
+
+def _sealed_again(suspects: list[Entry]) -> list[Entry]:
+    """Those that their callers have not withdrawn meanwhile."""
+    left = [(work, index) for work, index in suspects if work.results[index] is None]
+    for work, index in left:
+        work.seal(index)
+    return left
 
 
 def _writes(events: Sequence[Event], decision: Decision) -> Writes:

@@ -30,6 +30,9 @@ from foqs.wire.strict import WrongType, check_types
 ENTRY_COST_BYTES: Final = 1_000
 """What one entry of a decoded request costs in memory, besides its bytes."""
 
+SILENCE_BEFORE_CLOSE_S: Final = 0.05
+"""A stopping host closes when no peer has sent anything for this long; below the default of retry_after_ms."""
+
 
 class WireServer:
     """All connections of one host.
@@ -77,6 +80,7 @@ class WireServer:
         for connection in list(self.connections):
             connection.end_calls()
         await self._until_quiet(self.loop.time() + self.limits.reply_grace_s)
+        await self._until_silent(self.loop.time() + self.limits.reply_grace_s)
         for connection in list(self.connections):
             connection.close()
         await self._until_quiet(self.loop.time() + self.limits.reply_grace_s, connections_too=True)
@@ -94,6 +98,16 @@ class WireServer:
                 await quiet
             finally:
                 timer.cancel()
+
+    async def _until_silent(self, deadline: float) -> None:
+        """Answers on until the peers, told to go away, send no more: a call that crosses a close gets no answer."""
+        begun = self.loop.time()
+        while self.connections:
+            heard = max(connection.heard_at for connection in self.connections)
+            silent_at = min(max(begun, heard) + SILENCE_BEFORE_CLOSE_S, deadline)
+            if silent_at <= self.loop.time():
+                return
+            await asyncio.sleep(silent_at - self.loop.time())
 
     def changed(self) -> None:
         """A call or a connection ended."""
@@ -118,7 +132,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._peer = "unknown"
         self._watch: asyncio.TimerHandle | None = None
-        self._heard_at = 0.0
+        self.heard_at = 0.0
         self._owes_since: float | None = None
         self._stuck_since: float | None = None
         self._closing = False
@@ -129,7 +143,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unknown")
-        self._heard_at = self._owes_since = self._loop.time()
+        self.heard_at = self._owes_since = self._loop.time()
         server = self._server
         if server.stopping or len(server.connections) >= self._limits.connections_max:
             if not server.stopping:
@@ -144,7 +158,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
-        now = self._heard_at = self._loop.time()
+        now = self.heard_at = self._loop.time()
         try:
             for message, shed in self._frames.feed(data):
                 self._owes_since = None
@@ -324,7 +338,7 @@ class Connection(asyncio.Protocol):
             what = "a frame it began" if self._frames.halfway else "a first frame"
             reason = f"closed: {what} was not whole after {limits.silence_timeout_s:g} s"
         else:
-            left = self._heard_at + limits.idle_timeout_s - now
+            left = self.heard_at + limits.idle_timeout_s - now
             reason = ""
             if left <= 0 and self._calls:
                 left = limits.silence_timeout_s

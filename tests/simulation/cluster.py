@@ -40,8 +40,8 @@ SETTINGS: Final = replace(
     engine_settings(
         *SHARDS,
         flush_items_max=20,
-        ready_window_items_max=8,
-        ready_keys_max=40,
+        ready_window_items_max=5,
+        ready_keys_max=16,
         timer_page_items=5,
         handout_wait_ms_max=80,
     ),
@@ -55,8 +55,9 @@ class Troubles:
 
     lost_line: float = 0.004
     refused_write: float = 0.01
+    full_disk: float = 0.001
     slow_statement: float = 0.01
-    cut_connection: float = 0.01
+    cut_connection: float = 0.0005
 
 
 @dataclass(slots=True, eq=False)
@@ -66,7 +67,9 @@ class Incarnation:
     address: str
     process: Process
     connections: list[int] = field(default_factory=list)
+    held_until_s: float = 0.0
     ready: bool = False
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -96,7 +99,9 @@ class Cluster:
         self.network = Network(loop, Random(f"{seed}/network"))
         self.troubles = Troubles()
         self.incarnations: list[Incarnation] = []
-        self.kills = self.zombies = self.database_restarts = 0
+        self.kills = self.drains = self.zombies = self.database_restarts = 0
+        self._by_process: dict[Process, Incarnation] = {}
+        self._disk_full_until_s = 0.0
         self._book = MemoryBook()
         self._fate = Random(f"{seed}/fate")
         self._pace = Random(f"{seed}/pace")
@@ -115,6 +120,7 @@ class Cluster:
         number = len(self.incarnations) + 1
         incarnation = Incarnation(address, self.loop.process(f"host-{number}"))
         self.incarnations.append(incarnation)
+        self._by_process[incarnation.process] = incarnation
         incarnation.process.spawn(self._host(incarnation, number), name=f"host-{number}")
         self._context.copy().run(self.loop.create_task, self._bury(incarnation))
         return incarnation
@@ -126,6 +132,15 @@ class Cluster:
         """kill -9. Its database connections are noticed to be dead a little later."""
         self.kills += 1
         self._end(incarnation, linger_ms=400)
+
+    def stop(self, incarnation: Incarnation) -> None:
+        """SIGTERM: it drains, releases its shards and exits."""
+        self.drains += 1
+        incarnation.stop.set()
+
+    def hold(self, incarnation: Incarnation, seconds: float) -> None:
+        """Its statements are stuck in the network for a while, locks and all."""
+        incarnation.held_until_s = self.loop.time() + seconds
 
     def connector(self, source: str, rng: Random) -> Connect:
         """Connects a client to any host that listens, whatever address it asked for."""
@@ -153,7 +168,8 @@ class Cluster:
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more."""
-        self.troubles = Troubles(0, 0, 0, 0)
+        self.troubles = Troubles(0, 0, 0, 0, 0)
+        self._disk_full_until_s = 0.0
 
     def rows(self) -> list[Event]:
         """What the tables hold, for the history."""
@@ -191,19 +207,34 @@ class Cluster:
             nonce=f"nonce-{number}",
         )
         wire = WireServer(self.loop, Handlers(engine.queue, Identity(me.address, PORT, number), rng), WireLimits())
-        await self.network.listen(me.address, PORT, wire.connection)
+        listener = await self.network.listen(me.address, PORT, wire.connection)
         engine.start()
         ready = asyncio.ensure_future(engine.ready.wait())
         ready.add_done_callback(lambda _: setattr(me, "ready", True))
-        with contextlib.suppress(TakenByAnother):
-            await engine.run()
+        serving = asyncio.ensure_future(engine.run())
+        stopping = asyncio.ensure_future(me.stop.wait())
+        await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if not serving.done():
+            listener.close()
+            engine.queue.drain()
+            await wire.stop(self.loop.time() + 0.3)
+            engine.release()
+            await asyncio.wait((serving,), timeout=1.0)
+            await engine.abort()
+        with contextlib.suppress(TakenByAnother, asyncio.CancelledError):
+            await serving
         me.gone.set()
+
+    def _current(self) -> Incarnation | None:
+        """Whoever runs now."""
+        process = current_process()
+        return None if process is None else self._by_process[process]
 
     def connected(self, connection: int) -> None:
         """A database connection was opened by whoever runs now."""
-        for incarnation in self.incarnations:
-            if incarnation.process is current_process():
-                incarnation.connections.append(connection)
+        current = self._current()
+        if current is not None:
+            current.connections.append(connection)
 
     async def _bury(self, incarnation: Incarnation) -> None:
         """A fenced host exits by itself: its sockets close and its connections end."""
@@ -218,7 +249,12 @@ class Cluster:
             self._context.copy().run(self.loop.call_later, delay_s, self._database.kill, connection)
 
     async def latency(self) -> None:
-        """A statement's time: none, a little, or far too much."""
+        """A statement's time: none, a little, or far too much; or the line breaks under it."""
+        current = self._current()
+        if current is not None and self._pace.random() < self.troubles.cut_connection and current.connections:
+            self._database.kill(current.connections[-1])
+        if current is not None and current.held_until_s > self.loop.time():
+            await asyncio.sleep(current.held_until_s - self.loop.time())
         if self._pace.random() < 0.5:
             return
         pause_ms = self._pace.uniform(0.05, 1.5)
@@ -237,4 +273,9 @@ class Cluster:
             raise StoreLost(f"the line is cut: {point}")
 
     def _refuse(self, writes: Writes) -> str | None:
+        now_s = self.loop.time()
+        if self._pace.random() < self.troubles.full_disk:
+            self._disk_full_until_s = now_s + self._pace.uniform(0.02, 0.6)
+        if writes.inserts and now_s < self._disk_full_until_s:
+            return "the disk is full"
         return "refused by the database" if self._pace.random() < self.troubles.refused_write else None

@@ -69,6 +69,7 @@ def run_seed(seed: int, plan: Plan | None = None) -> Result:
         "calls": run.calls,
         "items": run.items,
         "kills": run.cluster.kills,
+        "drains": run.cluster.drains,
         "zombies": run.cluster.zombies,
         "database restarts": run.cluster.database_restarts,
         "steps": run.cluster.loop.steps,

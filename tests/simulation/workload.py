@@ -76,6 +76,7 @@ class Run:
 
     async def _recover(self) -> None:
         """Until one host serves, no earlier one is left, and nothing of theirs can still arrive."""
+        await self._until(lambda: not any(each.stop.is_set() for each in self.cluster.running()))
         if not self.cluster.running():
             self.cluster.start("alpha")
         await self._until(lambda: any(each.ready for each in self.cluster.running()))
@@ -94,13 +95,16 @@ class Run:
         cluster, fate = self.cluster, self._fate
         running = cluster.running()
         kind = fate.random()
-        if kind < 0.6 and running:
+        if kind < 0.5 and running:
             cluster.kill(fate.choice(running))
             self.crashes += 1
             self._later(fate.uniform(0.0, 0.8), self._restart)
-        elif kind < 0.75 and len(running) == 1:
+        elif kind < 0.65 and running:
+            cluster.stop(fate.choice(running))
+            self._later(fate.uniform(0.0, 0.8), self._restart)
+        elif kind < 0.78 and len(running) == 1:
             self._restart()
-        elif kind < 0.85:
+        elif kind < 0.87:
             cluster.restart_database()
         else:
             self._cut_some()
@@ -112,7 +116,10 @@ class Run:
 
     def _restart(self) -> None:
         """A host is started; when another still runs, some clients move over and some stay with the zombie."""
-        if self._working and len(self.cluster.running()) < 2:
+        running = self.cluster.running()
+        if self._working and len(running) < 2:
+            if running and self._fate.random() < 0.5:
+                self.cluster.hold(running[0], self._fate.uniform(0.05, 2.5))
             self.cluster.restart_elsewhere()
             self._later(self._fate.uniform(0.0, 0.2), self._cut_some)
 

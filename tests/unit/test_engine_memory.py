@@ -1,0 +1,291 @@
+"""What a shard remembers is what its tables hold, whatever happened before (invariants 10 and 13).
+
+Random calls under virtual time, some of them cancelled, against a database that
+loses connections, refuses writes and stalls. Whenever nothing is under way any
+more, index, counts and timers are compared with the tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import FoqsError
+from foqs.core.item import State
+from foqs.core.life import Kind
+from foqs.service.api import Seen
+from foqs.service.engine import Engine
+from foqs.shard.shard import Shard
+from foqs.store.port import StoreLost, Writes
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+
+TOPICS = ("a", "b", "c", "d")
+ROUNDS = 12
+SETTINGS = engine_settings(
+    1,
+    2,
+    handout_wait_ms_max=20,
+    flush_items_max=7,
+    queue_items_max=60,
+    ready_window_items_max=4,
+    ready_keys_max=9,
+    timer_page_items=3,
+    retry_ms_max=40,
+    sweep_interval_ms=10**9,
+)
+
+
+class Players:
+    """Callers that do anything, at random, and go away at random."""
+
+    def __init__(self, world: World, engine: Engine, rng: Random) -> None:
+        self.caller = Caller(world, engine)
+        self.rng = rng
+        self.held: list[Seen] = []
+        self.ids: list[str] = []
+
+    async def act(self) -> None:
+        act = self.rng.choice((self.put, self.put, self.get, self.get, self.get, self.treat, self.treat, self.cancel))
+        with contextlib.suppress(FoqsError):
+            await act()
+
+    async def put(self) -> None:
+        rng = self.rng
+        self.ids += await self.caller.put(
+            rng.choice(TOPICS),
+            rng.choice((1, 2, 9)),
+            timeout_s=self._patience_s(),
+            priority=rng.randint(-1, 1),
+            delay_ms=rng.choice((0, 0, 0, rng.randint(1, 120))),
+            ttl_ms=rng.choice((None, None, rng.randint(121, 300))),
+            lease_ms=rng.randint(20, 200),
+            attempts_max=rng.choice((0, 0, 2)),
+        )
+
+    async def get(self) -> None:
+        rng = self.rng
+        handed = await self.caller.get(
+            rng.choice(TOPICS), rng.choice((1, 3, 9)), wait_ms=rng.choice((0, 50)), timeout_s=self._patience_s()
+        )
+        if rng.random() < 0.2:
+            handed.give_back()
+        else:
+            self.held += handed.items
+
+    async def treat(self) -> None:
+        rng = self.rng
+        items, self.held = self.held[:4], self.held[4:]
+        kind = rng.choice((Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE))
+        changes = {"delay_ms": rng.choice((0, 60)), "dead": rng.random() < 0.1} if kind is Kind.NACK else {}
+        await self.caller.do(kind, items, timeout_s=self._patience_s(), **changes)
+        self.held += items if rng.random() < 0.3 else []
+
+    async def cancel(self) -> None:
+        await self.caller.cancel(*self.rng.sample(self.ids, min(3, len(self.ids))))
+
+    def _patience_s(self) -> float:
+        return self.rng.choice((0.003, 0.02, 0.5))
+
+
+def trouble(world: World, rng: Random) -> None:
+    """From now on the database has its moods."""
+
+    def fault(point: str) -> None:
+        if rng.random() < 0.02:
+            raise StoreLost("the line is cut")
+
+    def refuse(writes: Writes) -> str | None:
+        return "not today" if rng.random() < 0.08 else None
+
+    world.faults = fault
+    world.database.refuse = refuse
+
+
+def heal(world: World) -> None:
+    world.faults = lambda point: None
+    world.database.refuse = lambda writes: None
+    world.resume()
+
+
+async def play_a_round(world: World, players: Players, rng: Random) -> None:
+    tasks: list[asyncio.Future[None]] = []
+    for _ in range(40):
+        acting: Coroutine[Any, Any, None] = players.act()
+        tasks.append(asyncio.ensure_future(acting))
+        await world.pass_s(rng.choice((0, 0, 0.001, 0.004, 0.02)))
+        if rng.random() < 0.1:
+            rng.choice(tasks).cancel()
+        if rng.random() < 0.03:
+            world.stall()
+        elif rng.random() < 0.3:
+            world.resume()
+    heal(world)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in tasks:
+        assert task.cancelled() or task.exception() is None
+
+
+def at_rest(world: World, shard: Shard) -> bool:
+    """Nothing is under way, and nothing due is left, not even what was refused when its time came."""
+    writer = shard._writer
+    waits = shard._intake, writer._suspects, writer._begun, writer._reads, shard.index._reserved
+    rows = world.database.tables[shard.number].rows.values()
+    return not any(waits) and all(row.due_ms is None or row.due_ms > shard.now_ms() for row in rows)
+
+
+def compare(world: World, shard: Shard) -> None:
+    rows = list(world.database.tables[shard.number].rows.values())
+    counted = Counter(((row.namespace, row.topic), row.state) for row in rows)
+    remembered = {
+        (topic, state): shard.counts.of(topic, state)
+        for topic in shard.counts._topics
+        for state in State
+        if shard.counts.of(topic, state)
+    }
+    assert remembered == dict(counted)
+    assert shard.counts.totals[1:] == [sum(row.state is state for row in rows) for state in State]
+    for name in TOPICS:
+        topic = ("default", name)
+        boundary = shard.index.refill_after(topic)
+        ready = sorted(row.key for row in rows if row.topic == name and row.state is State.READY)
+        assert list(shard.index.window(topic)) == [key for key in ready if boundary is None or key <= boundary]
+        assert ready or topic not in shard.index.topics()
+    assert len(shard.index) == sum(len(shard.index.window(("default", name))) for name in TOPICS)
+    dues = [row.due_ms for row in rows if row.due_ms is not None]
+    watermark_ms = shard._timers.watermark_ms
+    assert watermark_ms is None or all(due >= watermark_ms for due in dues)
+    assert not dues or shard._timers.next_scan_ms() <= min(dues)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_after_any_history_memory_is_what_the_tables_hold(seed: int) -> None:
+    async def story(world: World) -> None:
+        rng = Random(seed)
+        engine = await world.engine(SETTINGS)
+        players = Players(world, engine, rng)
+        for _ in range(ROUNDS):
+            trouble(world, rng)
+            await play_a_round(world, players, rng)
+            await world.until(
+                lambda: len(engine.shards) == 2 and all(at_rest(world, each) for each in engine.shards.values())
+            )
+            for shard in engine.shards.values():
+                compare(world, shard)
+        assert len(engine.queue.waiters) == 0
+        await drain(world, players)
+        assert [row for row in world.rows() if row[1] is State.READY] == []
+
+    play(story)
+
+
+async def drain(world: World, players: Players) -> None:
+    """Whatever is ready can be had."""
+    quiet = 0
+    while quiet < 5:
+        for topic in TOPICS:
+            handed = await players.caller.get(topic, 9)
+            await players.caller.do(Kind.ACK, handed.items)
+            quiet = 0 if handed.items else quiet + 1
+
+
+async def cancel_at_every_step(
+    world: World, engine: Engine, begin: Callable[[], Coroutine[Any, Any, Any]], undo: Callable[[], Any]
+) -> int:
+    """Runs a call again and again, cancelled one step later each time, until it is too quick; how often it was."""
+    steps = 0
+    while True:
+        steps += 1
+        if await _cancel_at(world, begin, steps):
+            return steps
+        await world.until(lambda: all(at_rest(world, each) for each in engine.shards.values()))
+        for shard in engine.shards.values():
+            compare(world, shard)
+        await undo()
+
+
+async def _cancel_at(world: World, begin: Callable[[], Coroutine[Any, Any, Any]], steps: int) -> bool:
+    loop = world.loop
+    calling = asyncio.ensure_future(begin())
+    last = loop.steps + steps  # type: ignore[attr-defined]
+
+    def on_step(step: int) -> None:
+        if step == last:
+            calling.cancel()
+
+    loop.on_step = on_step  # type: ignore[attr-defined]
+    await asyncio.gather(calling, return_exceptions=True)
+    loop.on_step = None  # type: ignore[attr-defined]
+    return not calling.cancelled()
+
+
+def test_an_enqueue_cancelled_at_any_step_leaves_memory_and_tables_in_step() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(SETTINGS)
+        caller = Caller(world, engine)
+
+        async def undo() -> None:
+            await drain(world, Players(world, engine, Random(1)))
+            assert world.rows() == []
+
+        assert await cancel_at_every_step(world, engine, lambda: caller.put("a", 3), undo) > 10
+
+    play(story)
+
+
+@pytest.mark.parametrize("kind", [Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE])
+def test_an_event_cancelled_at_any_step_leaves_memory_and_tables_in_step(kind: Kind) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(SETTINGS)
+        caller = Caller(world, engine)
+        held: list[Seen] = []
+
+        async def undo() -> None:
+            await drain(world, Players(world, engine, Random(1)))
+            await caller.do(Kind.ACK, held)
+            assert world.rows() == []
+            await caller.put("a", 2)
+            held[:] = (await caller.get("a", 2)).items
+
+        await undo()
+        assert await cancel_at_every_step(world, engine, lambda: caller.do(kind, held), undo) > 10
+
+    play(story)
+
+
+@pytest.mark.parametrize("wait_ms", [0, 5])
+def test_a_dequeue_cancelled_at_any_step_keeps_no_item_and_counts_no_attempt(wait_ms: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(SETTINGS)
+        caller = Caller(world, engine)
+        await caller.put("a", 12)
+        await caller.put("b", 1, delay_ms=86_400_000)
+
+        async def undo() -> None:
+            rows = [row for table in world.database.tables.values() for row in table.rows.values()]
+            assert Counter((row.topic, row.state) for row in rows) == {("a", State.READY): 12, ("b", State.DEFERRED): 1}
+            assert {row.attempt for row in rows} == {0}
+            forget_the_windows(engine)
+
+        def begin() -> Coroutine[Any, Any, Any]:
+            return caller.queue.dequeue(
+                "default", [("a", 8 if not wait_ms else 0), ("b", 1)], wait_ms, None, world.in_s(5)
+            )
+
+        assert await cancel_at_every_step(world, engine, begin, undo) > 10
+
+    play(story)
+
+
+def forget_the_windows(engine: Engine) -> None:
+    """Puts the windows back to what a takeover knows, so that the next dequeue reads them anew."""
+    for shard in engine.shards.values():
+        for topic in shard.index.topics():
+            shard.index.forget(topic)
+            shard.index.discover(topic)

@@ -1,0 +1,207 @@
+"""The queue of a host whose shards are not all well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, Unavailable
+from foqs.core.item import State
+from foqs.core.life import Kind
+from foqs.service.engine import Engine
+from foqs.store.memory import MemoryStore
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+
+
+def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Callable[[], None]:
+    """One method of one shard does not answer until the function that this returns is called."""
+    answers = asyncio.Event()
+    original = getattr(MemoryStore, method)
+
+    async def slow(self: MemoryStore, *arguments: Any) -> Any:
+        if self._shard == shard:
+            await answers.wait()
+        return await original(self, *arguments)
+
+    monkeypatch.setattr(MemoryStore, method, slow)
+    return answers.set
+
+
+async def restarted_with_items(world: World) -> Engine:
+    """An engine that knows from its recovery only that both shards hold items of topic t."""
+    engine = await world.engine()
+    for _ in range(4):
+        await Caller(world, engine).put(count=3)
+    await engine.abort()
+    return await world.engine()
+
+
+def test_a_shard_that_does_not_answer_holds_back_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await restarted_with_items(world)
+        slow_shard(monkeypatch, 1, "ready")
+        handed = await Caller(world, engine).get(count=100, wait_ms=20_000, timeout_s=30.0)
+        assert {seen.shard for seen in handed.items} == {2}
+        assert len(handed.items) == 6
+        assert world.loop.time() < 5
+
+    play(story)
+
+
+def test_a_waiting_dequeue_gets_what_a_late_shard_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await restarted_with_items(world)
+        caller = Caller(world, engine)
+        answer = slow_shard(monkeypatch, 1, "ready")
+        first = await caller.get(count=100, wait_ms=20_000, timeout_s=30.0)
+        waiting = asyncio.ensure_future(caller.get(count=100, wait_ms=20_000, timeout_s=30.0))
+        await world.pass_s(5)
+        assert not waiting.done()
+        answer()
+        start = world.loop.time()
+        assert {seen.shard for seen in (await waiting).items} == {1}
+        assert world.loop.time() - start < 1.5
+        assert {seen.shard for seen in first.items} == {2}
+
+    play(story)
+
+
+def test_a_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put()
+        world.stall()
+        before = world.loop.time()
+        assert (await caller.get(wait_ms=9_000, timeout_s=0.5)).items == []
+        assert world.loop.time() - before < 0.6
+        world.resume()
+        assert (await caller.one(wait_ms=2_000)).row.attempt == 1
+
+    play(story)
+
+
+def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, ready_window_items_max=20, ready_keys_max=30)
+        engine = await world.engine(settings)
+        for topic in range(10):
+            await Caller(world, engine).put(f"t{topic}", 30)
+        await engine.abort()
+        engine = await world.engine(settings)
+        caller = Caller(world, engine)
+        for topic in range(10):
+            assert len((await caller.get(f"t{topic}", 2)).items) == 2
+            assert len(engine.shards[1].index) <= 30 + 10
+        for topic in range(10):
+            assert len((await caller.get(f"t{topic}", 100)).items) == 28
+
+    play(story)
+
+
+def test_a_topic_whose_items_all_went_is_forgotten_without_a_consumer() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        await Caller(world, engine).put(count=60, ttl_ms=2_000)
+        await engine.abort()
+        engine = await world.engine(engine_settings(1))
+        assert engine.shards[1].index.topics() == [("default", "t")]
+        await world.pass_s(3)
+        assert world.rows() == []
+        assert engine.shards[1].index.topics() == []
+
+    play(story)
+
+
+def test_a_draining_host_answers_its_long_polls_at_once() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        waiting = [asyncio.ensure_future(caller.get(topic, wait_ms=9_000)) for topic in ("a", "b", "b")]
+        await world.pass_s(0.1)
+        caller.queue.drain()
+        assert [(await each).items for each in waiting] == [[], [], []]
+        assert world.loop.time() < 1
+        await caller.put()
+        assert len((await caller.get(wait_ms=9_000)).items) == 1
+        assert (await caller.get(wait_ms=9_000)).items == []
+        assert world.loop.time() < 1
+
+    play(story)
+
+
+def test_looking_at_items_pages_over_all_shards_in_order() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        for priority in (3, 1, 2):
+            await caller.put(priority=priority, count=3)
+        keys, cursor = [], None
+        while True:
+            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, world.in_s(5))
+            keys += [seen.row.key for seen in page]
+            if cursor is None:
+                break
+        assert len(keys) == 9
+        assert keys == sorted(keys)
+        seen = await caller.one()
+        found = await caller.queue.item("default", seen.shard, seen.row.id, world.in_s(5))
+        assert found.row.state is State.LEASED
+
+    play(story)
+
+
+def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        await caller.put()
+        seen = await caller.one()
+        world.stall()
+        with pytest.raises(DeadlineExceeded):
+            await caller.queue.peek("default", "t", State.READY, None, 4, world.in_s(0.5))
+        with pytest.raises(DeadlineExceeded):
+            await caller.queue.item("default", seen.shard, seen.row.id, world.in_s(0.5))
+        world.resume()
+        assert await caller.do(Kind.ACK, [seen]) == [None]
+
+    play(story)
+
+
+def test_events_on_a_shard_that_is_being_recovered_can_be_tried_again() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        await caller.put()
+        seen = await caller.one()
+        shard = engine.shards.pop(seen.shard)
+        (outcome,) = await caller.do(Kind.ACK, [seen])
+        assert isinstance(outcome, Unavailable)
+        assert outcome.retry_after_ms
+        engine.shards[seen.shard] = shard
+
+    play(story)
+
+
+def test_a_delay_to_the_end_of_time_is_kept_and_harms_no_timer() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        await caller.put("never", deliver_after_ms=253_402_300_799_999, ttl_ms=253_402_300_799_999)
+        await caller.put("never", delay_ms=253_402_300_799_999)
+        await caller.put("soon", delay_ms=100)
+        assert (await caller.one("soon", wait_ms=1_000)).row.topic == "soon"
+        assert (await caller.get("never")).items == []
+
+    play(story)
+
+
+def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        caller.namespace = "gone"
+        await caller.put(ttl_ms=500)
+        await caller.put(delay_ms=100)
+        await world.pass_s(1)
+        assert world.rows() == [("t", State.READY)]
+
+    play(story)

@@ -1,0 +1,256 @@
+"""The writer in trouble: refused writes, lost reads, and the end of a shard."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
+from foqs.core.item import State
+from foqs.core.life import Kind
+from foqs.shard.keeper import TakenByAnother
+from foqs.store.memory import MemoryStore
+from foqs.store.port import StoreLost, Writes
+from tests.support.builders import engine_settings, new_item
+from tests.support.engines import Caller, World, play
+
+Method = Callable[..., Awaitable[Any]]
+
+
+def instead(monkeypatch: pytest.MonkeyPatch, name: str, make: Callable[[Method], Method]) -> None:
+    """Replaces a method of the memory store by what `make` makes of it."""
+    monkeypatch.setattr(MemoryStore, name, make(getattr(MemoryStore, name)))
+
+
+def refuse_payload(payload: bytes) -> Callable[[Writes], str | None]:
+    """A database that takes anything but rows with this payload."""
+
+    def refuse(writes: Writes) -> str | None:
+        return "no such luck" if any(row.payload == payload for row in writes.inserts) else None
+
+    return refuse
+
+
+def test_a_bad_insert_is_found_while_events_keep_coming() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put("busy", 200)
+        handed = await caller.get("busy", 200)
+        world.database.refuse = refuse_payload(b"bad")
+        extending = [asyncio.ensure_future(_extend_for_ever(caller, [seen])) for seen in handed.items]
+        items = [new_item(payload=b"bad" if n == 5 else b"fine") for n in range(12)]
+        results = await caller.queue.enqueue("default", items, world.in_s(5))
+        assert [n for n, result in enumerate(results) if not isinstance(result, str)] == [5]
+        assert isinstance(results[5], Unavailable)
+        await caller.put(timeout_s=1.0)
+        for task in extending:
+            task.cancel()
+
+    play(story)
+
+
+async def _extend_for_ever(caller: Caller, items: Sequence[Any]) -> None:
+    while True:
+        await caller.do(Kind.EXTEND, items)
+
+
+def test_inserts_that_wait_to_be_tried_again_are_withdrawn_at_their_deadline() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        world.database.refuse = lambda writes: "the disk is full" if writes.inserts else None
+        items = [new_item() for _ in range(60)]
+        results = await caller.queue.enqueue("default", items, world.in_s(0.1))
+        kinds = [type(result) for result in results]
+        assert set(kinds) <= {Unavailable, DeadlineExceeded, UnknownOutcome}
+        assert kinds.count(UnknownOutcome) <= 30
+        assert DeadlineExceeded in kinds
+        world.database.refuse = lambda writes: None
+        await world.pass_s(1)
+        assert len(world.rows()) <= kinds.count(UnknownOutcome)
+        await caller.put()
+
+    play(story)
+
+
+def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_caller() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=8)
+        handed = await caller.get(count=8)
+        refusals = 0
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal refusals
+            refusals += 1
+            owner = world.database.tables[1].owner
+            if refusals == 2:
+                world.database.tables[1].owner = type(owner)(owner.epoch + 5, "somebody", 0, 0, 0)
+            return "no such luck"
+
+        world.database.refuse = refuse
+        before = world.loop.time()
+        outcomes = await caller.do(Kind.ACK, handed.items, timeout_s=20.0)
+        assert world.loop.time() - before < 5
+        assert [type(outcome) for outcome in outcomes] == [NotOwner] * 8
+        with pytest.raises(TakenByAnother):
+            await engine.run()
+
+    play(story)
+
+
+def test_a_read_that_waits_when_the_shard_is_lost_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        (name,) = await caller.put()
+        number = int(name.partition("-")[2])
+
+        def lose(rows: Method) -> Method:
+            async def lost(self: MemoryStore, ids: Sequence[int]) -> Any:
+                owner = world.database.tables[1].owner
+                world.database.tables[1].owner = type(owner)(owner.epoch + 5, "somebody", 0, 0, 0)
+                raise StoreLost("the line is cut")
+
+            return lost
+
+        instead(monkeypatch, "rows", lose)
+        before = world.loop.time()
+        with pytest.raises(NotOwner):
+            await caller.queue.item("default", 1, number, world.in_s(30))
+        assert world.loop.time() - before < 5
+        with pytest.raises(TakenByAnother):
+            await engine.run()
+
+    play(story)
+
+
+def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put()
+
+        def lose(listed: Method) -> Method:
+            async def lost(self: MemoryStore, *arguments: Any) -> Any:
+                raise StoreLost("this statement takes the server down")
+
+            return lost
+
+        instead(monkeypatch, "listed", lose)
+        with pytest.raises(Unavailable):
+            await caller.queue.peek("default", "t", State.READY, None, 10, world.in_s(10))
+        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+
+    play(story)
+
+
+@pytest.mark.parametrize("cursor", ["0:0:99999999999999999999", "99999999999:0:1", "0:-1:1", "0:0", "0:0:1:2", "x:y:z"])
+def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        with pytest.raises(InvalidArgument):
+            await caller.queue.peek("default", "t", State.READY, cursor, 10, world.in_s(1))
+
+    play(story)
+
+
+def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, retry_ms_max=300)))
+        await caller.put(payload=b"bad", priority=-1)
+        await caller.put(payload=b"good")
+        (bad,) = [row.id for row in world.database.tables[1].rows.values() if row.payload == b"bad"]
+        attempts = 0
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal attempts
+            found = any(row.id == bad for row in writes.updates)
+            attempts += found
+            return "no such luck" if found else None
+
+        world.database.refuse = refuse
+        assert (await caller.one(wait_ms=1_000)).row.payload == b"good"
+        assert (await caller.get(wait_ms=2_000)).items == []
+        assert attempts < 20
+        world.database.refuse = lambda writes: None
+        assert (await caller.one(wait_ms=1_000)).row.payload == b"bad"
+
+    play(story)
+
+
+def test_due_rows_that_are_refused_hold_up_no_other_and_are_tried_again_now_and_then() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, timer_page_items=4, retry_ms_max=300, sweep_interval_ms=10**9)
+        caller = Caller(world, await world.engine(settings))
+        await caller.put("bad", 10, delay_ms=100)
+        await caller.put("good", 1, delay_ms=200)
+        attempts = 0
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal attempts
+            found = any(row.topic == "bad" for row in writes.updates)
+            attempts += found
+            return "no such luck" if found else None
+
+        world.database.refuse = refuse
+        assert (await caller.one("good", wait_ms=2_000)).row.topic == "good"
+        attempts = 0
+        await world.pass_s(3)
+        assert attempts < 30 * 30
+        world.database.refuse = lambda writes: None
+        await world.pass_s(0.5)
+        assert len((await caller.get("bad", 20)).items) == 10
+
+    play(story)
+
+
+def test_the_reply_to_a_commit_lost_twice_in_a_row_writes_once() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        points = iter(["read", "committed"])
+        expected = next(points)
+
+        def fail(at: str) -> None:
+            nonlocal expected
+            if at == expected:
+                expected = next(points, "")
+                raise StoreLost("the line is cut")
+
+        world.faults = fail
+        await caller.put(count=3)
+        assert expected == ""
+        assert len(world.rows()) == 3
+
+    play(story)
+
+
+def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        old = await world.engine(engine_settings(1))
+        caller = Caller(world, old)
+        new = await world.engine(engine_settings(1))
+        failures = 1
+
+        def lose(owner: Method) -> Method:
+            async def lost(self: MemoryStore) -> Any:
+                nonlocal failures
+                if failures:
+                    failures -= 1
+                    raise StoreLost("the database is away")
+                return await owner(self)
+
+            return lost
+
+        instead(monkeypatch, "owner", lose)
+        (error,) = await caller.queue.enqueue("default", [new_item()], world.in_s(5))
+        assert isinstance(error, NotOwner)
+        with pytest.raises(TakenByAnother):
+            await old.run()
+        await old.abort()
+        await Caller(world, new).put()
+        assert new.is_ready
+
+    play(story)
