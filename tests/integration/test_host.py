@@ -18,7 +18,7 @@ import pytest
 
 from foqs_client import Client, Delivery, Enqueued, FoqsError, Item
 from tests.support.aio import run
-from tests.support.history import History, machine_clock_ms
+from tests.support.history import End, History, machine_clock_ms, read
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import HostProcess
@@ -85,21 +85,21 @@ def on_mariadb(server: MariaDb) -> Place:
     database = server.database()
 
     @contextmanager
-    def hold(shards: Iterable[int] = (0,)) -> Iterator[None]:
+    def locked(shards: Iterable[int], how: str) -> Iterator[None]:
         with closing(pymysql.connect(unix_socket=str(server.socket), user="root", database=database)) as connection:
             for shard in shards:
-                connection.cursor().execute(f"SELECT * FROM foqs_{shard}_owner FOR UPDATE NOWAIT")
+                connection.cursor().execute(f"SELECT * FROM foqs_{shard}_owner FOR UPDATE {how}")
             yield
 
     def held() -> bool:
         try:
-            with hold(range(4)):
+            with locked(range(4), "NOWAIT"):
                 return False
         except pymysql.err.OperationalError:
             return True
 
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
-    return Place(url, in_mariadb(server, database), hold, held, ends_holders=True)
+    return Place(url, in_mariadb(server, database), lambda: locked([0], ""), held, ends_holders=True)
 
 
 # ----------------------------------------------------------------------- stopping
@@ -112,14 +112,14 @@ def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: P
                 calls = [asyncio.ensure_future(client.enqueue([Item("t", b"%d" % n)])) for n in range(30)]
                 # Sent last on the same connection: when it waits, all the others were read.
                 poll = asyncio.ensure_future(client.dequeue({"empty": 1}, wait_ms=60_000))
-                await asyncio.to_thread(until, lambda: waiting(host) == 1, "the long poll waits")
+                await asyncio.to_thread(until, lambda: gauge(host, "foqs_waiting_dequeues") == 1, "the long poll waits")
                 host.signal(signal.SIGTERM)
                 got = await poll
                 assert not any(call.done() for call in calls)
             return [one for call in calls for one in await call], got
 
     tables = replace(place.tables, shards=range(1))
-    with HostProcess(tmp_path / "host", place.url, store__shards=1) as host:
+    with HostProcess(tmp_path / "host", place.url, {"store.shards": 1}) as host:
         host.start()
         results, got = run(work(host))
         assert host.ended() == 0
@@ -131,14 +131,16 @@ def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: P
         assert {row["id"] for row in tables.rows()} == ids
 
 
-def test_hosts_may_be_stopped_and_started_under_load(place: Place, tmp_path: Path) -> None:
+def test_a_host_may_be_stopped_and_started_under_load_and_every_call_is_answered(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
     async def work(host: HostProcess) -> bool:
-        load = Load(host.address, history, seed=1)
+        load = Load(host.address, history, seed=1, patience_ms=10_000)
         load.start()
         for _ in range(3):
             await load.acked(50)
+            # A connection that waits to be accepted when the host closes its port can be given no answer.
+            await asyncio.to_thread(until, lambda: gauge(host, "foqs_connections") == load.clients, "all are connected")
             assert await asyncio.to_thread(host.stop) == 0
             host.launch()
         await load.acked(50)
@@ -149,6 +151,8 @@ def test_hosts_may_be_stopped_and_started_under_load(place: Place, tmp_path: Pat
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
         judge(history, place.tables, drained)
+        unanswered = [call.name for call in read(history.events).calls if call.end is End.UNKNOWN]
+        assert not unanswered
 
 
 # ----------------------------------------------------------------------- starting
@@ -158,7 +162,7 @@ def test_hosts_may_be_stopped_and_started_under_load(place: Place, tmp_path: Pat
 def test_a_taken_port_is_one_sentence_and_exit_code_1(tmp_path: Path, option: str) -> None:
     with (
         HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
-        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", **{f"server__{option}": one.port}) as two,
+        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", {f"server.{option}": one.port}) as two,
     ):
         one.start()
         two.launch()
@@ -363,7 +367,7 @@ def test_a_full_disk_refuses_new_items_and_loses_none(small_disk: Path, tmp_path
             assert result.require()
         return await heal(Load(host.address, history, seed=5), host, history)
 
-    with HostProcess(tmp_path / "host", f"sqlite:{small_disk / 'data'}", store__shards=1) as host:
+    with HostProcess(tmp_path / "host", f"sqlite:{small_disk / 'data'}", {"store.shards": 1}) as host:
         host.start()
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
@@ -382,9 +386,9 @@ async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError
 # -------------------------------------------------------------------------- helpers
 
 
-def waiting(host: HostProcess) -> int:
-    """How many dequeues wait for work, as the host tells."""
+def gauge(host: HostProcess, name: str) -> int:
+    """What the host tells of itself."""
     answer = host.get("/metrics")
     assert answer is not None
-    [line] = [line for line in answer[1].splitlines() if line.startswith("foqs_waiting_dequeues ")]
+    [line] = [line for line in answer[1].splitlines() if line.startswith(f"{name} ")]
     return int(float(line.split()[1]))

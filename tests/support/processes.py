@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 from tests.support.poll import until
@@ -55,7 +55,9 @@ class HostProcess:
         command: what is run, followed by `--config FILE`.
     """
 
-    def __init__(self, folder: Path, store: str, *, command: Sequence[str] = HOST, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, store: str, options: Mapping[str, Any] = MappingProxyType({}), command: Sequence[str] = HOST
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = free_port()
@@ -64,23 +66,13 @@ class HostProcess:
         self._command = command
         self._log = folder / "log"
         self._process: subprocess.Popen[bytes] | None = None
-        self.configure(
-            {
-                "server.port": self.port,
-                "server.http_port": self.http_port,
-                "store.url": store,
-                "coordinator.file": str(folder / "coordinator.json"),
-            }
-            | {name.replace("__", "."): value for name, value in options.items()}
-        )
-
-    def configure(self, options: Mapping[str, Any]) -> None:
-        """Writes the configuration of the next start."""
-        sections: dict[str, list[str]] = {}
-        for name, value in (dict(_OPTIONS) | dict(options)).items():
-            section, option = name.rsplit(".", 1)
-            sections.setdefault(section, []).append(f"{option} = {json.dumps(value)}\n")
-        self.config.write_text("".join(f"[{name}]\n{''.join(lines)}" for name, lines in sections.items()))
+        place = {
+            "server.port": self.port,
+            "server.http_port": self.http_port,
+            "store.url": store,
+            "coordinator.file": str(folder / "coordinator.json"),
+        }
+        self.config.write_text(_toml({**_OPTIONS, **place, **options}))
 
     # ------------------------------------------------------------------- looking
 
@@ -182,3 +174,12 @@ class HostProcess:
             self.kill9()
         if error is not None:
             error.add_note(f"the end of the log in {self.folder}:\n{self.log[-_TAIL_BYTES:]}")
+
+
+def _toml(options: Mapping[str, Any]) -> str:
+    """Options by dotted name as a configuration file."""
+    sections: dict[str, list[str]] = {}
+    for name, value in options.items():
+        section, option = name.rsplit(".", 1)
+        sections.setdefault(section, []).append(f"{option} = {json.dumps(value)}\n")
+    return "".join(f"[{name}]\n{''.join(lines)}" for name, lines in sections.items())

@@ -30,8 +30,7 @@ _FAR_DELAY_MS: Final = 3_600_000
 _BACKLOG_MAX: Final = 300
 """Producers wait beyond it, so that a run can be drained quickly."""
 _DRAIN_LEASE_MS: Final = 10_000
-_TIMEOUT_MS: Final = 800
-"""Short, because each new call begins anew to knock quickly."""
+_TIMEOUTS_MS: Final = (200, 500, 800)
 
 
 def wall_ms() -> float:
@@ -44,14 +43,26 @@ class Load:
     Args:
         address: of the host, or of several that serve the same shards in turn.
         seed: of every choice.
+        patience_ms: the time of every call; None: short times, so that each new
+            call begins anew to knock quickly.
     """
 
-    def __init__(self, address: str, history: History, seed: int, *, producers: int = 3, consumers: int = 4) -> None:
+    def __init__(
+        self,
+        address: str,
+        history: History,
+        seed: int,
+        *,
+        producers: int = 3,
+        consumers: int = 4,
+        patience_ms: int | None = None,
+    ) -> None:
         self._address = address
         self._history = history
         self._seed = seed
         self._producers = producers
         self._consumers = consumers
+        self._timeouts_ms = _TIMEOUTS_MS if patience_ms is None else (patience_ms,)
         self._tasks: list[asyncio.Task[None]] = []
         self.leases: deque[Delivery] = deque(maxlen=100)
         """The last deliveries, whatever became of them."""
@@ -60,6 +71,10 @@ class Load:
         self._backlog = 0
         self._acked = 0
         self._progress = asyncio.Event()
+
+    @property
+    def clients(self) -> int:
+        return self._producers + self._consumers
 
     def start(self) -> None:
         """Sets every worker to work."""
@@ -119,14 +134,14 @@ class Load:
                     continue
                 items = [self._item(rng, name) for _ in range(rng.randint(1, 12))]
                 try:
-                    results = await producer.enqueue(items, timeout_ms=rng.choice((200, 500, 1_000)))
-                except FoqsError:
-                    await pause(0.01)
+                    results = await producer.enqueue(items, timeout_ms=rng.choice(self._timeouts_ms))
+                except FoqsError as error:
+                    await pause(_wait_s(error))
                     continue
                 ids = [result.id for result in results if result.id is not None]
                 self._backlog += len(ids)
                 if ids and rng.random() < 0.05:
-                    await _tried(producer.cancel(ids[: rng.randint(1, 3)], timeout_ms=_TIMEOUT_MS))
+                    await _tried(producer.cancel(ids[: rng.randint(1, 3)], timeout_ms=self._timeouts_ms[-1]))
 
     def _item(self, rng: Random, name: str) -> Item:
         self._items += 1
@@ -163,10 +178,13 @@ class Load:
                 lease_ms = rng.randint(200, 2_000) if rng.random() < 0.2 else None
                 try:
                     got = await consumer.dequeue(
-                        wants, wait_ms=rng.choice((0, 100, 300)), lease_ms=lease_ms, timeout_ms=rng.choice((400, 800))
+                        wants,
+                        wait_ms=rng.choice((0, 100, 300)),
+                        lease_ms=lease_ms,
+                        timeout_ms=rng.choice(self._timeouts_ms),
                     )
-                except FoqsError:
-                    await pause(0.01)
+                except FoqsError as error:
+                    await pause(_wait_s(error))
                     continue
                 self.leases.extend(got)
                 await self._work(rng, consumer, got, late)
@@ -182,7 +200,7 @@ class Load:
             todo.setdefault(choice, []).append(delivery)
         if "extend" in todo:
             longer = rng.choice((None, 300, 1_500))
-            if await _tried(consumer.extend(todo["extend"], lease_ms=longer, timeout_ms=_TIMEOUT_MS)):
+            if await _tried(consumer.extend(todo["extend"], lease_ms=longer, timeout_ms=self._timeouts_ms[-1])):
                 todo.setdefault("ack", []).extend(todo["extend"])
         if "ack" in todo:
             await self._ack(consumer, todo["ack"])
@@ -191,15 +209,15 @@ class Load:
         nacks = [_nack(rng, delivery) for delivery in todo.get("nack", ())]
         nacks += [Nack(delivery.id, delivery.token, dead=True) for delivery in todo.get("dead", ())]
         if nacks:
-            await _tried(consumer.nack(nacks, timeout_ms=_TIMEOUT_MS))
+            await _tried(consumer.nack(nacks, timeout_ms=self._timeouts_ms[-1]))
         if "release" in todo:
-            await _tried(consumer.release(todo["release"], timeout_ms=_TIMEOUT_MS))
+            await _tried(consumer.release(todo["release"], timeout_ms=self._timeouts_ms[-1]))
         if "late" in todo:
             late.create_task(self._ack_late(rng.uniform(0.05, 0.3), consumer, todo["late"]))
 
     async def _ack(self, consumer: RecordingClient, leases: Sequence[Delivery]) -> None:
         try:
-            outcomes = await consumer.ack(leases, timeout_ms=_TIMEOUT_MS)
+            outcomes = await consumer.ack(leases, timeout_ms=self._timeouts_ms[-1])
         except FoqsError:
             return
         self._acked += sum(outcome.error is None for outcome in outcomes)
@@ -224,6 +242,11 @@ async def _tried(call: Coroutine[Any, Any, Any]) -> bool:
     except FoqsError:
         return False
     return True
+
+
+def _wait_s(error: FoqsError) -> float:
+    """How long a polite client waits after an error."""
+    return max(10, error.retry_after_ms or 0) / 1_000
 
 
 async def pause(seconds: float) -> None:

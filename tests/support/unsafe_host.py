@@ -1,0 +1,28 @@
+"""A host on SQLite that does not wait for the disk: what the durability tests must catch.
+
+Run as a program, with `--config FILE` like `foqs host`. Always true: it is the
+ordinary host in everything but `synchronous=OFF`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import foqs.host
+from foqs.clock import SystemClock
+from foqs.config import Config, load
+from foqs.store.port import Store
+from foqs.store.sqlite import SqliteStore
+
+
+def careless(config: Config, clock: SystemClock) -> Callable[[int], Store]:
+    """As `foqs.host.store_opener`."""
+    folder = Path(config.store.parsed.path)
+    return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
+
+
+if __name__ == "__main__":
+    foqs.host.store_opener = careless
+    sys.exit(foqs.host.run_host(load(Path(sys.argv[2]), {}, {})))
