@@ -8,9 +8,11 @@ MAKEFLAGS += --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
-# The stamps stand for what is installed: all that development needs, or only what running needs.
+# The stamps stand for what is installed: all that development needs, or only what running needs, or
+# also what benchmarks compare with.
 DEV := $(VENV)/.installed-dev
 RUN := $(VENV)/.installed-run
+BENCH := $(VENV)/.installed-bench
 
 DIR ?=
 ARGS ?=
@@ -32,6 +34,11 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing foqs and its tools into $(VENV) ..."
 	@$(PIP) install -e '.[server,dev]' -c constraints.txt
 	@touch $(DEV) $(RUN)
+
+$(BENCH): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing foqs and what it is compared with into $(VENV) ..."
+	@$(PIP) install -e '.[server,bench]' -c constraints.txt
+	@touch $(BENCH) $(RUN)
 
 $(RUN): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing foqs into $(VENV) ..."
@@ -91,10 +98,14 @@ sim: $(DEV) ## the seeded simulation (SEEDS=500 SEED_BASE=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE)
 
 .PHONY: bench
-bench: $(DEV) ## measure: every question in perf/
-	@found=; for file in perf/[a-z]*.py; do \
-	  [ -e "$$file" ] || continue; found=1; echo "== $$file"; $(BIN)/python "$$file"; done; \
-	[ -n "$$found" ] || echo "perf/ holds no question yet."
+bench: $(BENCH) ## measure: the table of ratios, about ten minutes (ARGS='--deep 10000000' for all of it)
+	@tools/system_packages.sh bench
+	@$(BIN)/python -m perf.bench $(ARGS)
+
+.PHONY: bench-all
+bench-all: $(BENCH) ## measure: every question in perf/
+	@tools/system_packages.sh bench
+	@for question in limit end_to_end profile bench; do echo "== perf.$$question"; $(BIN)/python -m perf.$$question; done
 
 .PHONY: idl
 idl: system-packages $(DEV) ## generate the Python of thrift/foqs.thrift anew

@@ -1,9 +1,21 @@
 #!/bin/bash
-# Installs the system packages that the tests need and that are missing, found by their programs.
+# Installs the system packages that the tests need and that are missing, found by their programs;
+# `system_packages.sh bench` those that the benchmarks need.
 # As root or in CI without asking; else asks on a terminal; else says what to install and fails.
 set -euo pipefail
 
+purpose=tests
+[[ ${1:-} != bench ]] || purpose=benchmarks
+
 programs() {
+    if [[ $purpose == benchmarks ]]; then
+        cat <<'LIST'
+mariadbd mariadb-server
+mariadb-install-db mariadb-server
+postgres postgresql
+LIST
+        return
+    fi
     cat <<'LIST'
 mariadbd mariadb-server
 mariadb-install-db mariadb-server
@@ -14,7 +26,8 @@ strace strace
 LIST
 }
 
-PATH=$PATH:/usr/sbin:/sbin
+# Debian keeps Postgres's programs in a folder for each version.
+PATH=$PATH:/usr/sbin:/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)
 missing=()
 while read -r program package; do
     if ! command -v "$program" >/dev/null && [[ " ${missing[*]-} " != *" $package "* ]]; then
@@ -27,7 +40,7 @@ fi
 [[ ${#missing[@]} -eq 0 ]] && exit 0
 
 explain() {
-    echo "The tests need packages that are not installed: ${missing[*]}" >&2
+    echo "The $purpose need packages that are not installed: ${missing[*]}" >&2
 }
 
 if ! command -v apt-get >/dev/null; then

@@ -1,0 +1,112 @@
+"""The machine and the program that were measured, and what processes cost.
+
+Always true: a figure that cannot be read is None, never a guess. Reads /proc;
+knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import resource
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_PACKAGES: Final = ("foqs", "thrift", "uvloop", "aiomysql", "PyMySQL", "asyncpg")
+_TICK_S: Final = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@functools.cache
+def facts() -> dict[str, Any]:
+    """What does not change during a run."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "kernel": platform.release(),
+        "system": _system(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": _dirty(),
+    }
+
+
+def load() -> float:
+    """The load average of the last minute: what else was running."""
+    return round(os.getloadavg()[0], 2)
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU, user and system, that a living process and all its threads have used; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) * _TICK_S
+
+
+def family_cpu_s(pid: int) -> float:
+    """As `cpu_s`, with its children living and ended: a server that makes a process for each connection."""
+    total = cpu_s(pid)
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += (int(fields[13]) + int(fields[14])) * _TICK_S
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return total
+    return total + sum(family_cpu_s(int(child)) for child in children)
+
+
+def own_cpu_s() -> float:
+    """Seconds of CPU that this process has used."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def resident_mib(pid: int) -> float | None:
+    """Resident memory of a process."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20), 1)
+
+
+def _cpu_model() -> str | None:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine() or None
+
+
+def _system() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+def _dirty() -> bool | None:
+    changed = _git("status", "--porcelain")
+    return None if changed is None else bool(changed)

@@ -1,0 +1,290 @@
+"""Loads run against a stage: a measured window, then everything counted.
+
+Always true: a figure is returned only when every item that was acknowledged was
+received and acked exactly once, or is known to be left where the load did not
+mean to empty the queue; anything else raises `Broken`. Rates and CPU are of the
+window alone. Knows nothing of which questions are asked.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from perf.lib import machine
+from perf.lib.report import percentile
+from perf.lib.stage import Stage
+from perf.lib.worker import CONSUME, PRODUCE, STOPPED, Load, Shared, run
+
+WARMUP_S: Final = 1.0
+_POLL_S: Final = 0.01
+_START_TIMEOUT_S: Final = 60.0
+_DRAIN_TIMEOUT_S: Final = 120.0
+_SPAWN: Final = multiprocessing.get_context("spawn")
+
+
+T = TypeVar("T")
+
+
+class Broken(Exception):
+    """Items were lost, doubled or changed, or a load failed: there is no figure."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a race showed.
+
+    Attributes:
+        seconds: the length of the window.
+        put, done: items acknowledged as durable and as gone, in the window, by worker.
+        cpu_s: of host, database and clients, in the window.
+        latencies_s: in the window, sorted, by worker.
+        errors: refusals by name, over the whole race.
+    """
+
+    seconds: float
+    put: list[int]
+    done: list[int]
+    cpu_s: dict[str, float]
+    latencies_s: list[list[float]]
+    errors: dict[str, int]
+    host_mib: float | None
+    left: int
+    loads: Sequence[Load] = field(default_factory=list)
+
+    def latency_ms(self, role: str, namespace: str | None = None) -> dict[str, float | None]:
+        """Percentiles over the workers of a role."""
+        values = sorted(
+            value
+            for load, found in zip(self.loads, self.latencies_s, strict=True)
+            if load.role == role and namespace in (None, load.namespace)
+            for value in found
+        )
+        name = "enqueue" if role == "produce" else "delivery"
+        shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999, "max": 1.0}
+        found = {key: percentile(values, share) for key, share in shares.items()}
+        return {f"{name}_{key}_ms": None if value is None else value * 1e3 for key, value in found.items()}
+
+
+class Race:
+    """One race. `numbers` is how many item numbers may be used, `filled` how many of them lie in the queue already."""
+
+    def __init__(self, stage: Stage, loads: Sequence[Load], numbers: int, filled: int = 0) -> None:
+        self._stage = stage
+        self._loads = loads
+        self._filled = filled
+        self._flags = _SPAWN.RawArray("b", 3)
+        self._ready = _SPAWN.RawArray("b", len(loads))
+        self._put = _SPAWN.RawArray("q", len(loads))
+        self._done = _SPAWN.RawArray("q", len(loads))
+        self._fates = _SPAWN.RawArray("B", numbers)
+        memoryview(self._fates).cast("B")[:filled] = b"\1" * filled
+        self._seen = [_SPAWN.RawArray("B", numbers if load.role == "consume" else 1) for load in loads]
+        self._queue: Any = _SPAWN.Queue()
+        self._processes: list[Any] = []
+        self._found: dict[int, list[tuple[float, float]]] = {}
+        self._errors: dict[str, int] = {}
+        self._cpu_s: dict[int, float] = {}
+
+    def both(self, seconds: float, *, warmup_s: float = WARMUP_S, empty: bool = True) -> Outcome:
+        """Producers and consumers at once for `seconds`; afterwards the queue is emptied, unless it need not be."""
+        return self._guarded(lambda: self._both(seconds, warmup_s, empty))
+
+    def producers(self, seconds: float, *, warmup_s: float = WARMUP_S) -> Outcome:
+        """Producers for `seconds`; then the consumers empty the queue, which is not timed."""
+        return self._guarded(lambda: self._producers(seconds, warmup_s))
+
+    def consumers(self, seconds: float, *, warmup_s: float = 0.0, empty: bool = True) -> Outcome:
+        """Producers until they have put their count; then consumers until the queue is empty, for `seconds` of them at most timed."""
+        return self._guarded(lambda: self._consumers(seconds, warmup_s, empty))
+
+    def fill(self) -> None:
+        """Producers until they have put their count; nothing is measured, and the items stay."""
+
+        def work() -> None:
+            self._flags[PRODUCE] = 1
+            self._collect("produce")
+            if sum(self._put) != len(self._fates):
+                raise Broken(f"of {len(self._fates)} items {sum(self._put)} could be put: {self._errors}")
+
+        self._guarded(work)
+
+    # ------------------------------------------------------------- the races
+
+    def _both(self, seconds: float, warmup_s: float, empty: bool) -> Outcome:
+        self._flags[CONSUME] = self._flags[PRODUCE] = 1
+        window = self._window(warmup_s, seconds, lambda: False)
+        self._flags[PRODUCE] = 0
+        self._collect("produce")
+        return self._end(window, empty)
+
+    def _producers(self, seconds: float, warmup_s: float) -> Outcome:
+        self._flags[PRODUCE] = 1
+        window = self._window(warmup_s, seconds, lambda: False)
+        self._flags[PRODUCE] = 0
+        self._collect("produce")
+        self._flags[CONSUME] = 1
+        return self._end(window, empty=True)
+
+    def _consumers(self, seconds: float, warmup_s: float, empty: bool) -> Outcome:
+        self._flags[PRODUCE] = 1
+        self._collect("produce")
+        self._flags[PRODUCE] = 0
+        self._flags[CONSUME] = 1
+        window = self._window(warmup_s, seconds, lambda: sum(self._done) >= self._total())
+        return self._end(window, empty)
+
+    def _guarded(self, race: Callable[[], T]) -> T:
+        try:
+            self._start()
+            return race()
+        finally:
+            self._flags[STOPPED] = 1
+            self._flags[PRODUCE] = self._flags[CONSUME] = 0
+            for process in self._processes:
+                process.join(5)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+    def _start(self) -> None:
+        for load, seen in zip(self._loads, self._seen, strict=True):
+            shared = Shared(self._flags, self._ready, self._put, self._done, self._fates, seen)
+            process = _SPAWN.Process(target=run, args=(load, shared, self._queue), daemon=True)
+            process.start()
+            self._processes.append(process)
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not all(self._ready):
+            if time.monotonic() > deadline:
+                raise Broken("a load did not connect in time")
+            self._watch()
+            time.sleep(_POLL_S)
+
+    def _window(self, warmup_s: float, seconds: float, over: Callable[[], bool]) -> dict[str, Any]:
+        """Waits through the window; returns what changed in it."""
+        self._sleep(warmup_s, over)
+        before = self._sample()
+        self._sleep(seconds, over)
+        after = self._sample()
+        return {
+            "from": before["at"],
+            "to": after["at"],
+            "put": [new - old for new, old in zip(after["put"], before["put"], strict=True)],
+            "done": [new - old for new, old in zip(after["done"], before["done"], strict=True)],
+            "cpu": {name: after["cpu"][name] - before["cpu"][name] for name in after["cpu"]},
+            "host_mib": after["host_mib"],
+        }
+
+    def _sample(self) -> dict[str, Any]:
+        host = self._stage.host
+        return {
+            "cpu": {**self._stage.cpu_s(), "clients": self._clients_cpu_s()},
+            "put": list(self._put),
+            "done": list(self._done),
+            "host_mib": machine.resident_mib(host.pid) if host else None,
+            "at": time.monotonic(),
+        }
+
+    def _clients_cpu_s(self) -> float:
+        """What a load that has ended used stays counted, as it was last seen."""
+        for index, process in enumerate(self._processes):
+            self._cpu_s[index] = max(self._cpu_s.get(index, 0.0), machine.cpu_s(process.pid))
+        return sum(self._cpu_s.values())
+
+    def _sleep(self, seconds: float, over: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not over():
+            self._watch()
+            time.sleep(min(_POLL_S, max(0.0, deadline - time.monotonic())))
+
+    def _end(self, window: dict[str, Any], empty: bool) -> Outcome:
+        if empty:
+            deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+            while sum(self._done) < self._total() and time.monotonic() < deadline:
+                self._watch()
+                time.sleep(_POLL_S)
+        self._flags[CONSUME] = 0
+        self._collect("consume")
+        left = self._count(empty)
+        latencies = [
+            sorted(latency for at, latency in self._found[load.worker] if window["from"] <= at <= window["to"])
+            for load in self._loads
+        ]
+        return Outcome(
+            seconds=window["to"] - window["from"],
+            put=window["put"],
+            done=window["done"],
+            cpu_s=window["cpu"],
+            latencies_s=latencies,
+            errors=self._errors,
+            host_mib=window["host_mib"],
+            left=left,
+            loads=self._loads,
+        )
+
+    def _total(self) -> int:
+        return self._filled + sum(map(int, self._put))
+
+    # ------------------------------------------------------------- the reckoning
+
+    def _collect(self, role: str) -> None:
+        """Takes the results of all workers of a role, waiting for their ends."""
+        workers = {load.worker for load in self._loads if load.role == role}
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
+        while not workers <= self._found.keys():
+            if time.monotonic() > deadline:
+                raise Broken(f"a load of role {role} does not end")
+            self._watch()
+            time.sleep(_POLL_S)
+
+    def _watch(self) -> None:
+        """Takes what has come; a load that failed ends the race."""
+        while not self._queue.empty():
+            worker, latencies, errors = self._queue.get()
+            self._found[worker] = latencies
+            for name, count in errors.items():
+                self._errors[name] = self._errors.get(name, 0) + count
+            if any(": " in name for name in errors):
+                raise Broken(f"load {worker} failed: {'; '.join(errors)}")
+        for process in self._processes:
+            if process.exitcode not in (None, 0) and self._queue.empty():
+                raise Broken(f"a load ended with exit code {process.exitcode}")
+
+    def _count(self, empty: bool) -> int:
+        """How many items are left. Raises Broken."""
+        fates = bytes(memoryview(self._fates).cast("B"))
+        consumers = [load.worker for load in self._loads if load.role == "consume"]
+        seen = [bytes(self._seen[worker]) for worker in consumers]
+        return reckon(fates, seen, sum(map(int, self._done)), empty=empty)
+
+
+def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> int:
+    """How many acknowledged items nobody received.
+
+    Args:
+        fates: of each number: 1 acknowledged as durable, 0 not, 2 not known.
+        seen: how often each consumer received each number.
+        acked: how many items' acks were confirmed.
+        empty: the queue was emptied, so that none may be left.
+
+    Raises:
+        Broken: an item was lost, received twice or out of nowhere, or not acked.
+    """
+    times = seen[0] if len(seen) == 1 else bytes(min(255, sum(counts)) for counts in zip(*seen, strict=True))
+    received = len(times) - times.count(0)
+    if times == fates and acked == received:
+        return 0
+    pairs = Counter(zip(fates, times, strict=True))
+    left = pairs[1, 0]
+    doubled = sum(count for (_, often), count in pairs.items() if often > 1)
+    phantom = sum(count for (fate, often), count in pairs.items() if fate == 0 and often)
+    if doubled or phantom or acked != received or (left and empty):
+        raise Broken(
+            f"{left} items not received, {doubled} received twice, {phantom} received that were not acknowledged, "
+            f"{received - acked} received and not acked"
+        )
+    return left

@@ -1,0 +1,109 @@
+"""What a measuring program says: a JSON line for each measurement, and a table for people.
+
+Always true: a line holds the program, all parameters, the figures, the machine
+and the load when it was written; every line is kept in perf/results, and goes
+to standard output too where that is no terminal. Tables and progress go to
+standard error. Knows nothing of what the figures mean.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perf.lib import machine
+
+RESULTS: Final = machine.ROOT / "perf" / "results"
+
+
+class Report:
+    """The lines of one run of one program, in a file of their own."""
+
+    def __init__(self, program: str, folder: Path = RESULTS) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.program = program
+        self.stem = folder / f"{program}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+        self.lines: list[dict[str, Any]] = []
+
+    @property
+    def path(self) -> Path:
+        return self.stem.with_suffix(".jsonl")
+
+    def add(self, parameters: Mapping[str, Any], figures: Mapping[str, Any]) -> dict[str, Any]:
+        """Writes one measurement."""
+        line = {
+            "program": self.program,
+            "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "parameters": dict(parameters),
+            "figures": dict(figures),
+            "load": machine.load(),
+            "machine": machine.facts(),
+        }
+        text = json.dumps(line)
+        with self.path.open("a") as file:
+            file.write(text + "\n")
+        if not sys.stdout.isatty():
+            print(text, flush=True)
+        self.lines.append(line)
+        return line
+
+    def table(self, columns: Sequence[str]) -> None:
+        """Shows the lines; a column is the name of a parameter or of a figure."""
+        rows = [[_cell({**line["parameters"], **line["figures"]}.get(name)) for name in columns] for line in self.lines]
+        say(f"\n{header()}\n{render(columns, rows)}\nlines: {self.path}")
+
+
+def header() -> str:
+    """The machine and the program in one line."""
+    found = machine.facts()
+    commit = (found["commit"] or "no commit")[:12] + (" with changes" if found["dirty"] else "")
+    return (
+        f"{found['cpu']}, {found['cores']} cores, {found['system']}, kernel {found['kernel']}, "
+        f"Python {found['python']}, commit {commit}, load {machine.load()}"
+    )
+
+
+def render(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in plain text, its numbers to the right."""
+    table = [list(columns), *map(list, rows)]
+    widths = [max(len(row[index]) for row in table) for index in range(len(columns))]
+    right = [all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = zip(row, widths, right, strict=True)
+        return "  ".join(cell.rjust(width) if flush else cell.ljust(width) for cell, width, flush in cells).rstrip()
+
+    return "\n".join([line(table[0]), "  ".join("-" * width for width in widths), *map(line, rows)])
+
+
+def say(text: str) -> None:
+    """Progress and tables."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def middle(values: Sequence[float]) -> float:
+    """The median; the lower one of two."""
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def percentile(ordered: Sequence[float], share: float) -> float | None:
+    """A percentile of sorted values; None of nothing."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.replace(",", "").replace(".", "").replace("-", "").replace("e+", "").isdigit()

@@ -1,0 +1,173 @@
+"""A system set up to be measured: its servers running, empty, and who uses their CPU.
+
+Always true: what a stage started it ends. Knows how a backlog is laid into the
+tables of a FOQS host without enqueueing it; knows nothing of load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from foqs.store.sql_rows import COLUMNS
+from foqs_client import Client, Item
+from perf.lib import machine
+from perf.lib.packets import query
+from perf.lib.servers import FoqsHost, MariaDb, Postgres
+from perf.lib.systems import prepare_mariadb, prepare_postgres
+from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
+
+SYSTEMS: Final = ("foqs-mariadb", "foqs-sqlite", "postgres", "mariadb-prebuilt", "mariadb-aiomysql")
+_FILL_ROWS: Final = 100_000
+TEMPLATES: Final = 16
+"""Items for each shard, so that no shard is without one to copy."""
+
+
+@dataclass(slots=True)
+class Stage:
+    """Running servers. `place` is what a worker connects to."""
+
+    system: str
+    place: str
+    shards: int
+    host: FoqsHost | None = None
+    mariadb: MariaDb | None = None
+    postgres: Postgres | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU that the servers have used: `host` and `database`."""
+        used = {}
+        if self.host is not None:
+            used["host"] = machine.cpu_s(self.host.pid)
+        if self.mariadb is not None:
+            used["database"] = machine.cpu_s(self.mariadb.pid)
+        if self.postgres is not None:
+            used["database"] = machine.family_cpu_s(self.postgres.pid)
+        return used
+
+    def fill(self, count: int, payload_bytes: int) -> float:
+        """Lays `count` READY items of one topic, numbered from 0, into the tables.
+
+        Returns the seconds from the start of the host on them to its first delivery.
+
+        A few are enqueued; the tables' other rows are copies of those with ids
+        and numbers of their own, made by the database.
+        """
+        assert self.host is not None
+        asyncio.run(_enqueue_templates(self.host.address, self.shards * TEMPLATES, payload_bytes))
+        self.host.stop()
+        first = self.shards * TEMPLATES
+        rest = count - first
+        for shard in range(self.shards):
+            share = rest // self.shards + (shard < rest % self.shards)
+            copy = self._copy_mariadb if self.mariadb is not None else self._copy_sqlite
+            copy(shard, first, share, payload_bytes - HEAD_BYTES)
+            first += share
+        begun = time.monotonic()
+        self.host.start()
+        return asyncio.run(_first_delivery(self.host.address)) - begun
+
+    def _copy_mariadb(self, shard: int, first: int, count: int, padding: int) -> None:
+        assert self.mariadb is not None
+        table = f"foqs_{shard}_item"
+        connection = self.mariadb.connect()
+        ((low, high),) = connection.run(query(f"SELECT MIN(id), MAX(id) FROM {table}"))[0].rows
+        assert low is not None and high is not None, f"shard {shard} holds no item to copy"
+        for start in range(0, count, _FILL_ROWS):
+            last = min(count, start + _FILL_ROWS)
+            values = {
+                "id": f"{int(high)} + seq",
+                "payload": f"CONCAT(LPAD(seq + {first - 1}, {NUMBER_BYTES}, '0'), "
+                f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding}))",
+            }
+            chosen = ", ".join(values.get(name, name) for name in COLUMNS)
+            connection.run(
+                query(
+                    f"INSERT INTO {table} ({', '.join(COLUMNS)}) SELECT {chosen} "
+                    f"FROM seq_{start + 1}_to_{last} JOIN {table} ON id = {int(low)}"
+                )
+            )
+        connection.close()
+
+    def _copy_sqlite(self, shard: int, first: int, count: int, padding: int) -> None:
+        assert self.host is not None
+        values = {
+            "id": "(SELECT MAX(id) FROM item) + seq",
+            "payload": f"CAST(printf('%0{NUMBER_BYTES}d', seq + {first - 1}) || '{'0' * (HEAD_BYTES - NUMBER_BYTES)}' "
+            f"|| '{'x' * padding}' AS BLOB)",
+        }
+        chosen = ", ".join(values.get(name, name) for name in COLUMNS)
+        db = sqlite3.connect(self.host.data / f"shard-{shard}.db")
+        with contextlib.closing(db), db:
+            db.execute(
+                "WITH RECURSIVE numbers(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM numbers WHERE seq < ?) "
+                f"INSERT INTO item ({', '.join(COLUMNS)}) SELECT {chosen} FROM numbers "
+                "JOIN item ON id = (SELECT MIN(id) FROM item)",
+                (count,),
+            )
+
+
+@contextlib.contextmanager
+def stage(
+    system: str,
+    shards: int,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    command: Sequence[str] | None = None,
+    buffer_pool_mib: int = 1024,
+) -> Iterator[Stage]:
+    """The servers of a system, until the block ends.
+
+    Args:
+        options: of the FOQS host's configuration.
+        command: what is run in place of the installed program.
+    """
+    how: dict[str, Any] = {} if command is None else {"command": command}
+    with ExitStack() as started:
+        if system == "postgres":
+            postgres = started.enter_context(Postgres())
+            asyncio.run(prepare_postgres(f"{postgres.folder}:{postgres.port}"))
+            place = f"{postgres.folder}:{postgres.port}"
+            yield Stage(system, place, 0, postgres=postgres, versions={"postgres": postgres.version})
+        elif system == "foqs-sqlite":
+            host = started.enter_context(FoqsHost(None, shards, options, **how))
+            yield Stage(system, host.address, shards, host=host, versions={"sqlite": sqlite3.sqlite_version})
+        else:
+            mariadb = started.enter_context(MariaDb(buffer_pool_mib))
+            found = Stage(system, str(mariadb.socket), shards, mariadb=mariadb, versions={"mariadb": mariadb.version})
+            if system == "foqs-mariadb":
+                found.host = started.enter_context(FoqsHost(mariadb.url(), shards, options, **how))
+                found.place = found.host.address
+            else:
+                connection = mariadb.connect()
+                prepare_mariadb(connection)
+                connection.close()
+            yield found
+
+
+async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> None:
+    """One a call, so that they spread over the shards."""
+    async with Client(address) as client:
+        for number in range(count):
+            payload = b"%016d" % number + b"0" * (HEAD_BYTES - NUMBER_BYTES) + b"x" * (payload_bytes - HEAD_BYTES)
+            for result in await client.enqueue([Item("t0", payload)]):
+                result.require()
+
+
+async def _first_delivery(address: str) -> float:
+    """When the first item came; it is given back untried."""
+    async with Client(address) as client:
+        found = await client.dequeue({"t0": 1}, wait_ms=60_000)
+        at = time.monotonic()
+        for outcome in await client.release(found):
+            outcome.require()
+        if not found:
+            raise TimeoutError("the host that was started delivers nothing")
+        return at

@@ -1,0 +1,188 @@
+"""One cell of the matrix: its parameters, and how it is run once or several times.
+
+Always true: each run has fresh servers; the figures of several runs are the
+medians of each; a comparator that stays below nine tenths of what it is known to
+reach on two cores says so in `valid`. Knows nothing of options or of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from perf.lib.race import Outcome, Race
+from perf.lib.report import middle, say
+from perf.lib.stage import TEMPLATES, Stage, stage
+from perf.lib.worker import Load
+
+NUMBERS_PER_S: Final = 120_000
+"""More items than any system here puts in a second."""
+WINDOW_CALLS: Final = 12
+"""How far producers run ahead of consumers, in calls of every caller: a queue that is used, not filled."""
+WINDOW_ITEMS_MIN: Final = 2_000
+FLOORS: Final = {
+    ("postgres", 100): 52_000,
+    ("postgres", 1): 2_850,
+    ("mariadb-aiomysql", 100): 8_300,
+    ("mariadb-aiomysql", 1): 1_290,
+}
+"""Items per second of the comparators, by items of a call, both roles at once, on two cores: see FACTS."""
+FLOOR_SHARE: Final = 0.9
+
+
+@dataclass(slots=True, frozen=True)
+class Trial:
+    """The parameters of a cell.
+
+    Attributes:
+        mode: both, produce or consume.
+        batch: items of a call.
+        callers: of both roles together, half of them each; at least one each.
+        backlog: items that lie in the queue before the window begins.
+        rate: items per second that are offered, open loop; None as many as go.
+        processes: of each role.
+        keyed: every item carries an idempotency key.
+        buffer_pool_mib: of MariaDB.
+    """
+
+    system: str = "foqs-mariadb"
+    mode: str = "both"
+    batch: int = 100
+    callers: int = 8
+    payload_bytes: int = 1024
+    topics: int = 1
+    backlog: int = 0
+    rate: float | None = None
+    shards: int = 2
+    processes: int = 1
+    keyed: bool = False
+    seconds: float = 3.0
+    warmup_s: float = 1.0
+    empty: bool = True
+    buffer_pool_mib: int = 1024
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def repeated(trial: Trial, repeats: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(parameters, medians of the figures) of several runs."""
+    runs = [once(trial) for _ in range(repeats)]
+    return {**asdict(trial), "repeats": repeats}, medians(runs, trial)
+
+
+def medians(runs: Sequence[Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
+    """The median of each figure; what is no number is taken from the last run."""
+    figures: dict[str, Any] = {}
+    for name in runs[-1]:
+        values = [run[name] for run in runs if isinstance(run.get(name), int | float)]
+        figures[name] = middle(values) if len(values) == len(runs) else runs[-1][name]
+    figures["runs_items_per_s"] = [run["items_per_s"] for run in runs]
+    floor = FLOORS.get((trial.system, trial.batch)) if trial.mode == "both" and trial.rate is None else None
+    if floor and trial.payload_bytes == 1024 and not trial.backlog:
+        figures["floor_items_per_s"] = floor * FLOOR_SHARE
+        figures["valid"] = figures["items_per_s"] >= floor * FLOOR_SHARE
+    return figures
+
+
+def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
+    """The figures of one run. Raises Broken, CannotRun."""
+    say(f"  {told(trial)}")
+    with stage(trial.system, trial.shards, trial.options, command, trial.buffer_pool_mib) as found:
+        return run_on(found, trial)
+
+
+def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
+    """The figures of one run on a stage that is set up and empty."""
+    can_fill = found.host is not None and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES
+    filled = trial.backlog if can_fill else 0
+    figures: dict[str, Any] = {}
+    if filled:
+        figures["start_to_delivery_s"] = found.fill(filled, trial.payload_bytes)
+    numbers = trial.backlog + round((trial.seconds + trial.warmup_s + 2) * NUMBERS_PER_S)
+    race = Race(found, loads(found, trial, filled), numbers, filled)
+    if trial.mode == "produce":
+        outcome = race.producers(trial.seconds, warmup_s=trial.warmup_s)
+    elif trial.mode == "consume":
+        outcome = race.consumers(trial.seconds, warmup_s=trial.warmup_s if filled else 0.0, empty=trial.empty)
+    else:
+        if trial.backlog and not filled:
+            _enqueue(found, trial)
+            race = Race(found, loads(found, trial, trial.backlog), numbers, trial.backlog)
+        outcome = race.both(trial.seconds, warmup_s=trial.warmup_s, empty=trial.empty)
+    return {**figures, **summary(found, trial, outcome)}
+
+
+def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
+    """The processes of a trial."""
+    both = trial.mode == "both"
+    callers = max(1, trial.callers // 2 if both else trial.callers)
+    each = max(1, callers // trial.processes)
+    window = max(WINDOW_ITEMS_MIN, WINDOW_CALLS * callers * trial.batch) + trial.backlog if both else None
+    count = (trial.backlog or round(trial.seconds * NUMBERS_PER_S / 6)) if trial.mode == "consume" else None
+    base = Load(
+        role="produce",
+        worker=0,
+        system=found.system,
+        place=found.place,
+        callers=each,
+        batch=trial.batch,
+        payload_bytes=trial.payload_bytes,
+        topics=trial.topics,
+        stride=trial.processes,
+        count=None if count is None else max(0, count - filled) // trial.processes,
+        rate=None if trial.rate is None else trial.rate / trial.processes,
+        window=None if trial.rate is not None or window is None else window,
+        keyed="perf" if trial.keyed else "",
+    )
+    if trial.mode == "consume":
+        # The filling is not measured: it may be quicker than the calls that are.
+        base = replace(base, callers=8, batch=100)
+    made = [replace(base, worker=number, first=filled + number, seed=number) for number in range(trial.processes)]
+    consumer = replace(base, role="consume", callers=each, batch=trial.batch, rate=None, window=None, count=None)
+    return made + [replace(consumer, worker=trial.processes + number) for number in range(trial.processes)]
+
+
+def summary(found: Stage, trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    """An outcome as figures: rates per second, CPU in microseconds of an item, latencies in milliseconds."""
+    put, done = sum(outcome.put), sum(outcome.done)
+    items = put if trial.mode == "produce" else done
+    figures: dict[str, Any] = {
+        "items_per_s": items / outcome.seconds,
+        "put_per_s": put / outcome.seconds,
+        "seconds": outcome.seconds,
+    }
+    for name, used_s in outcome.cpu_s.items():
+        figures[f"{name}_us"] = used_s / items * 1e6 if items else None
+    figures["cores_used"] = sum(outcome.cpu_s.values()) / outcome.seconds
+    if trial.mode != "consume":
+        figures |= outcome.latency_ms("produce")
+    if trial.mode == "both":
+        figures |= outcome.latency_ms("consume")
+    if found.host is not None:
+        figures |= {"host_mib": outcome.host_mib, **flush_figures(found)}
+    return figures | {"errors": outcome.errors, "left": outcome.left, "versions": found.versions}
+
+
+def flush_figures(found: Stage) -> dict[str, Any]:
+    """How large the host's flushes were, over its whole life."""
+    assert found.host is not None
+    metrics = found.host.metrics()
+    flushes = sum(value for name, value in metrics.items() if name.startswith("foqs_flush_duration_seconds_count"))
+    entries = sum(value for name, value in metrics.items() if name.startswith("foqs_flush_items_sum"))
+    return {"flushes": flushes, "flush_entries": entries / flushes if flushes and entries else None}
+
+
+def told(trial: Trial) -> str:
+    """A trial in one line: what differs from the plain one."""
+    words = [trial.system, trial.mode, f"{trial.batch} a call", f"{trial.callers} callers"]
+    plain = Trial()
+    for name in ("payload_bytes", "topics", "backlog", "rate", "shards", "processes", "keyed"):
+        if getattr(trial, name) != getattr(plain, name):
+            words.append(f"{name} {getattr(trial, name)}")
+    return ", ".join(words)
+
+
+def _enqueue(found: Stage, trial: Trial) -> None:
+    """Puts a small backlog."""
+    load = replace(loads(found, replace(trial, mode="consume"), 0)[0], count=trial.backlog, stride=1)
+    Race(found, [load], trial.backlog).fill()

@@ -1,0 +1,280 @@
+"""A process of load: callers that produce or consume, and what they saw.
+
+Always true: every item carries its number in its payload; a producer notes the
+fate of each number it put, a consumer counts each number it received and acked,
+and both count in memory that the parent reads while they run. Latencies are
+taken from the moment at which a call was meant to begin. Knows nothing of
+servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import random
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import uvloop
+
+from perf.lib.systems import Caller, New, session
+
+NUMBER_BYTES: Final = 16
+"""A payload begins with its item's number in decimal."""
+STAMP_BYTES: Final = 20
+"""Then the moment, in nanoseconds, at which it was meant to be sent."""
+HEAD_BYTES: Final = NUMBER_BYTES + STAMP_BYTES
+
+PRODUCE, CONSUME, STOPPED = 0, 1, 2
+"""Flags in the control memory: 1 while it is to be done."""
+
+_LOOK_AGAIN_S: Final = 0.005
+_IN_FLIGHT_MAX: Final = 2_000
+_CLOCK_MONOTONIC: Final = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(slots=True, frozen=True)
+class Load:
+    """What one process does.
+
+    Attributes:
+        worker: its place in the counters, from 0.
+        batch: items of a call.
+        topics: names are `t0` and so on; a call is spread over them in turn.
+        first, stride: it puts the numbers first, first + stride, ...
+        count: how many at most; None until it is told to stop.
+        rate: items per second that all its callers together are meant to put;
+            None as fast as they can.
+        window: it pauses while so many items are waiting; None never.
+        wait_ms: how long a dequeue waits.
+    """
+
+    role: str
+    worker: int
+    system: str
+    place: str
+    callers: int
+    batch: int
+    payload_bytes: int
+    topics: int = 1
+    first: int = 0
+    stride: int = 1
+    count: int | None = None
+    rate: float | None = None
+    window: int | None = None
+    wait_ms: int = 200
+    namespace: str = "default"
+    keyed: str = ""
+    seed: int = 0
+
+
+@dataclass(slots=True)
+class Shared:
+    """Memory that the parent and all workers see: flags, who is connected, counters, a byte for each number."""
+
+    flags: Any
+    ready: Any
+    put: Any
+    done: Any
+    fates: Any
+    seen: Any
+
+
+def run(load: Load, shared: Shared, results: Any) -> None:
+    """The process's main function. Puts (worker, latencies, errors) into `results`."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            results.put((load.worker, *runner.run(_Worker(load, shared).run())))
+        except BaseException as error:
+            results.put((load.worker, [], {f"{type(error).__name__}: {error}": 1}))
+            raise
+
+
+class _Worker:
+    def __init__(self, load: Load, shared: Shared) -> None:
+        self._load = load
+        self._flags = shared.flags
+        self._ready = shared.ready
+        self._put = shared.put
+        self._done = shared.done
+        self._fates = memoryview(shared.fates).cast("B")
+        self._seen = memoryview(shared.seen).cast("B")
+        self._latencies: list[tuple[float, float]] = []
+        self._errors: dict[str, int] = {}
+        self._numbers = self._all_numbers()
+        self._tail = b"x" * (load.payload_bytes - HEAD_BYTES)
+        self._turn = load.worker
+        self._topics = [f"t{number}" for number in range(load.topics)]
+        random.Random(load.seed).shuffle(self._topics)
+
+    async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
+        """(moment, latency) of each call or item in seconds, and errors by name."""
+        load = self._load
+        found = await session(load.system, load.place, load.namespace)
+        flag = PRODUCE if load.role == "produce" else CONSUME
+        callers = [await found.caller() for _ in range(load.callers)]
+        if load.role == "produce" and load.rate is not None:
+            work = [self._produce_at_rate(callers, load.rate)]
+        else:
+            role = self._produce if load.role == "produce" else self._consume
+            work = [role(caller) for caller in callers]
+        self._ready[load.worker] = 1
+        while not self._flags[flag] and not self._flags[STOPPED]:  # noqa: ASYNC110 - another process sets the flag
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        try:
+            await asyncio.gather(*work)
+        finally:
+            await found.close()
+        return self._latencies, self._errors
+
+    # -------------------------------------------------------------- producing
+
+    def _all_numbers(self) -> Iterator[int]:
+        load = self._load
+        last = len(self._fates) if load.count is None else min(len(self._fates), load.first + load.count * load.stride)
+        return iter(range(load.first, last, load.stride))
+
+    def _items(self, stamp_ns: int) -> tuple[list[int], list[New]]:
+        """The next call's items; none when there are no numbers left."""
+        load = self._load
+        numbers, items = [], []
+        for number in self._numbers:
+            topic = self._topics[self._turn % load.topics]
+            self._turn += 1
+            payload = b"%016d%020d" % (number, stamp_ns) + self._tail
+            numbers.append(number)
+            items.append(New(topic, payload, f"{load.keyed}-{number}" if load.keyed else None))
+            if len(items) == load.batch:
+                break
+        return numbers, items
+
+    async def _produce(self, caller: Caller) -> None:
+        window = self._load.window
+        while self._flags[PRODUCE]:
+            if window is not None and sum(self._put) - sum(self._done) > window:
+                await asyncio.sleep(_LOOK_AGAIN_S)
+                continue
+            begun_ns = time.monotonic_ns()
+            numbers, items = self._items(begun_ns)
+            if not items:
+                break
+            await self._put_one(caller, numbers, items, begun_ns)
+        await caller.close()
+
+    async def _put_one(self, caller: Caller, numbers: list[int], items: list[New], meant_ns: int) -> None:
+        put = await caller.put(items)
+        ended_ns = time.monotonic_ns()
+        for number, fate in zip(numbers, put.fates, strict=True):
+            self._fates[number] = fate
+        self._put[self._load.worker] += put.fates.count(1)
+        for name, count in put.errors.items():
+            self._errors[name] = self._errors.get(name, 0) + count
+        self._latencies.append((meant_ns / 1e9, (ended_ns - meant_ns) / 1e9))
+
+    async def _produce_at_rate(self, idle: list[Caller], rate: float) -> None:
+        """Open loop: calls begin at random moments of the given mean rate, whatever became of those before."""
+        load = self._load
+        rng = random.Random(load.seed)
+        free = asyncio.Semaphore(load.callers)
+        tasks: set[asyncio.Task[None]] = set()
+        alarm = _Alarm()
+        at_ns = time.monotonic_ns()
+        mean_ns = load.batch / rate * 1e9
+
+        async def one(meant_ns: int) -> None:
+            async with free:
+                caller = idle.pop()
+                numbers, items = self._items(meant_ns)
+                if items:
+                    await self._put_one(caller, numbers, items, meant_ns)
+                idle.append(caller)
+
+        while self._flags[PRODUCE]:
+            at_ns += round(rng.expovariate(1) * mean_ns)
+            await alarm.until(at_ns)
+            if len(tasks) >= _IN_FLIGHT_MAX:
+                self._errors["behind"] = self._errors.get("behind", 0) + 1
+                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.create_task(one(at_ns))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        await asyncio.gather(*tasks)
+        alarm.close()
+        for caller in idle:
+            await caller.close()
+
+    # -------------------------------------------------------------- consuming
+
+    def _wants(self) -> dict[str, int]:
+        """The topics of the next dequeue: as the producers spread a call, so it asks."""
+        load = self._load
+        if load.topics == 1:
+            return {self._topics[0]: load.batch}
+        count = min(load.batch, load.topics, 100)
+        start, self._turn = self._turn, self._turn + count
+        return {self._topics[(start + step) % load.topics]: max(1, load.batch // count) for step in range(count)}
+
+    async def _consume(self, caller: Caller) -> None:
+        wait_ms = self._load.wait_ms if self._load.topics <= self._load.batch else 0
+        while self._flags[CONSUME]:
+            begun_ns = time.monotonic_ns()
+            found = await caller.take(self._wants(), wait_ms)
+            received_ns = time.monotonic_ns()
+            if not found:
+                if time.monotonic_ns() - begun_ns < 1_000_000:
+                    await asyncio.sleep(0.001)
+                continue
+            self._check(found, received_ns)
+            await caller.done([handle for handle, _ in found])
+            self._done[self._load.worker] += len(found)
+        await caller.close()
+
+    def _check(self, found: Any, received_ns: int) -> None:
+        """Counts each number, and its way from the moment at which it was meant to be sent."""
+        seen, tail, size = self._seen, self._tail, self._load.payload_bytes
+        for _, payload in found:
+            if len(payload) != size or not payload.endswith(tail):
+                raise AssertionError("an item came back with other bytes")
+            number = int(payload[:NUMBER_BYTES])
+            seen[number] = min(255, seen[number] + 1)
+        # One of a call's items stands for them all: with the calls of many items it is throughput that is asked for.
+        stamp_ns = int(found[0][1][NUMBER_BYTES:HEAD_BYTES])
+        self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
+
+
+class _Alarm:
+    """Wakes a task at a moment of the monotonic clock, finer than the millisecond of an event loop's own timers."""
+
+    def __init__(self) -> None:
+        self._file = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._file < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Future[None] | None = None
+        self._loop.add_reader(self._file, self._rang)
+
+    async def until(self, at_ns: int) -> None:
+        if at_ns <= time.monotonic_ns():
+            return
+        self._waiting = self._loop.create_future()
+        timer = struct.pack("qqqq", 0, 0, at_ns // 1_000_000_000, at_ns % 1_000_000_000)
+        if _libc.timerfd_settime(self._file, 1, timer, None):
+            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
+        await self._waiting
+
+    def _rang(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._file, 8)
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._file)
+        os.close(self._file)
