@@ -342,6 +342,21 @@ def test_a_stopping_host_refuses_new_calls_and_lets_those_in_flight_end() -> Non
     run(main())
 
 
+def test_a_stopping_host_answers_a_call_that_it_had_not_read_yet() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host:
+            loop = asyncio.get_running_loop()
+            raw = await host.raw()
+            await until(lambda: len(host.server.connections) == 1)
+            raw.send(call("enqueue", enqueue("t"), 1))
+            await host.server.stop(loop.time() + 30)
+            assert (await raw.reply("enqueue"))[1].failed.error.code == Code.UNAVAILABLE
+            assert await raw.ended() == b""
+            await raw.close()
+
+    run(main())
+
+
 def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> None:
     async def main() -> None:
         queue = FakeQueue()
