@@ -256,6 +256,13 @@ class ShardOptions(Options):
         10,
         100_000_000,
     )
+    row_cache_bytes_max: int = option(
+        64 * MIB,
+        "bytes",
+        "Rows of one shard that were just written and are kept in memory, so that delivering and acking them reads nothing.",
+        0,
+        64 * 1024 * MIB,
+    )
     timer_page_items: int = option(
         500, "items", "Due rows read at once, so that a burst of timers cannot stall the writer.", 1, 10_000
     )

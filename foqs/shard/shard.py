@@ -23,6 +23,7 @@ from foqs.core.fence import Owner
 from foqs.core.item import SEQUENCE_MAX, Key, NewItem, Row, State, make_number, split_number
 from foqs.core.life import Event, Fate, Kind, Policy
 from foqs.core.ready import ReadyIndex, TopicName
+from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
@@ -48,6 +49,7 @@ class ShardSettings:
     queue_bytes_max: int
     ready_window_items_max: int
     ready_keys_max: int
+    row_cache_bytes_max: int
     timer_page_items: int
     timer_tick_ms_min: int
     sweep_interval_ms: int
@@ -121,6 +123,7 @@ class Shard:
             self._owner,
             self._time,
             self._intake,
+            RowCache(self._settings.row_cache_bytes_max),
             self._timers,
             self._policies,
             Retry(self._settings.retry_ms_min, self._settings.retry_ms_max),

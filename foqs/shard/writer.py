@@ -22,7 +22,8 @@ from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, judge_flush, rows_to_read
 from foqs.core.item import Row
-from foqs.core.life import Event, Fate, Moment, Policy
+from foqs.core.life import Event, Fate, Kind, Moment, Policy
+from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
@@ -82,6 +83,7 @@ class Writer:
         owner: Owner,
         time: ShardTime,
         intake: Intake,
+        cache: RowCache,
         timers: Timers,
         policies: Mapping[str, Policy],
         retry: Retry,
@@ -100,6 +102,7 @@ class Writer:
         self._nonce = owner.nonce
         self._time = time
         self._intake = intake
+        self._cache = cache
         self._timers = timers
         self._policies = policies
         self._retry = retry
@@ -250,10 +253,21 @@ class Writer:
         self.flush_number += 1
         self._current = []
         self._maybe_written = False
+        self._remember(flush)
         self._applied(flush)
         elapsed_s = asyncio.get_running_loop().time() - started_s
         self._facts.flushed(self._shard, len(events) + len(inserts), elapsed_s)
         return None
+
+    def _remember(self, flush: Flush) -> None:
+        cache = self._cache
+        for (work, index), verdict in zip(flush.events, flush.decision.verdicts, strict=True):
+            if verdict.fate is Fate.GONE:
+                cache.drop(work.events[index].id)
+            elif verdict.row is not None:
+                cache.keep(verdict.row)
+        for row in flush.decision.inserted:
+            cache.keep(row)
 
     async def _flush_once(self, events: list[Entry], inserts: list[Entry]) -> Flush:
         """One transaction. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
@@ -263,13 +277,17 @@ class Writer:
         the_events = [work.events[index] for work, index in events]
         the_inserts = [work.inserts[index] for work, index in inserts]
         result: list[Flush] = []
+        touched, loaded = rows_to_read(the_events)
+        known: dict[int, Row] = {}
+        touched = self._cache.find(touched, known, payload=False)
+        loaded = self._cache.find(loaded, known, payload=True)
 
-        def decide(found: Mapping[int, Row]) -> Writes:
+        def decide(read: Mapping[int, Row]) -> Writes:
+            found = {**known, **read} if read else known
             decision = judge_flush(the_events, the_inserts, found, moment, self._timers)
             result[:] = [Flush(events, inserts, found, decision, now_ms)]
             return _writes(the_events, decision)
 
-        touched, loaded = rows_to_read(the_events)
         try:
             await self._store.flush(fence, touched, loaded, decide)
         except StoreLost as lost:
@@ -364,5 +382,5 @@ def _writes(events: Sequence[Event], decision: Decision) -> Writes:
         if verdict.fate is Fate.GONE:
             writes.deletes.append(event.id)
         elif verdict.row is not None:
-            writes.updates.append(verdict.row)
+            (writes.leases if event.kind is Kind.HAND_OUT else writes.updates).append(verdict.row)
     return writes

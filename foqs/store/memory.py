@@ -69,6 +69,12 @@ class _Table:
             )
         )
 
+    def lease(self, new: Row) -> None:
+        """Writes what a lease changes of a row that exists."""
+        row = self.rows.get(new.id)
+        if row is not None:
+            self.put(replace(row, state=new.state, due_ms=new.due_ms, token=new.token, attempt=new.attempt))
+
     def drop(self, number: int) -> None:
         row = self.rows.pop(number, None)
         if row is None:
@@ -260,6 +266,8 @@ class MemoryStore:
             table.drop(number)
         for row in writes.updates:
             table.change(row)
+        for row in writes.leases:
+            table.lease(row)
         for row in writes.inserts:
             table.put(replace(row))
         table.owner = replace(table.owner, flush=fence.flush, clock_ms=fence.clock_ms)

@@ -43,6 +43,7 @@ _FULL: Final = frozenset({1021, 1114})
 _PATIENCE_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
+"""Room for the fence and what joins statements."""
 _PACKET_BYTES_MAX: Final = 15 << 20
 """Below 16 MiB, where the protocol splits packets."""
 
@@ -278,21 +279,34 @@ class MysqlStore:
     async def _prepare(
         self, link: Link, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
     ) -> None:
-        """Everything before COMMIT, in as few round trips as there are questions."""
-        reads = [
-            *self._sql.read_rows(touched, payload=False),
-            *self._sql.read_rows(loaded, payload=True),
-        ]
-        _, fenced, *found = await link.run(sql.BEGIN, self._sql.fence(fence), *reads)
+        """Everything before COMMIT, in as few round trips as there are questions.
+
+        Where nothing must be read, the first writes travel with the fence; what
+        they did under a fence that matched nothing is rolled back.
+        """
+        reads = [*self._sql.read_rows(touched, payload=False), *self._sql.read_rows(loaded, payload=True)]
+        if reads:
+            found = await self._begin(link, fence, reads)
+            self._faults("fenced")
+            rows = {row.id: row for row in _rows(found)}
+            self._faults("read")
+            packets = self._packets(self._sql.write(decide(rows), self._packet_bytes))
+        else:
+            packets = self._packets(self._sql.write(decide({}), self._packet_bytes))
+            await self._begin(link, fence, next(packets, []))
+            self._faults("fenced")
+            self._faults("read")
+        for packet in packets:
+            await link.run(*packet)
+        self._faults("written")
+
+    async def _begin(self, link: Link, fence: Fence, statements: Sequence[str]) -> list[Result]:
+        """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
+        _, fenced, *results = await link.run(sql.BEGIN, self._sql.fence(fence), *statements)
         if fenced.matched != 1:
             seen = await self._see_owner(link)
             raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
-        self._faults("fenced")
-        rows = {row.id: row for row in _rows(found)}
-        self._faults("read")
-        for packet in self._packets(self._sql.write(decide(rows), self._packet_bytes)):
-            await link.run(*packet)
-        self._faults("written")
+        return results
 
     def _packets(self, statements: Iterable[str]) -> Iterator[list[str]]:
         """Statements that travel together, below the server's max_allowed_packet."""

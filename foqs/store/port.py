@@ -73,10 +73,11 @@ class StoreUnusable(StoreError):
 
 @dataclass(slots=True)
 class Writes:
-    """What one flush changes, as absolute values. An id stands in one of the three at most.
+    """What one flush changes, as absolute values. An id stands in one of the four at most.
 
     `updates` carry whole rows; a store writes their mutable columns (priority,
-    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt). A
+    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt);
+    `leases` are rows of which only the last four changed. A
     delete or an update of a row that is not there changes nothing; an insert of
     an id that is there refuses the whole flush.
     """
@@ -84,9 +85,10 @@ class Writes:
     deletes: list[int] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
+    leases: list[Row] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.deletes or self.updates or self.inserts)
+        return bool(self.deletes or self.updates or self.inserts or self.leases)
 
 
 Decide: TypeAlias = Callable[[Mapping[int, Row]], Writes]

@@ -15,7 +15,15 @@ from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State
 from foqs.store.port import Due, Writes
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
+from foqs.store.sql_rows import (
+    COLUMNS,
+    LEASED,
+    MUTABLE,
+    OWNER_COLUMNS,
+    WITH_PAYLOAD,
+    WITHOUT_PAYLOAD,
+    leased_values,
+)
 
 IDS_PER_STATEMENT: Final = 500
 """From 1,000 ids on MariaDB rewrites an IN list as a join; from 16,000 on it scans the table."""
@@ -177,8 +185,19 @@ class Statements:
         """What one flush changes; no statement with several rows is longer than `packet_bytes`."""
         for part in _id_lists(sorted(writes.deletes)):
             yield f"DELETE FROM {self._item} WHERE id IN ({part})"
+        yield from self._leases(writes.leases)
         yield from self._updates(writes.updates, packet_bytes)
         yield from self._inserts(writes.inserts, min(packet_bytes, INSERT_BYTES))
+
+    def _leases(self, rows: Sequence[Row]) -> Iterator[str]:
+        """What leases change: one statement for all rows that get the same values, as most of a flush do."""
+        groups: dict[tuple[int | None, ...], list[int]] = {}
+        for row in rows:
+            groups.setdefault(leased_values(row), []).append(row.id)
+        for values, ids in groups.items():
+            changes = ", ".join(f"{name} = {_number(value)}" for name, value in zip(LEASED, values, strict=True))
+            for part in _id_lists(sorted(ids)):
+                yield f"UPDATE {self._item} SET {changes} WHERE id IN ({part})"
 
     def _updates(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[str]:
         """Absolute values, joined to the rows that exist: it can never insert.

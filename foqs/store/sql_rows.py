@@ -36,6 +36,9 @@ COLUMNS: Final = (
 MUTABLE: Final = ("priority", "deliver_after_ms", "expires_at_ms", "metadata", "state", "due_ms", "token", "attempt")
 """The columns that an update writes."""
 
+LEASED: Final = ("state", "due_ms", "token", "attempt")
+"""The columns that a lease writes."""
+
 OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection")
 """The order of `Owner`'s fields."""
 
@@ -95,3 +98,8 @@ def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
         row.token,
         row.attempt,
     )
+
+
+def leased_values(row: Row) -> tuple[int | None, ...]:
+    """A row's columns in the order of `LEASED`."""
+    return (int(row.state), row.due_ms, row.token, row.attempt)

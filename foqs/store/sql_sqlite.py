@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
+from foqs.store.sql_rows import COLUMNS, LEASED, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
 
 APPLICATION_ID: Final = 0x464F5153
 """`FOQS`, in the file's header: tells our files from others."""
@@ -89,6 +89,9 @@ DELETE: Final = "DELETE FROM item WHERE id = ?"
 
 UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE)} WHERE id = ?"
 """Writes a row's mutable columns; never inserts."""
+
+LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASED)} WHERE id = ?"
+"""Writes what a lease changes."""
 
 INSERT: Final = f"INSERT INTO item ({WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""

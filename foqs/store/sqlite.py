@@ -35,7 +35,7 @@ from foqs.store.port import (
     Writes,
     no_faults,
 )
-from foqs.store.sql_rows import all_values, mutable_values, owner_of, row_of
+from foqs.store.sql_rows import all_values, leased_values, mutable_values, owner_of, row_of
 from foqs.store.sqlite_file import SqliteFile, is_damage
 
 _T = TypeVar("_T")
@@ -284,5 +284,7 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.DELETE, [(number,) for number in writes.deletes])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
+    if writes.leases:
+        db.executemany(sql.LEASE, [(*leased_values(row), row.id) for row in writes.leases])
     if writes.inserts:
         db.executemany(sql.INSERT, [all_values(row) for row in writes.inserts])

@@ -122,6 +122,36 @@ def test_update_changes_the_mutable_columns_and_no_others(bench: Bench) -> None:
     bench.run(story())
 
 
+def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = {number: make_row(number, payload=b"p" * number, metadata=b"m") for number in range(1, 31)}
+        await owned.write(list(rows.values()))
+        leases = [
+            replace(
+                rows[number],
+                state=State.LEASED,
+                due_ms=5_000 + number % 3,
+                token=77,
+                attempt=1 + number % 2,
+                priority=9,
+                deliver_after_ms=9,
+                metadata=b"other",
+            )
+            for number in range(1, 21)
+        ]
+        await owned.write(leases=leases)
+        expected = rows | {
+            lease.id: replace(rows[lease.id], state=State.LEASED, due_ms=lease.due_ms, token=77, attempt=lease.attempt)
+            for lease in leases
+        }
+        assert await contents(owned.store) == expected
+        await owned.write(leases=[make_row(99)])
+        assert await contents(owned.store) == expected
+
+    bench.run(story())
+
+
 def test_update_or_delete_of_a_missing_row_changes_nothing(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

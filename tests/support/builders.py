@@ -38,6 +38,7 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "queue_bytes_max": 1 << 24,
         "ready_window_items_max": 50,
         "ready_keys_max": 1_000,
+        "row_cache_bytes_max": 40_000,
         "timer_page_items": 20,
         "timer_tick_ms_min": 5,
         "sweep_interval_ms": 5_000,

@@ -54,16 +54,21 @@ class Ownership:
         return Fence(self.epoch, self.nonce, self.number, self.clock_ms)
 
     async def write(
-        self, inserts: Sequence[Row] = (), updates: Sequence[Row] = (), deletes: Sequence[int] = ()
+        self,
+        inserts: Sequence[Row] = (),
+        updates: Sequence[Row] = (),
+        deletes: Sequence[int] = (),
+        leases: Sequence[Row] = (),
     ) -> Mapping[int, Row]:
         """One flush of these writes; returns the rows it found for what it changes."""
         found: dict[int, Row] = {}
 
         def decide(rows: Mapping[int, Row]) -> Writes:
             found.update(rows)
-            return Writes(list(deletes), list(updates), list(inserts))
+            return Writes(list(deletes), list(updates), list(inserts), list(leases))
 
-        await self.store.flush(self.fence, [*deletes, *(row.id for row in updates)], [], decide)
+        touched = [*deletes, *(row.id for row in (*updates, *leases))]
+        await self.store.flush(self.fence, touched, [], decide)
         self.number += 1
         return found
 
