@@ -266,6 +266,7 @@ class MysqlStore:
             if isinstance(error, ServerError) and error.code in _READ_ONLY:
                 raise
             await self._roll_back(link)
+            await self._check_fence(link, fence)
             raise _refusal(error) from error
         except (StoreLost, LinkLost, asyncio.CancelledError):
             raise
@@ -304,9 +305,16 @@ class MysqlStore:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
         _, fenced, *results = await link.run(sql.BEGIN, self._sql.fence(fence), *statements)
         if fenced.matched != 1:
-            seen = await self._see_owner(link)
-            raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
+            await self._check_fence(link, fence)
+            raise FencedOut("the owner row was locked by another owner's flush")
         return results
+
+    async def _check_fence(self, link: Link, fence: Fence) -> None:
+        """A write may be refused before its fence's result is read: being fenced is the weightier reason."""
+        if self._link is link:
+            seen = await self._see_owner(link)
+            if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
+                raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
     def _packets(self, statements: Iterable[str]) -> Iterator[list[str]]:
         """Statements that travel together, below the server's max_allowed_packet."""
