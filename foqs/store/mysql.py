@@ -306,7 +306,7 @@ class MysqlStore:
         _, fenced, *results = await link.run(sql.BEGIN, self._sql.fence(fence), *statements)
         if fenced.matched != 1:
             await self._check_fence(link, fence)
-            raise FencedOut("the owner row was locked by another owner's flush")
+            raise FencedOut("the fence matched no row")
         return results
 
     async def _check_fence(self, link: Link, fence: Fence) -> None:
