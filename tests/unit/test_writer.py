@@ -167,7 +167,7 @@ def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
 
         def refuse(writes: Writes) -> str | None:
             nonlocal attempts
-            found = any(row.id == bad for row in writes.updates)
+            found = any(row.id == bad for row in writes.leases)
             attempts += found
             return "no such luck" if found else None
 
