@@ -90,7 +90,8 @@ test-unit: $(DEV) ## the tests that start nothing
 	@$(BIN)/python -m pytest tests/unit $(ARGS)
 
 .PHONY: test-long
-test-long: system-packages $(DEV) ## the long tests
+test-long: system-packages $(DEV) $(BENCH) ## the long tests, with what the benchmarks compare with
+	@tools/system_packages.sh bench
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 .PHONY: sim

@@ -6,10 +6,8 @@ No figure is judged here: a test's machine is busy.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +20,6 @@ TINY = ["--seconds", "0.2", "--warmup", "0.1"]
 ONCE = ["--repeats", "1"]
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql]
-needs_postgres = pytest.mark.skipif(
-    find_spec("asyncpg") is None
-    or not (shutil.which("postgres") or list(Path("/usr/lib/postgresql").glob("*/bin/postgres"))),
-    reason="Postgres or asyncpg is not installed: make bench installs both",
-)
 
 
 def lines(program: str, *args: str) -> list[dict[str, Any]]:
@@ -119,7 +112,7 @@ def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     assert [line["figures"]["left"] for line in found] == [0, 0]
 
 
-@needs_postgres
+@pytest.mark.long
 def test_hand_written_queue_on_postgres_accounts_for_every_item() -> None:
     (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "postgres", "--callers", "2", "--no-plots")
 
