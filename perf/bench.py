@@ -229,10 +229,18 @@ def main() -> int:
     bench = Bench(options)
     cells = bench.run(chosen)
     for name, figures in cells.items():
-        report.add({"cell": name, **asdict(bench.trials.get(name, PLAIN)), "repeats": options.repeats}, figures)
+        report.add(
+            {"cell": name, **asdict(bench.trials.get(name, PLAIN)), "repeats": len(figures["runs_items_per_s"])},
+            figures,
+        )
     table = [_judge(report, row, cells, bench.failures) for row in chosen]
+    if any("deep" in row.cells for row in chosen):
+        say(
+            f"\nthe deep backlog is of {options.deep:,} items; 10,000,000 are asked for (--deep); measured once, as is what rests"
+        )
     say(f"\n{header()}\n" + render(("row", "must", "aim", "measured", "so", "from"), table))
-    say(f"\ncells: {', '.join(f'{name} {_rate(figures)}' for name, figures in cells.items())}")
+    used = [[name, _rate(figures), f"{figures.get('cores_used', 0):.2f}"] for name, figures in cells.items()]
+    say("\n" + render(("cell", "items", "cores used by it"), used))
     invalid = [name for name, figures in cells.items() if figures.get("valid") is False]
     for name in invalid:
         say(
@@ -254,7 +262,7 @@ def _judge(report: Report, row: Row, cells: dict[str, Figures], failures: dict[s
     missing = [f"{name}: {failures.get(name, 'not run')}" for name in row.cells if name not in cells]
     if missing:
         report.add({"row": row.key, "says": row.says}, {"not_measured": missing})
-        return [row.says, *asked, "-", "not measured", "; ".join(missing)[:80]]
+        return [row.says, *asked, "-", "not measured", " ".join("; ".join(missing).split())[:80]]
     value = row.figure(cells)
     shown = f"{value:.3g} {row.unit}"
     figures: Figures = {"value": value, "must": row.must, "aim": row.aim, "shown": shown}

@@ -24,7 +24,7 @@ from perf.lib.trial import Trial, repeated, told
 COLUMNS: Final = (
     "system", "mode", "batch", "callers", "payload_bytes", "topics", "backlog", "rate", "shards", "items_per_s",
     "host_us", "database_us", "clients_us", "enqueue_p50_ms", "enqueue_p99_ms", "delivery_p50_ms", "delivery_p99_ms",
-    "host_mib", "valid",
+    "host_mib", "cores_used", "valid",
 )  # fmt: skip
 PLAIN: Final = Trial()
 STANDARD: Final = (

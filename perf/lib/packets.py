@@ -62,6 +62,9 @@ class Replies:
     """Bytes in, the results of one query out. No input or output of its own."""
 
     def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
         self._data = b""
         self._results: list[Result] = []
         self._rows: list[list[bytes | None]] = []
@@ -89,7 +92,7 @@ class Replies:
         """Takes one packet; True when it was the query's last."""
         first = data[start]
         if first == 0xFF:
-            self.__init__()  # type: ignore[misc]
+            self._reset()
             raise QueryFailed(
                 int.from_bytes(data[start + 1 : start + 3], "little"), data[start + 9 : start + size].decode()
             )

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from foqs_client import Client, FoqsError, Item, UnknownOutcome
 from perf.lib.packets import AsyncConnection, Connection, QueryFailed, query, query_bytes, run_all
 
-CONNECTIONS_MAX: Final = 8
+CONNECTIONS_MAX: Final = 16
 """Of one process to a plain database: more callers share them, as more connections only wait for each other."""
 EMPTY_PAUSE_S: Final = 0.001
 """How long a caller of a plain database waits before it looks again."""
@@ -202,6 +202,14 @@ WITH best AS MATERIALIZED (
 UPDATE item SET state = 1, leased_until = clock_timestamp() + interval '30 s', attempt = attempt + 1
 FROM best WHERE item.ctid = best.ctid RETURNING item.id, item.payload
 """
+_TAKE_ONE: Final = """
+UPDATE item SET state = 1, leased_until = clock_timestamp() + interval '30 s', attempt = attempt + 1
+WHERE id = (
+  SELECT id FROM item WHERE topic = $1 AND state = 0 ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING id, payload
+"""
+_DONE_ONE: Final = "DELETE FROM item WHERE id = $1"
 _DONE: Final = "DELETE FROM item WHERE id = ANY($1::bigint[])"
 
 
@@ -232,13 +240,19 @@ class PostgresCaller:
 
     async def take(self, wants: Mapping[str, int], wait_ms: int) -> Sequence[tuple[Any, bytes]]:
         ((topic, count),) = wants.items()
-        found = await (await self._statement(_TAKE)).fetch(topic, count)
+        if count == 1:
+            found = await (await self._statement(_TAKE_ONE)).fetch(topic)
+        else:
+            found = await (await self._statement(_TAKE)).fetch(topic, count)
         if not found:
             await asyncio.sleep(EMPTY_PAUSE_S)
         return [(number, payload) for number, payload in found]
 
     async def done(self, handles: Sequence[Any]) -> None:
-        await (await self._statement(_DONE)).fetch(handles)
+        if len(handles) == 1:
+            await (await self._statement(_DONE_ONE)).fetch(handles[0])
+        else:
+            await (await self._statement(_DONE)).fetch(handles)
 
     async def close(self) -> None:
         await self._connection.close()

@@ -89,6 +89,43 @@ def test_an_empty_complete_topic_is_forgotten() -> None:
     assert not index.needs_refill(TOPIC)
 
 
+def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
+    index = filled((0, 0, 1), (0, 0, 2))
+    index.take(TOPIC)
+    index.discard(TOPIC, (0, 0, 1))
+    assert index.give_back(1) is None
+    assert list(index.window(TOPIC)) == [(0, 0, 2)]
+
+
+def test_a_topic_that_the_table_has_no_more_of_needs_no_refill() -> None:
+    index = ReadyIndex(10, 10)
+    index.discover(TOPIC)
+    index.forget(TOPIC)
+    assert not index.needs_refill(TOPIC)
+    assert index.topics() == []
+    filled((0, 0, 1)).forget(("ns", "unknown"))
+
+
+def test_a_refill_brings_what_there_is_room_for_and_at_least_one_key() -> None:
+    index = ReadyIndex(10, 12)
+    assert index.room == 5
+    for number in range(1, 10):
+        index.add(("ns", f"t{number}"), (0, 0, number))
+    assert index.room == 3
+    for number in range(10, 20):
+        index.add(("ns", f"t{number}"), (0, 0, number))
+    assert index.room == 1
+
+
+def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
+    index = filled((0, 9, 1), (1, 3, 2), (2, 1, 3))
+    index.add(("ns", "u"), (0, 5, 4))
+    assert index.oldest_ms(0) == 5
+    assert index.oldest_ms(1) == 3
+    assert index.oldest_ms(100) == 1
+    assert ReadyIndex(1, 1).oldest_ms(100) is None
+
+
 @given(st.lists(KEYS, unique_by=lambda key: key[2]), st.integers(1, 8), st.integers(1, 20))
 def test_taking_everything_yields_the_table_in_order(keys: list[Key], window: int, total: int) -> None:
     index = ReadyIndex(window, total)
@@ -124,8 +161,11 @@ class AgainstATable(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 60))
     def discard(self, number: int) -> None:
-        if number in self.table and number not in self.reserved:
+        if number in self.table:
+            self.reserved.discard(number)
             self.index.discard(TOPIC, self.table.pop(number))
+            if not self.table:
+                self.index.forget(TOPIC)
 
     @precondition(lambda self: self.index.head(TOPIC) is not None)
     @rule()

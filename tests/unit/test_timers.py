@@ -36,6 +36,26 @@ def test_the_next_scan_is_at_the_earliest_due_that_was_written() -> None:
     assert timers.next_scan_ms() == 300
 
 
+def test_a_scan_that_left_something_keeps_the_watermark_and_comes_again_after_a_pause() -> None:
+    timers = Timers(1_000)
+    timers.scanned(100, next_ms=None, swept=True)
+    timers.fell_short(350, next_ms=900, swept=False)
+    assert timers.watermark_ms == 100
+    assert timers.next_scan_ms() == 350
+    assert timers.scan_from(350) == 100
+    timers.fell_short(600, next_ms=400, swept=False)
+    assert timers.next_scan_ms() == 400
+
+
+def test_a_sweep_that_left_something_is_tried_again_as_a_sweep() -> None:
+    timers = Timers(1_000)
+    timers.scanned(100, next_ms=None, swept=True)
+    timers.fell_short(1_300, next_ms=None, swept=True)
+    assert timers.next_scan_ms() == 1_300
+    assert timers.scan_from(1_299) == 100
+    assert timers.scan_from(1_300) is None
+
+
 def test_nothing_due_means_waiting_for_the_sweep() -> None:
     timers = Timers(1_000)
     timers.scanned(100, next_ms=None, swept=True)
