@@ -83,7 +83,7 @@ check: $(DEV) ## lint, format, types, walls between packages, generated files
 .PHONY: test
 test: system-packages ## everything but the long tests
 	@$(MAKE) --no-print-directory check
-	@$(BIN)/python -m pytest -n $(JOBS) -m 'not long' $(ARGS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m 'not long' $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## the tests that start nothing
