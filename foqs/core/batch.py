@@ -194,6 +194,8 @@ class Intake:
         return list(works)
 
     def _release_bytes(self, work: Work, index: int) -> None:
+        if not work.bytes:
+            return
         if work.inserts:
             _, item = work.inserts[index]
             self._bytes -= len(item.payload) + len(item.metadata)

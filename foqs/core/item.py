@@ -22,6 +22,9 @@ SHARD_MAX: Final = 65_535
 
 PRIORITY_MIN: Final = -(1 << 31)
 PRIORITY_MAX: Final = (1 << 31) - 1
+_ID_LENGTH_MAX: Final = 25
+"""Five digits, a dash, nineteen digits."""
+
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: no stored time lies beyond it."""
 
@@ -77,6 +80,29 @@ class Row:
     def key(self) -> Key:
         return (self.priority, self.deliver_after_ms, self.id)
 
+    def leased(self, due_ms: int, token: int) -> Row:
+        """This row, leased once more; spelled out, because it is made for every delivery."""
+        return Row(
+            self.id,
+            self.namespace,
+            self.topic,
+            self.priority,
+            self.deliver_after_ms,
+            self.enqueued_at_ms,
+            self.lease_ms,
+            self.ttl_ms,
+            self.expires_at_ms,
+            self.policy,
+            self.attempts_max,
+            self.payload_bytes,
+            self.payload,
+            self.metadata,
+            State.LEASED,
+            due_ms,
+            token,
+            self.attempt + 1,
+        )
+
 
 @dataclass(slots=True, frozen=True)
 class NewItem:
@@ -123,10 +149,15 @@ def parse_id(text: str, field: str) -> tuple[int, int]:
     Raises:
         InvalidArgument: it is not the one spelling that `format_id` gives.
     """
-    head, dash, tail = text.partition("-")
-    if dash and text.isascii() and head.isdigit() and tail.isdigit() and len(head) <= 5 and len(tail) <= 19:
-        shard, number = int(head), int(tail)
-        epoch, sequence = split_number(number)
-        if shard <= SHARD_MAX and 0 < epoch <= EPOCH_MAX and sequence and format_id(shard, number) == text:
-            return shard, number
+    if len(text) <= _ID_LENGTH_MAX:
+        head, _, tail = text.partition("-")
+        try:
+            shard, number = int(head), int(tail)
+        except ValueError:
+            pass
+        else:
+            # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
+            known = 0 <= shard <= SHARD_MAX and 1 << SEQUENCE_BITS < number <= NUMBER_MAX and number & SEQUENCE_MAX
+            if known and format_id(shard, number) == text:
+                return shard, number
     raise InvalidArgument("this is not an item id; use one that enqueue or dequeue returned", field=field)

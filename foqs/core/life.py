@@ -232,13 +232,7 @@ def _hand_out(event: Event, row: Row, moment: Moment) -> Verdict:
     if _expired(row, moment.now_ms):
         return _GONE
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return _changed(
-        row,
-        state=State.LEASED,
-        due_ms=min(moment.now_ms + lease, TIME_MS_MAX),
-        token=moment.token,
-        attempt=row.attempt + 1,
-    )
+    return Verdict(Fate.CHANGED, row=row.leased(min(moment.now_ms + lease, TIME_MS_MAX), moment.token))
 
 
 def _ack(event: Event, row: Row, moment: Moment) -> Verdict:

@@ -1,0 +1,31 @@
+"""How a host ends when its engine breaks: in order, and with an exit code instead of a traceback."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from foqs.config import Config
+from foqs.host import Host
+from foqs.http import HttpServer
+from foqs.service.engine import Engine
+
+
+def test_a_host_whose_engine_breaks_stops_in_order_and_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+
+    async def broken(engine: Engine) -> None:
+        raise RuntimeError("a bug")
+
+    stop_http = HttpServer.stop
+
+    async def stop(http: HttpServer) -> None:
+        stopped.append("http")
+        await stop_http(http)
+
+    monkeypatch.setattr(Engine, "run", broken)
+    monkeypatch.setattr(HttpServer, "stop", stop)
+    config = Config.model_validate({"store": {"url": "memory:"}, "server": {"port": 0, "http_port": 0}})
+    assert asyncio.run(Host(config).run(None)) == 1
+    assert stopped == ["http"]
