@@ -1,7 +1,8 @@
 """Time as an argument: the two clocks a host may read.
 
-The event loop's own clock (`loop.time()`) serves deadlines and waits; this one
-serves what is stored or outlives a suspend.
+The event loop's own clock (`loop.time()`) serves deadlines and waits; these
+serve what is stored or outlives a suspend, and what is measured: under uvloop
+the loop counts whole milliseconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Both clocks in integer milliseconds."""
+    """Two clocks in integer milliseconds, and a stop watch."""
 
     def monotonic_ms(self) -> int:
         """Since boot, suspended time included; never goes back, never jumps."""
@@ -19,6 +20,10 @@ class Clock(Protocol):
 
     def wall_ms(self) -> int:
         """Since 1970-01-01 UTC; may jump."""
+        ...
+
+    def seconds(self) -> float:
+        """For measuring how long something took, as finely as can be had."""
         ...
 
 
@@ -30,3 +35,6 @@ class SystemClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def seconds(self) -> float:
+        return time.perf_counter()

@@ -59,7 +59,7 @@ class Host:
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         rng = random.Random(secrets.randbits(128))
-        clock = SystemClock()
+        self._clock = clock = SystemClock()
         self._engine = Engine(
             engine_settings(config),
             store_opener(config, clock),
@@ -113,7 +113,7 @@ class Host:
             program_version=version("foqs"),
         )
         handlers = Handlers(self._engine.queue, identity, self._rng)
-        self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call)
+        self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call, self._clock.seconds)
         await self._listener.start_serving()
         http_port = await self._http.start(server.host, server.http_port)
         self._metrics.watch(self._gauges)

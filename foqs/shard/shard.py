@@ -128,6 +128,7 @@ class Shard:
             self._policies,
             Retry(self._settings.retry_ms_min, self._settings.retry_ms_max),
             self._rng,
+            self._clock.seconds,
             self._facts,
             self._applied,
             self._refused,

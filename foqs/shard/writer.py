@@ -88,6 +88,7 @@ class Writer:
         policies: Mapping[str, Policy],
         retry: Retry,
         rng: Random,
+        seconds: Callable[[], float],
         facts: Facts,
         applied: Callable[[Flush], None],
         refused: Callable[[Work, int], None],
@@ -107,6 +108,7 @@ class Writer:
         self._policies = policies
         self._retry = retry
         self._rng = rng
+        self._seconds = seconds
         self._facts = facts
         self._applied = applied
         self._refused = refused
@@ -235,7 +237,7 @@ class Writer:
     async def _attempt(self, events: list[Entry], inserts: list[Entry]) -> WriteRefused | None:
         """Runs one flush until it is committed; returns why when the database refused it for good."""
         self._current = [*events, *inserts]
-        started_s = asyncio.get_running_loop().time()
+        started_s = self._seconds()
         attempt = 0
         while True:
             try:
@@ -255,8 +257,7 @@ class Writer:
         self._maybe_written = False
         self._remember(flush)
         self._applied(flush)
-        elapsed_s = asyncio.get_running_loop().time() - started_s
-        self._facts.flushed(self._shard, len(events) + len(inserts), elapsed_s)
+        self._facts.flushed(self._shard, len(events) + len(inserts), self._seconds() - started_s)
         return None
 
     def _remember(self, flush: Flush) -> None:

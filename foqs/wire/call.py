@@ -54,6 +54,7 @@ class Call:
         "_method",
         "_observe",
         "_reply_bytes_max",
+        "_seconds",
         "_task",
         "_timer",
         "cost_bytes",
@@ -69,6 +70,7 @@ class Call:
         reply_bytes_max: int,
         ended: Callable[[Call], None],
         observe: Observe,
+        seconds: Callable[[], float],
     ) -> None:
         self._line = line
         self._head = head
@@ -77,7 +79,8 @@ class Call:
         self._ended = ended
         self._observe = observe
         self._loop = loop
-        self._begun_at = loop.time()
+        self._seconds = seconds
+        self._begun_at = seconds()
         self._answered = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -149,7 +152,7 @@ class Call:
 
     def _answer(self, code: str) -> None:
         self._answered = True
-        self._observe(self._method.name, code, self._loop.time() - self._begun_at)
+        self._observe(self._method.name, code, self._seconds() - self._begun_at)
 
     def _done(self, task: asyncio.Task[None]) -> None:
         if self._timer is not None:

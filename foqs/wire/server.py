@@ -14,6 +14,7 @@ get_extra_info("peername").
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from thrift.Thrift import TApplicationException
@@ -42,6 +43,7 @@ class WireServer:
 
     Args:
         observe: told (method, OK or the error's code, seconds) of every call answered.
+        seconds: the stop watch for that; the loop's clock if None.
     """
 
     def __init__(
@@ -50,9 +52,11 @@ class WireServer:
         calls: Calls,
         limits: WireLimits,
         observe: Observe = lambda method, code, seconds: None,
+        seconds: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
         self.observe = observe
+        self.seconds = seconds or loop.time
         self.calls = calls
         self.limits = limits
         self.decoder = Decoder(Bounds(limits.string_bytes_max, limits.container_items_max))
@@ -261,7 +265,15 @@ class Connection(asyncio.Protocol):
             self._fail(head, method, error)
             return False
         call = Call(
-            self._loop, self, head, method, held + cost, self._limits.reply_bytes_max, self._ended, server.observe
+            self._loop,
+            self,
+            head,
+            method,
+            held + cost,
+            self._limits.reply_bytes_max,
+            self._ended,
+            server.observe,
+            server.seconds,
         )
         self._calls[call] = None
         server.calls_in_flight += 1

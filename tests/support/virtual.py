@@ -275,6 +275,9 @@ class VirtualClock:
     def wall_ms(self) -> int:
         return self._wall_origin_ms + self._elapsed_ms()
 
+    def seconds(self) -> float:
+        return self._loop.time() * self._rate
+
     def _elapsed_ms(self) -> int:
         # The resolution is added so that a timer for millisecond n is never read as n - 1.
         return int((self._loop.time() + _RESOLUTION_S) * 1000 * self._rate)

@@ -1,0 +1,17 @@
+"""The program `foqs`: the command line, or one sentence where only the client is installed."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+
+def main() -> None:
+    """Runs the command line."""
+    try:
+        cli = import_module("foqs.cli")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] in ("foqs", "foqs_client", "shardmgr"):
+            raise
+        sys.exit(f"Only the Python client is installed here ({error.name} is missing); run: pip install 'foqs[server]'")
+    cli.main()
