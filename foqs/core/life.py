@@ -29,6 +29,9 @@ class Kind(enum.Enum):
     CANCEL = "cancel"
     REDRIVE = "redrive"
 
+    # Looked up for every event; Enum's own hashes the name, in Python.
+    __hash__ = object.__hash__
+
 
 @dataclass(slots=True, frozen=True)
 class Policy:

@@ -50,6 +50,9 @@ class RowCache:
     def keep(self, row: Row) -> None:
         """A row as it was just committed. It must not be changed afterwards."""
         old = self._rows.get(row.id)
+        if old is not None and old.payload is row.payload and old.metadata is row.metadata:
+            self._rows[row.id] = row
+            return
         weight = _weight(row) - (0 if old is None else _weight(old))
         if weight > 0 and self.bytes + weight > self._bytes_max:
             self.drop(row.id)
