@@ -9,12 +9,14 @@ mean.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
@@ -77,11 +79,9 @@ class Metrics:
         self._retries = self._counter("foqs_flush_retries", "Transactions that were run again", "shard")
         self._unknown = self._counter("foqs_unknown_commits", "Transactions whose outcome had to be found out", "shard")
         self._fenced = self._counter("foqs_fenced_shards", "Times that another owner was found on a shard", "shard")
-        self._calls = self._counter("foqs_calls", "Calls answered, by method and OK or error code", "method", "code")
-        self._call_seconds = {
-            method: self._histogram(f"foqs_{method}_duration_seconds", f"{method}, from read to reply", _SECONDS)
-            for method in ("enqueue", "dequeue", "ack", "nack")
-        }
+        self._calls: dict[tuple[str, str], int] = {}
+        self._call_seconds = {method: _Durations(_SECONDS) for method in ("enqueue", "dequeue", "ack", "nack")}
+        self._registry.register(_CallCollector(self._calls, self._call_seconds))
 
     def enqueued(self, items: int) -> None:
         """So many items are committed."""
@@ -130,10 +130,11 @@ class Metrics:
 
     def call(self, method: str, code: str, seconds: float) -> None:
         """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
-        self._calls.labels(method, code).inc()
-        histogram = self._call_seconds.get(method)
-        if histogram is not None:
-            histogram.observe(seconds)
+        key = (method, code)
+        self._calls[key] = self._calls.get(key, 0) + 1
+        durations = self._call_seconds.get(method)
+        if durations is not None:
+            durations.observe(seconds)
 
     def watch(self, gauges: Callable[[], Gauges]) -> None:
         """Asks `gauges` at every scrape from now on; call it once."""
@@ -148,6 +149,45 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+
+
+class _Durations:
+    """How often which time was taken. Counted for every call, so without the library's labels and locks."""
+
+    __slots__ = ("_bounds", "counts", "seconds")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.seconds = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(self._bounds, seconds)] += 1
+        self.seconds += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, how many took no longer)."""
+        names = [*(str(bound) for bound in self._bounds), "+Inf"]
+        return list(zip(names, map(float, accumulate(self.counts)), strict=True))
+
+
+class _CallCollector(Collector):
+    def __init__(self, calls: Mapping[tuple[str, str], int], durations: Mapping[str, _Durations]) -> None:
+        self._calls = calls
+        self._durations = durations
+
+    def collect(self) -> Iterator[Metric]:
+        calls = CounterMetricFamily(
+            "foqs_calls", "Calls answered, by method and OK or error code", labels=["method", "code"]
+        )
+        for labels, count in sorted(self._calls.items()):
+            calls.add_metric(labels, count)
+        yield calls
+        for method, durations in self._durations.items():
+            name = f"foqs_{method}_duration_seconds"
+            yield HistogramMetricFamily(
+                name, f"{method}, from read to reply", buckets=durations.buckets(), sum_value=durations.seconds
+            )
 
 
 class _GaugeCollector(Collector):

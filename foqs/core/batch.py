@@ -55,6 +55,11 @@ class Work:
     def __len__(self) -> int:
         return len(self.results)
 
+    @property
+    def is_open(self) -> bool:
+        """Some entry has no result yet."""
+        return self._open > 0
+
     def seal(self, index: int) -> None:
         """The entry enters a flush: from here on its outcome may be unknown."""
         self._sealed[index] = 1

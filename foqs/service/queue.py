@@ -107,13 +107,14 @@ class QueueService:
     async def enqueue(self, namespace: str, items: Sequence[NewItem], deadline: float) -> list[str | FoqsError]:
         if not items:
             return []
-        done = asyncio.get_running_loop().create_future()
-        shard, work = self._submit(items, done)
-        if not await _settled(done, deadline):
+        works = _Works()
+        shard, work = self._submit(items, works)
+        await works.settled(deadline)
+        if work.is_open:
             work.expire()
         return [_id_or_error(shard.number, result) for result in work.results]
 
-    def _submit(self, items: Sequence[NewItem], done: asyncio.Future[None]) -> tuple[Shard, Work]:
+    def _submit(self, items: Sequence[NewItem], works: _Works) -> tuple[Shard, Work]:
         """Hands the items to the shard with the shortest queue that takes them."""
         serving = self._answering()
         if not serving:
@@ -124,7 +125,7 @@ class QueueService:
         refusal: FoqsError | None = None
         for shard in sorted(serving, key=lambda shard: shard.queued_items):
             try:
-                return shard, shard.insert(items, lambda: _finish(done))
+                return shard, works.add(shard.insert(items, works.finished))
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
         assert refusal is not None
@@ -134,8 +135,8 @@ class QueueService:
 
     async def apply(self, namespace: str, events: Sequence[tuple[int, Event]], deadline: float) -> list[Outcome]:
         outcomes: list[Outcome] = [None] * len(events)
-        done: list[asyncio.Future[None]] = []
-        works: list[tuple[Work, list[int]]] = []
+        works = _Works()
+        parts: list[tuple[Work, list[int]]] = []
         for number, indexes in _by_shard(events).items():
             shard = self._shards.get(number)
             issued = [i for i in indexes if shard is None or shard.has_issued(events[i][1].id)]
@@ -143,19 +144,17 @@ class QueueService:
                 outcomes[i] = NotFound("no item was ever given this id")
             if not issued:
                 continue
-            future = asyncio.get_running_loop().create_future()
             try:
-                work = self._owned(number).apply([events[i][1] for i in issued], lambda future=future: _finish(future))  # type: ignore[misc]
+                work = self._owned(number).apply([events[i][1] for i in issued], works.finished)
             except FoqsError as error:
                 for i in issued:
                     outcomes[i] = error
             else:
-                done.append(future)
-                works.append((work, issued))
-        for future in done:
-            await _settled(future, deadline)
-        for work, indexes in works:
-            work.expire()
+                parts.append((works.add(work), issued))
+        await works.settled(deadline)
+        for work, indexes in parts:
+            if work.is_open:
+                work.expire()
             for i, result in zip(indexes, work.results, strict=True):
                 outcomes[i] = _outcome(result)
         return outcomes
@@ -268,21 +267,16 @@ class QueueService:
 
     async def _lease(self, taken: Sequence[Taken], lease_ms: int | None, item_bytes: int, deadline: float) -> HandOut:
         """Has the shards lease what was taken; what commits too late is given back by them."""
-        loop = asyncio.get_running_loop()
-        until = min(deadline, loop.time() + self._handout_wait_s_max)
+        until = min(deadline, asyncio.get_running_loop().time() + self._handout_wait_s_max)
+        works = _Works()
         parts: list[tuple[Shard, list[int], Work]] = []
-        done: list[asyncio.Future[None]] = []
         for shard in dict.fromkeys(shard for shard, _, _ in taken):
             indexes = [i for i, (owner, _, _) in enumerate(taken) if owner is shard]
-            future = loop.create_future()
-            done.append(future)
             keys = [taken[i][2] for i in indexes]
-            work = shard.hand_out(keys, lease_ms, item_bytes, lambda future=future: _finish(future))  # type: ignore[misc]
-            parts.append((shard, indexes, work))
+            parts.append((shard, indexes, works.add(shard.hand_out(keys, lease_ms, item_bytes, works.finished))))
         collected = False
         try:
-            for future in done:
-                await _settled(future, until)
+            await works.settled(until)
             collected = True
         finally:
             if not collected:
@@ -291,7 +285,8 @@ class QueueService:
                     shard.abandon(work)
         rows: dict[int, tuple[Shard, Row]] = {}
         for shard, indexes, work in parts:
-            shard.abandon(work)
+            if work.is_open:
+                shard.abandon(work)
             for i, result in zip(indexes, work.results, strict=True):
                 if isinstance(result, Verdict) and result.row is not None:
                     rows[i] = (shard, result.row)
@@ -372,19 +367,44 @@ class QueueService:
 # ------------------------------------------------------------------- helpers
 
 
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+class _Works:
+    """The works of one call: settled when each of them is, or given up at a deadline.
 
+    Costs one future and one timer, however many works there are; a work is
+    settled by a flush, so never before the call waits.
+    """
 
-async def _settled(future: asyncio.Future[None], deadline: float) -> bool:
-    """Waits for `future` until `deadline`; False when that came first. The future outlives the wait."""
-    try:
-        async with asyncio.timeout_at(deadline):
-            await asyncio.shield(future)
-    except TimeoutError:
-        return False
-    return True
+    __slots__ = ("_future", "_loop", "_open")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+        self._open = 0
+
+    def add(self, work: Work) -> Work:
+        """One more to wait for; its `finished` callback is ours."""
+        self._open += 1
+        return work
+
+    def finished(self) -> None:
+        """One of them has all its results."""
+        self._open -= 1
+        if not self._open:
+            self._end()
+
+    async def settled(self, deadline: float) -> None:
+        """Returns when all are settled, or at `deadline`. The works go on when the wait is cancelled."""
+        if not self._open:
+            return
+        timer = self._loop.call_at(deadline, self._end)
+        try:
+            await self._future
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
 
 
 def _by_shard(events: Sequence[tuple[int, Event]]) -> dict[int, list[int]]:
