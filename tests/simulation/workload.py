@@ -95,11 +95,14 @@ class Run:
         cluster, fate = self.cluster, self._fate
         running = cluster.running()
         kind = fate.random()
-        if kind < 0.5 and running:
+        if not running:
+            # A restart found two hosts running, and both are gone by now.
+            self._restart()
+        elif kind < 0.5:
             cluster.kill(fate.choice(running))
             self.crashes += 1
             self._later(fate.uniform(0.0, 0.8), self._restart)
-        elif kind < 0.65 and running:
+        elif kind < 0.65:
             cluster.stop(fate.choice(running))
             self._later(fate.uniform(0.0, 0.8), self._restart)
         elif kind < 0.78 and len(running) == 1:
