@@ -71,6 +71,8 @@ class MariaDb:
                     f"--socket={self.socket}",
                     f"--port={self.port}",
                     f"--pid-file={self.folder / 'pid'}",
+                    # A starting server clears its temporary folder, of other servers' tables too.
+                    f"--tmpdir={self.folder}",
                     "--bind-address=127.0.0.1",
                     "--skip-log-bin",
                     "--skip-name-resolve",
@@ -151,11 +153,15 @@ def _template() -> Path:
         if not data.exists():
             fresh = base / "fresh"
             shutil.rmtree(fresh, ignore_errors=True)
+            scratch = Path(tempfile.mkdtemp(dir=base))
+            if os.geteuid() == 0:
+                shutil.chown(scratch, _user(), -1)
             subprocess.run(
                 [
                     *_program("mariadb-install-db"),
                     "--no-defaults",
                     f"--datadir={fresh}",
+                    f"--tmpdir={scratch}",
                     "--auth-root-authentication-method=normal",
                     "--skip-test-db",
                     *([f"--user={_user()}"] if os.geteuid() == 0 else []),
@@ -163,6 +169,7 @@ def _template() -> Path:
                 check=True,
                 capture_output=True,
             )
+            shutil.rmtree(scratch)
             fresh.rename(data)
     return data
 
