@@ -20,6 +20,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,7 +41,7 @@ class CannotRun(Exception):
     """A server cannot be had; the text says why and what to do."""
 
 
-class Server:
+class Server(ABC):
     """One process in a temporary folder; a context manager that ends it and removes the folder."""
 
     name: str
@@ -80,12 +81,24 @@ class Server:
                 self._process.kill()
                 self._process.wait()
 
+    @abstractmethod
+    def set_up(self) -> None:
+        """Prepares the folder and starts the process."""
+
     def __enter__(self) -> Self:
+        try:
+            self.set_up()
+        except BaseException:
+            self._clear()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -101,6 +114,8 @@ class MariaDb(Server):
         self.port = free_port()
         self.version = ""
         self._buffer_pool_mib = buffer_pool_mib
+
+    def set_up(self) -> None:
         user = _other_user("mysql")
         _give(self.folder, user)
         shutil.copytree(Path(_installed().name) / "data", self.folder / "data")
@@ -162,7 +177,10 @@ class Postgres(Server):
     def __init__(self) -> None:
         super().__init__()
         self.port = free_port()
+        self.version = ""
         self._user = _other_user("postgres")
+
+    def set_up(self) -> None:
         _give(self.folder, self._user)
         _run(
             [_postgres("initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "--no-sync"],
@@ -237,6 +255,8 @@ class FoqsHost(Server):
             **options,
         }
         (self.folder / "foqs.toml").write_text(_toml(given))
+
+    def set_up(self) -> None:
         self.start()
 
     def start(self) -> None:
