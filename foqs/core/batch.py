@@ -131,11 +131,6 @@ class Intake:
     def __len__(self) -> int:
         return len(self._events) + len(self._inserts)
 
-    @property
-    def inserts(self) -> int:
-        """Inserts that wait."""
-        return len(self._inserts)
-
     def submit(self, work: Work, *, internal: bool = False) -> None:
         """Queues a work.
 

@@ -1,8 +1,8 @@
 """What one flush does: pure judgement of its events and inserts.
 
-A flush takes each id once at most. `judge_flush` is run inside the store's
-transaction, on the rows it read, possibly in another thread; it touches
-nothing but its arguments.
+A flush takes each id once at most. `judge_flush` is run by the
+store on the rows it read, together with those that the writer remembers,
+possibly in another thread; it touches nothing but its arguments.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ class Flush:
     inserts: list[Entry]
     found: Mapping[int, Row]
     decision: Decision
-    now_ms: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -286,7 +285,7 @@ class Writer:
         def decide(read: Mapping[int, Row]) -> Writes:
             found = {**known, **read} if read else known
             decision = judge_flush(the_events, the_inserts, found, moment, self._timers)
-            result[:] = [Flush(events, inserts, found, decision, now_ms)]
+            result[:] = [Flush(events, inserts, found, decision)]
             return _writes(the_events, decision)
 
         try:

@@ -87,9 +87,6 @@ class Writes:
     inserts: list[Row] = field(default_factory=list)
     leases: list[Row] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return bool(self.deletes or self.updates or self.inserts or self.leases)
-
 
 Decide: TypeAlias = Callable[[Mapping[int, Row]], Writes]
 """Pure: the rows that were found go in, what to write comes out. It may run in another thread."""
@@ -162,6 +159,9 @@ class Store(Protocol):
 
     async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
         """One transaction: fence, read, decide, write, commit.
+
+        Where nothing is to be read, `decide` may be asked before the fence, so that
+        all of it travels at once; a fence that matches nothing undoes it.
 
         The rows of `touched` are read without their payload and those of `loaded`
         with it (ids are in one of the two; a missing row is simply not in the
