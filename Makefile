@@ -99,7 +99,7 @@ sim: $(DEV) ## the seeded simulation (SEEDS=500 SEED_BASE=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE)
 
 .PHONY: bench
-bench: $(BENCH) ## measure: the table of ratios, about ten minutes (ARGS='--deep 10000000' for all of it)
+bench: $(BENCH) ## measure: the table of ratios, about half an hour (ARGS='--rows single idle' for a part of it)
 	@tools/system_packages.sh bench
 	@$(BIN)/python -m perf.bench $(ARGS)
 

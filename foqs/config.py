@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from foqs.options import (
+    BufferOptions,
     CallOptions,
     CoordinatorOptions,
     Invalid,
@@ -60,6 +61,7 @@ class Config(Options):
     calls: CallOptions = CallOptions()
     store: StoreOptions = StoreOptions()
     shard: ShardOptions = ShardOptions()
+    buffer: BufferOptions = BufferOptions()
     namespace: NamespaceOptions = NamespaceOptions()
     namespaces: dict[str, NamespaceOptions] = Field(default_factory=lambda: {"default": NamespaceOptions()})
     coordinator: CoordinatorOptions = CoordinatorOptions()

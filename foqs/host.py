@@ -24,7 +24,7 @@ from foqs.http import HttpServer
 from foqs.metrics import Gauges, Metrics, ShardGauges
 from foqs.options import NamespaceOptions
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import Engine, EngineSettings
+from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import ShardSettings
 from foqs.store.memory import MemoryDatabase
@@ -48,7 +48,12 @@ def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -
             ports as they are (0 was replaced by the one that was had).
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(Host(config).run(on_ready))
+        return runner.run(serve(config, on_ready))
+
+
+async def serve(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
+    """The same in the running event loop."""
+    return await Host(config).run(on_ready)
 
 
 class Host:
@@ -200,6 +205,7 @@ def engine_settings(config: Config) -> EngineSettings:
             wait_ms_max=calls.wait_ms_max,
         ),
         shard=ShardSettings(**shard.model_dump()),
+        buffer=BufferSettings(**config.buffer.model_dump()),
         handout_wait_ms_max=calls.handout_wait_ms_max,
         handout_bytes_max=calls.handout_bytes_max,
     )
@@ -221,6 +227,7 @@ def store_opener(config: Config, clock: SystemClock) -> Callable[[int], Store]:
         database=url.database,
         host=url.host,
         port=url.port,
+        unix_socket=url.socket,
         user=url.user,
         password=config.password() or "",
         connect_timeout_s=options.connect_timeout_ms / 1000,

@@ -10,6 +10,7 @@ mean.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -79,8 +80,8 @@ class Metrics:
         self._retries = self._counter("foqs_flush_retries", "Transactions that were run again", "shard")
         self._unknown = self._counter("foqs_unknown_commits", "Transactions whose outcome had to be found out", "shard")
         self._fenced = self._counter("foqs_fenced_shards", "Times that another owner was found on a shard", "shard")
-        self._calls: dict[tuple[str, str], int] = {}
-        self._call_seconds = {method: _Durations(_SECONDS) for method in ("enqueue", "dequeue", "ack", "nack")}
+        self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
+        self._call_seconds = {method: _Durations() for method in ("enqueue", "dequeue", "ack", "nack")}
         self._registry.register(_CallCollector(self._calls, self._call_seconds))
 
     def enqueued(self, items: int) -> None:
@@ -130,11 +131,11 @@ class Metrics:
 
     def call(self, method: str, code: str, seconds: float) -> None:
         """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
-        key = (method, code)
-        self._calls[key] = self._calls.get(key, 0) + 1
+        self._calls[method, code] += 1
         durations = self._call_seconds.get(method)
         if durations is not None:
-            durations.observe(seconds)
+            durations.counts[bisect_left(_SECONDS, seconds)] += 1
+            durations.seconds += seconds
 
     def watch(self, gauges: Callable[[], Gauges]) -> None:
         """Asks `gauges` at every scrape from now on; call it once."""
@@ -154,20 +155,15 @@ class Metrics:
 class _Durations:
     """How often which time was taken. Counted for every call, so without the library's labels and locks."""
 
-    __slots__ = ("_bounds", "counts", "seconds")
+    __slots__ = ("counts", "seconds")
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
         self.seconds = 0.0
-
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self._bounds, seconds)] += 1
-        self.seconds += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
         """(upper bound, how many took no longer)."""
-        names = [*(str(bound) for bound in self._bounds), "+Inf"]
+        names = [*(str(bound) for bound in _SECONDS), "+Inf"]
         return list(zip(names, map(float, accumulate(self.counts)), strict=True))
 
 

@@ -193,7 +193,8 @@ class StoreOptions(Options):
     url: str = option(
         "sqlite:./foqs-data",
         "URL",
-        "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database, or memory: "
+        "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database (for the server of this machine also "
+        "mysql://user@localhost/database?socket=/path), or memory: "
         "(nothing outlives the process).",
     )
     shards: int = option(
@@ -227,17 +228,35 @@ class ShardOptions(Options):
     """What one shard gathers, keeps in memory, and how often it looks."""
 
     flush_items_max: int = option(
-        1_000,
+        2_000,
         "items",
         "Operations of one transaction. Larger ones gain little and make everybody wait longer.",
         1,
         100_000,
     )
+    flush_items_min: int = option(
+        100, "items", "A transaction may have so many operations, however long it takes.", 1, 100_000
+    )
+    flush_ms_target: int = option(
+        25,
+        MS,
+        "When a transaction takes longer, the next ones carry less: whoever comes meanwhile waits for all of it.",
+        1,
+        60_000,
+    )
+    flush_shared_ms_target: int = option(
+        5, MS, "The same while several namespaces are at work, so that a flood does not hold up the others.", 1, 60_000
+    )
     flush_bytes_max: int = option(
         4 * MIB, "bytes", "Payload and metadata of one transaction; below the database's packet limit.", MIB, 64 * MIB
     )
     queue_items_max: int = option(
-        20_000, "items", "Operations that wait for a flush; further ones are answered OVERLOADED.", 1, 10_000_000
+        40_000,
+        "items",
+        "Operations that wait for a flush; a namespace gets its share by weight, half of it when it is alone. Further ones are "
+        "answered OVERLOADED.",
+        2,
+        10_000_000,
     )
     queue_bytes_max: int = option(
         64 * MIB,
@@ -250,18 +269,11 @@ class ShardOptions(Options):
         10_000, "items", "Ready keys of one topic held in memory; the rest stays in the table.", 10, 10_000_000
     )
     ready_keys_max: int = option(
-        1_000_000,
+        250_000,
         "items",
         "Ready keys of one shard held in memory, over all topics.",
         10,
         100_000_000,
-    )
-    row_cache_bytes_max: int = option(
-        64 * MIB,
-        "bytes",
-        "Rows of one shard that were just written and are kept in memory, so that delivering and acking them reads nothing.",
-        0,
-        64 * 1024 * MIB,
     )
     timer_page_items: int = option(
         500, "items", "Due rows read at once, so that a burst of timers cannot stall the writer.", 1, 10_000
@@ -276,16 +288,47 @@ class ShardOptions(Options):
         1_000,
         DAY_MS,
     )
+    topic_linger_ms: int = option(
+        60_000, MS, "How long a topic without items is remembered by its shard's table.", 0, DAY_MS
+    )
     retry_ms_min: int = option(50, MS, "The first wait before a database that failed is tried again.", 1, 60_000)
     retry_ms_max: int = option(5_000, MS, "The longest wait before a database that failed is tried again.", 1, 600_000)
 
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:
+        not_above(self, "flush_items_min", "flush_items_max")
+        not_above(self, "flush_shared_ms_target", "flush_ms_target")
         not_above(self, "flush_items_max", "queue_items_max")
         not_above(self, "flush_bytes_max", "queue_bytes_max")
         not_above(self, "ready_window_items_max", "ready_keys_max")
         not_above(self, "retry_ms_min", "retry_ms_max")
         return self
+
+
+class BufferOptions(Options):
+    """Rows that the host keeps in memory, so that delivering and acking them reads nothing."""
+
+    written_bytes_max: int = option(
+        256 * MIB,
+        "bytes",
+        "Rows that were just written, of all shards. Beyond it they are read when wanted.",
+        0,
+        64 * 1024 * MIB,
+    )
+    written_items_max: int = option(200_000, "items", "Rows that were just written, of all shards.", 0, 100_000_000)
+    loaded_bytes_max: int = option(
+        32 * MIB, "bytes", "Rows loaded before they are asked for, of all shards.", 0, 64 * 1024 * MIB
+    )
+    loaded_items_max: int = option(
+        20_000, "items", "Rows loaded before they are asked for, of all shards.", 0, 10_000_000
+    )
+    topic_items_max: int = option(4_000, "items", "Rows of one topic loaded before they are asked for.", 1, 1_000_000)
+    horizon_ms: int = option(
+        250, MS, "A topic has so much time's worth of its recent dequeues loaded ahead.", 1, 60_000
+    )
+    memory_ms: int = option(2_000, MS, "How quickly a topic's recent dequeues are forgotten.", 10, HOUR_MS)
+    quiet_ms: int = option(10_000, MS, "Nothing is loaded for a topic that nobody asked for since.", 10, HOUR_MS)
+    topics_max: int = option(10_000, "topics", "Topics whose dequeues are remembered.", 1, 10_000_000)
 
 
 class NamespaceOptions(Options):
@@ -316,6 +359,13 @@ class NamespaceOptions(Options):
         "Dead items are deleted after this time; until then they can be looked at and redriven.",
         1_000,
         3_650 * DAY_MS,
+    )
+    weight: int = option(
+        1,
+        "shares",
+        "Its part of writes, reads and memory when they are short, against other namespaces' weights.",
+        1,
+        1_000,
     )
 
     @model_validator(mode="after")
@@ -350,7 +400,7 @@ class LogOptions(Options):
 
 @dataclass(slots=True, frozen=True)
 class StoreUrl:
-    """A store URL, taken apart. `path` with sqlite; `host`, `port`, `user`, `database` with mysql."""
+    """A store URL, taken apart. `path` with sqlite; with mysql the others, where `socket` may stand for host and port."""
 
     kind: Literal["memory", "sqlite", "mysql"]
     path: str = ""
@@ -358,6 +408,7 @@ class StoreUrl:
     port: int = 3306
     user: str = ""
     database: str = ""
+    socket: str | None = None
 
 
 class Invalid(ValueError):
@@ -376,7 +427,9 @@ def parse_store_url(url: str) -> StoreUrl:
     Raises:
         Invalid: it is of no known kind, incomplete, or carries a password.
     """
-    forms = "use sqlite:FOLDER, mysql://user@host:port/database or memory:"
+    forms = (
+        "use sqlite:FOLDER, mysql://user@host:port/database, mysql://user@localhost/database?socket=/path or memory:"
+    )
     if url == "memory:":
         return StoreUrl("memory")
     if url.startswith("sqlite:"):
@@ -399,9 +452,10 @@ def parse_store_url(url: str) -> StoreUrl:
     database = unquote(parts.path.removeprefix("/"))
     if not parts.username or not parts.hostname or not database or "/" in database or not port:
         raise Invalid("the mysql URL lacks a user, host or database", forms)
-    if parts.query or parts.fragment:
-        raise Invalid("the mysql URL has something after the database", forms)
-    return StoreUrl("mysql", host=parts.hostname, port=port, user=unquote(parts.username), database=database)
+    socket = unquote(parts.query.removeprefix("socket=")) if parts.query.startswith("socket=") else None
+    if parts.fragment or (parts.query and (not socket or not socket.startswith("/") or "&" in parts.query)):
+        raise Invalid("the mysql URL has something after the database that is no ?socket=/path", forms)
+    return StoreUrl("mysql", "", parts.hostname, port, unquote(parts.username), database, socket)
 
 
 def is_loopback(host: str) -> bool:

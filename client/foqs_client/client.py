@@ -19,9 +19,12 @@ from thrift.Thrift import TApplicationException
 
 from foqs_client import convert, errors
 from foqs_client.address import parse_addresses
-from foqs_client.idl import Foqs, ttypes
-from foqs_client.transport import Connect, NoReply, NotSent, Refused, Transport, Unencodable
+from foqs_client.idl import ttypes
+from foqs_client.link import NoReply, NotSent
+from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
+from foqs_client.transport import Connect, Transport
 from foqs_client.types import (
+    DONE,
     Delivery,
     Enqueued,
     Item,
@@ -85,9 +88,8 @@ class Client:
 
     async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
         """Adds items; a result for each, in order. An id means that the item is durable."""
-        request = ttypes.EnqueueRequest(self.namespace, [convert.new_item(item) for item in items])
-        reply = await self._call("enqueue", request, timeout_ms)
-        return [convert.enqueued(result) for result in reply.results or ()]
+        request = ttypes.EnqueueRequest(self.namespace, convert.items(items))
+        return convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
 
     async def dequeue(
         self,
@@ -108,37 +110,36 @@ class Client:
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
-        reply = await self._call("dequeue", request, timeout_ms)
-        return [convert.delivery(item) for item in reply.items or ()]
+        deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms)).items
+        return deliveries or []
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Done: deletes the items."""
-        request = ttypes.AckRequest(self.namespace, [convert.lease(lease) for lease in leases])
-        return await self._outcomes("ack", request, timeout_ms)
+        request = ttypes.AckRequest(self.namespace, convert.leases(leases))
+        return await self._outcomes(_ACK, request, timeout_ms)
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy."""
-        request = ttypes.NackRequest(self.namespace, [convert.nack(nack) for nack in nacks])
-        return await self._outcomes("nack", request, timeout_ms)
+        request = ttypes.NackRequest(self.namespace, convert.nacks(nacks))
+        return await self._outcomes(_NACK, request, timeout_ms)
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
     ) -> list[Outcome]:
         """The leases end `lease_ms` from now; None: after the items' own lease durations."""
-        extensions = []
-        for lease in leases:
-            named = convert.lease(lease)
-            extensions.append(ttypes.Extension(named.id, named.token, lease_ms))
-        return await self._outcomes("extendLease", ttypes.ExtendLeaseRequest(self.namespace, extensions), timeout_ms)
+        extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in convert.leases(leases)]
+        request = ttypes.ExtendLeaseRequest(self.namespace, extensions)
+        return await self._outcomes(_EXTEND, request, timeout_ms)
 
     async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Not tried: gives items back without counting the attempt."""
-        request = ttypes.ReleaseRequest(self.namespace, [convert.lease(lease) for lease in leases])
-        return await self._outcomes("release", request, timeout_ms)
+        request = ttypes.ReleaseRequest(self.namespace, convert.leases(leases))
+        return await self._outcomes(_RELEASE, request, timeout_ms)
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Deletes items in any state."""
-        return await self._outcomes("cancel", ttypes.CancelRequest(self.namespace, list(ids)), timeout_ms)
+        request = ttypes.CancelRequest(self.namespace, list(ids))
+        return await self._outcomes(_CANCEL, request, timeout_ms)
 
     # -------------------------------------------------------------------- looking
 
@@ -156,13 +157,13 @@ class Client:
         request = ttypes.GetActiveTopicsRequest(
             self.namespace, ttypes.TopicFilter(prefix or None, numbers), ttypes.Page(limit, cursor)
         )
-        reply = await self._call("getActiveTopics", request, timeout_ms)
+        reply = await self._call(_TOPICS, request, timeout_ms)
         return TopicPage([convert.topic(topic) for topic in reply.topics or ()], reply.next_cursor)
 
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Looks at one item. Raises NotFound."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return convert.item_view(await self._call("getItem", request, timeout_ms))
+        return convert.item_view(await self._call(_ITEM, request, timeout_ms))
 
     async def peek(
         self,
@@ -178,21 +179,28 @@ class Client:
         request = ttypes.PeekRequest(
             self.namespace, topic, convert.state_number(state), ttypes.Page(limit, cursor), with_payload
         )
-        reply = await self._call("peek", request, timeout_ms)
+        reply = await self._call(_PEEK, request, timeout_ms)
         return ItemPage([convert.item_view(view) for view in reply.items or ()], reply.next_cursor)
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
         """Hosts and shards."""
-        return convert.routing(await self._call("getRouting", ttypes.GetRoutingRequest(), timeout_ms))
+        return convert.routing(await self._call(_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
     # ------------------------------------------------------------------- one call
 
-    async def _outcomes(self, name: str, request: Any, timeout_ms: int | None) -> list[Outcome]:
-        reply = await self._call(name, request, timeout_ms)
-        return [convert.outcome(result) for result in reply.outcomes or ()]
-
-    async def _call(self, name: str, request: Any, timeout_ms: int | None) -> Any:
+    async def _call(self, method: Method, request: Any, timeout_ms: int | None) -> Any:
         """The reply's struct. Raises FoqsError."""
+        return _success(method, await self._reply(method, request, timeout_ms))
+
+    async def _outcomes(self, method: Method, request: Any, timeout_ms: int | None) -> list[Outcome]:
+        reply = await self._reply(method, request, timeout_ms)
+        count = all_done(reply)
+        if count is not None:
+            return [DONE] * count
+        return convert.outcomes(_success(method, reply).outcomes)
+
+    async def _reply(self, method: Method, request: Any, timeout_ms: int | None) -> bytes:
+        """What the host answers, not yet read. Raises FoqsError."""
         loop = asyncio.get_running_loop()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
@@ -200,29 +208,62 @@ class Client:
             raise errors.InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
         deadline = loop.time() + timeout_ms / 1_000
         request.timeout_ms = timeout_ms
-        arguments = getattr(Foqs, f"{name}_args")(request)
         try:
-            result = await self._transport.call(
-                name, arguments, getattr(Foqs, f"{name}_result"), deadline, deadline + REPLY_GRACE_S
-            )
+            body = method.encode(request)
+            while True:
+                link = self._transport.ready_link
+                if link is None:
+                    link = await self._transport.link(deadline)
+                    request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
+                    body = method.encode(request)
+                seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
+                try:
+                    return await reply
+                except NotSent:
+                    continue
+                except BaseException:
+                    link.forget(seqid)
+                    raise
         except Unencodable as error:
             raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
         except NotSent as error:
             raise errors.Unreachable(str(error)) from None
-        except NoReply as error:
-            if name in _WRITES:
-                raise errors.UnknownOutcome(f"{error}; the call may have taken effect") from None
-            raise errors.Unreachable(str(error)) from None
+        except (NoReply, Unreadable) as error:
+            raise _unanswered(method, error) from None
         except Refused as error:
             raise _refusal(error) from None
-        if result.failed is not None:
-            raise convert.error(result.failed.error)
-        if result.success is None:
-            raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
-        return result.success
 
 
-_WRITES: Final = frozenset(("enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel"))
+_ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
+_DEQUEUE: Final = Method("dequeue", writes=True, into=Delivery)
+_ACK: Final = Method("ack", writes=True)
+_NACK: Final = Method("nack", writes=True)
+_EXTEND: Final = Method("extendLease", writes=True)
+_RELEASE: Final = Method("release", writes=True)
+_CANCEL: Final = Method("cancel", writes=True)
+_TOPICS: Final = Method("getActiveTopics")
+_ITEM: Final = Method("getItem")
+_PEEK: Final = Method("peek")
+_ROUTING: Final = Method("getRouting")
+
+
+def _success(method: Method, reply: bytes) -> Any:
+    """The struct of a reply. Raises FoqsError."""
+    try:
+        result = method.decode(reply)
+    except Unreadable as error:
+        raise _unanswered(method, error) from None
+    if result.failed is not None:
+        raise convert.error(result.failed.error)
+    if result.success is None:
+        raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
+    return result.success
+
+
+def _unanswered(method: Method, error: Exception) -> errors.FoqsError:
+    if method.writes:
+        return errors.UnknownOutcome(f"{error}; the call may have taken effect")
+    return errors.Unreachable(str(error))
 
 
 def _refusal(error: Refused) -> errors.FoqsError:

@@ -6,11 +6,14 @@ nothing of calls.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from foqs_client import errors
 from foqs_client.idl import ttypes
 from foqs_client.types import (
+    DONE,
     Delivery,
     Enqueued,
     Host,
@@ -51,67 +54,54 @@ def error(failed: Any) -> errors.FoqsError:
     )
 
 
-def _bytes(data: bytes, field: str) -> bytes:
+def _bytes(data: object, field: str) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise errors.InvalidArgument(f"this must be bytes, not {type(data).__name__}", field=field)
     return bytes(data)
 
 
-def new_item(item: Item) -> Any:
-    return ttypes.NewItem(
-        topic=item.topic,
-        priority=item.priority,
-        payload=_bytes(item.payload, "payload"),
-        metadata=_bytes(item.metadata, "metadata") if item.metadata else None,
-        delay_ms=item.delay_ms,
-        deliver_after_ms=item.deliver_after_ms,
-        lease_ms=item.lease_ms,
-        ttl_ms=item.ttl_ms,
-        policy=ttypes.DeliveryPolicy.AT_MOST_ONCE if item.at_most_once else None,
-        attempts_max=item.attempts_max,
-        idempotency_key=item.idempotency_key,
-    )
+def items(given: Sequence[Item]) -> list[Item]:
+    """Items that can be written as they are. Raises InvalidArgument."""
+    return [item if type(item.payload) is bytes is type(item.metadata) else _of_bytes(item) for item in given]
 
 
-def enqueued(result: Any) -> Enqueued:
-    failed = error(result.error) if result.error is not None else None
-    if failed is None and result.id is None:
-        failed = error(None)
-    return Enqueued(result.id, failed, bool(result.repeated))
+def _of_bytes(item: Item) -> Item:
+    return replace(item, payload=_bytes(item.payload, "payload"), metadata=_bytes(item.metadata, "metadata"))
 
 
-def delivery(item: Any) -> Delivery:
-    return Delivery(
-        id=item.id,
-        token=item.token,
-        topic=item.topic,
-        priority=item.priority or 0,
-        payload=item.payload or b"",
-        metadata=item.metadata or b"",
-        attempt=item.attempt or 0,
-        attempts_max=item.attempts_max or 0,
-        lease_remaining_ms=item.lease_remaining_ms or 0,
-        age_ms=item.age_ms or 0,
-    )
+def enqueued(results: Sequence[Any] | None) -> list[Enqueued]:
+    """Results as they were read: their errors are still structs."""
+    return [
+        result if result.error is None and result.id is not None else Enqueued(result.id, error(result.error))
+        for result in results or ()
+    ]
 
 
-def lease(held: Delivery | tuple[str, int]) -> Any:
-    if isinstance(held, tuple):
-        return ttypes.Lease(held[0], held[1])
-    return ttypes.Lease(held.id, held.token)
+def leases(held: Sequence[Delivery | tuple[str, int]]) -> list[Any]:
+    """What has an `id` and a `token`."""
+    return [ttypes.Lease(*lease) if isinstance(lease, tuple) else lease for lease in held]
 
 
-def nack(given: Nack | Delivery | tuple[str, int]) -> Any:
+def nacks(given: Sequence[Nack | Delivery | tuple[str, int]]) -> list[Any]:
+    """What can be written as nacks. Raises InvalidArgument."""
+    return [_nack(nack) for nack in given]
+
+
+def _nack(given: Nack | Delivery | tuple[str, int]) -> Any:
+    if isinstance(given, tuple):
+        return ttypes.Nack(*given)
     if not isinstance(given, Nack):
-        named = lease(given)
-        return ttypes.Nack(named.id, named.token)
-    metadata = None if given.metadata is None else _bytes(given.metadata, "metadata")
-    return ttypes.Nack(
-        given.id, given.token, given.delay_ms, given.deliver_after_ms, metadata, True if given.dead else None
-    )
+        return ttypes.Nack(given.id, given.token)
+    if given.metadata is None or type(given.metadata) is bytes:
+        return given
+    return replace(given, metadata=_bytes(given.metadata, "metadata"))
 
 
-def outcome(result: Any) -> Outcome:
+def outcomes(results: Sequence[Any] | None) -> list[Outcome]:
+    return [DONE if result.error is None and not result.already_gone else _outcome(result) for result in results or ()]
+
+
+def _outcome(result: Any) -> Outcome:
     return Outcome(error(result.error) if result.error is not None else None, bool(result.already_gone))
 
 

@@ -141,6 +141,7 @@ async def _mysql(config: Config) -> Finding:
         database=url.database,
         host=url.host,
         port=url.port,
+        unix_socket=url.socket,
         user=url.user,
         password=config.password() or "",
         connect_timeout_s=config.store.connect_timeout_ms / 1_000,

@@ -1,49 +1,195 @@
-"""What one flush does: pure judgement of its events and inserts.
+"""What one flush does: pure judgement of its batch, in columns.
 
-A flush takes each id once at most. `judge_flush` is run by the
-store on the rows it read, together with those that the writer remembers,
-possibly in another thread; it touches nothing but its arguments.
+An id stands in a batch once at most. `judge_batch` is run by the store on the
+rows it read, together with those that the writer remembers, possibly in another
+thread; it touches nothing but its arguments. The usual ack, hand-out and insert
+are decided right here, because they are most of what a queue does; whatever is
+not usual goes to `life.judge`, whose table is the specification of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any
 
-from foqs.core.item import NewItem, Row
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Part
+from foqs.core.item import TIME_MS_MAX, NewItem, Row, State
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
 from foqs.core.timers import Timers
+
+Find = Callable[[int], Row | None]
 
 
 @dataclass(slots=True)
 class Decision:
-    """What a flush decided: verdicts in the order of its events, rows in the order of its inserts."""
+    """What a flush decided, as absolute values.
 
-    verdicts: list[Verdict]
-    inserted: list[Row]
+    Attributes:
+        gone: rows to delete, as they were, by kind of event.
+        changed: (kind, the row as it was, as it will be).
+        leased: rows as they were and as they will be, place by place.
+        leases: ids by (due_ms, token, attempt) of the leased.
+        inserted: new rows; of them some are leased already.
+        results: for each part of the batch but the inserts, what to settle it with.
+        claimed: for each claim of the batch, its rows; None where one cannot be leased yet.
+        topics: names of the inserted, each once.
+    """
+
+    gone: dict[Kind, list[Row]] = field(default_factory=dict)
+    changed: list[tuple[Kind, Row, Row]] = field(default_factory=list)
+    leased: tuple[list[Row], list[Row]] = field(default_factory=lambda: ([], []))
+    leases: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    inserted: list[Row] = field(default_factory=list)
+    results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
+    claimed: list[list[Row | None]] = field(default_factory=list)
+    topics: dict[str, set[str]] = field(default_factory=dict)
 
 
-def rows_to_read(events: Sequence[Event]) -> tuple[list[int], list[int]]:
-    """The ids whose rows the events need: (without payload, with payload)."""
-    loaded = [event.id for event in events if event.kind is Kind.HAND_OUT]
-    touched = [event.id for event in events if event.kind is not Kind.HAND_OUT]
-    return touched, loaded
+def judge_batch(batch: Batch, find: Find, moment: Moment, timers: Timers) -> Decision:
+    """Judges every event by the row that `find` has and admits every new item."""
+    decision = Decision()
+    if batch.acks:
+        _acks(batch.acks, find, moment, decision)
+    for events in batch.events:
+        work = events.work
+        of = work.events[events.start : events.stop]
+        decision.results.append((events, [_event(event, find(event.id), moment, timers, decision) for event in of]))
+    if batch.hand_outs:
+        _hand_outs(batch.hand_outs, find, moment, timers, decision)
+    if batch.inserts:
+        _inserts(batch, moment, timers, decision)
+    return decision
 
 
-def judge_flush(
-    events: Sequence[Event],
-    inserts: Sequence[tuple[int, NewItem]],
-    rows: Mapping[int, Row],
-    moment: Moment,
-    timers: Timers,
-) -> Decision:
-    """Judges every event by the row it finds and admits every (number, item)."""
-    verdicts = [judge(event, rows.get(event.id), moment) for event in events]
-    inserted = [admit(item, number, moment.now_ms) for number, item in inserts]
-    for verdict in verdicts:
-        if verdict.fate is Fate.CHANGED and verdict.row is not None and verdict.row.due_ms is not None:
+def outcome(verdict: Verdict) -> Any:
+    """A verdict as a caller is told it: None, ALREADY_GONE or an error."""
+    if verdict.error is not None:
+        return verdict.error
+    return ALREADY_GONE if verdict.already_gone else None
+
+
+def _acks(parts: Sequence[Part[Acks]], find: Find, moment: Moment, decision: Decision) -> None:
+    gone = decision.gone.setdefault(Kind.ACK, [])
+    for part in parts:
+        work = part.work
+        namespace, start = work.namespace, part.start
+        tokens = work.tokens
+        if part.count < len(tokens):
+            tokens = tokens[start : part.stop]
+        results: list[Any] = [None] * part.count
+        for place, (number, token) in enumerate(zip(part.numbers, tokens, strict=True)):
+            row = find(number)
+            if row is not None and token == row.token and token and row.namespace == namespace:
+                gone.append(row)
+            else:
+                results[place] = outcome(judge(Event(Kind.ACK, number, namespace, token), row, moment))
+        decision.results.append((part, results))
+
+
+def _event(event: Event, row: Row | None, moment: Moment, timers: Timers, decision: Decision) -> Verdict:
+    verdict = judge(event, row, moment)
+    if verdict.fate is Fate.GONE:
+        assert row is not None
+        decision.gone.setdefault(event.kind, []).append(row)
+    elif verdict.row is not None:
+        assert row is not None
+        if verdict.row.due_ms is not None:
             verdict.row.due_ms = timers.lift(verdict.row.due_ms)
-    for row in inserted:
-        if row.due_ms is not None:
-            row.due_ms = timers.lift(row.due_ms)
-    return Decision(verdicts, inserted)
+        decision.changed.append((event.kind, row, verdict.row))
+    return verdict
+
+
+def _hand_outs(parts: Sequence[Part[HandOut]], find: Find, moment: Moment, timers: Timers, decision: Decision) -> None:
+    now_ms, token = moment.now_ms, moment.token
+    ready = State.READY
+    lift_ms = timers.lift(0)
+    olds, news = decision.leased
+    # Most leases of a flush are equal: their end and their ids need not be looked for again.
+    last_ms, due_ms = -1, 0
+    last = (0, 0)
+    ids: list[int] = []
+    for part in parts:
+        own_ms = part.work.lease_ms
+        results: list[Row | None] = [None] * part.count
+        for place, number in enumerate(part.numbers):
+            row = find(number)
+            if row is None or row.state is not ready:
+                continue
+            if row.expires_at_ms is not None and row.expires_at_ms <= now_ms:
+                _event(Event(Kind.HAND_OUT, number), row, moment, timers, decision)
+                continue
+            lease_ms = row.lease_ms if own_ms is None else own_ms
+            if lease_ms != last_ms:
+                last_ms, due_ms = lease_ms, _lease_end(lease_ms, now_ms, lift_ms)
+            new = results[place] = row.leased(due_ms, token)
+            olds.append(row)
+            news.append(new)
+            if last != (due_ms, new.attempt):
+                last = (due_ms, new.attempt)
+                ids = decision.leases.setdefault((due_ms, token, new.attempt), [])
+            ids.append(number)
+        decision.results.append((part, results))
+
+
+def _lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
+    """`lift_ms` is the least due that may be written."""
+    return max(lift_ms, min(now_ms + lease_ms, TIME_MS_MAX))
+
+
+def _inserts(batch: Batch, moment: Moment, timers: Timers, decision: Decision) -> None:
+    items: list[NewItem] = []
+    numbers: list[int] = []
+    for part in batch.inserts:
+        work = part.work
+        own = work.items if part.count == len(work.items) else work.items[part.start : part.stop]
+        items += own
+        numbers += part.numbers
+        names = decision.topics.get(work.namespace)
+        if names is None:
+            names = decision.topics[work.namespace] = set()
+        names.update([item.topic for item in own])
+    inserted = decision.inserted
+    inserted += map(admit, items, numbers, repeat(moment.now_ms))
+    if timers.watermark_ms is not None:
+        for row in inserted:
+            if row.due_ms is not None:
+                row.due_ms = timers.lift(row.due_ms)
+    if batch.claims:
+        _claims(batch.claims, moment, timers, decision)
+
+
+def _claims(claims: Sequence[HandOut], moment: Moment, timers: Timers, decision: Decision) -> None:
+    """New items that a waiter gets enter the table leased."""
+    places = {row.id: place for place, row in enumerate(decision.inserted)}
+    lift_ms = timers.lift(0)
+    for claim in claims:
+        rows: list[Row | None] = []
+        for number in claim.numbers:
+            place = places[number]
+            row = decision.inserted[place]
+            if row.state is State.READY:
+                lease_ms = row.lease_ms if claim.lease_ms is None else claim.lease_ms
+                due_ms = _lease_end(lease_ms, moment.now_ms, lift_ms)
+                row = decision.inserted[place] = row.leased(due_ms, moment.token)
+                rows.append(row)
+            else:
+                rows.append(None)
+        decision.claimed.append(rows)
+
+
+def find_in(*sources: Mapping[int, Row] | Find) -> Find:
+    """Looks a row up in one source after the other."""
+    gets: list[Find] = [source.get if isinstance(source, Mapping) else source for source in sources]
+    if len(gets) == 1:
+        return gets[0]
+
+    def find(number: int) -> Row | None:
+        for get in gets:
+            row = get(number)
+            if row is not None:
+                return row
+        return None
+
+    return find

@@ -28,8 +28,17 @@ _ID_LENGTH_MAX: Final = 25
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The last millisecond of the year 9999: no stored time lies beyond it."""
 
-Key: TypeAlias = tuple[int, int, int]
-"""(priority, deliver_after_ms, id number): the order of delivery."""
+TopicName: TypeAlias = tuple[str, str]
+"""(namespace, topic)."""
+
+Key: TypeAlias = int
+"""(priority, deliver_after_ms, id number) in one integer that sorts as they do: the order of delivery.
+
+One small object where a tuple of three is four; see `pack_key`.
+"""
+_NUMBER_BITS: Final = EPOCH_BITS + SEQUENCE_BITS
+_TIME_BITS: Final = 48
+_PRIORITY_SHIFT: Final = _NUMBER_BITS + _TIME_BITS
 
 
 class State(enum.IntEnum):
@@ -78,7 +87,7 @@ class Row:
 
     @property
     def key(self) -> Key:
-        return (self.priority, self.deliver_after_ms, self.id)
+        return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
 
     def leased(self, due_ms: int, token: int) -> Row:
         """This row, leased once more; spelled out, because it is made for every delivery."""
@@ -104,9 +113,9 @@ class Row:
         )
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class NewItem:
-    """A validated item to enqueue. Times are relative to its flush, unless absolute.
+    """A validated item to enqueue, not to be changed. Times are relative to its flush, unless absolute.
 
     Exactly one of `delay_ms` and `deliver_after_ms` is set.
     """
@@ -122,6 +131,22 @@ class NewItem:
     ttl_ms: int | None
     policy: Delivery
     attempts_max: int
+
+
+def pack_key(priority: int, deliver_after_ms: int, number: int) -> Key:
+    """The key of these; the time must not be negative."""
+    return priority - PRIORITY_MIN << _PRIORITY_SHIFT | deliver_after_ms << _NUMBER_BITS | number
+
+
+def unpack_key(key: Key) -> tuple[int, int, int]:
+    """(priority, deliver_after_ms, number) of a key."""
+    after = key >> _NUMBER_BITS & (1 << _TIME_BITS) - 1
+    return (key >> _PRIORITY_SHIFT) + PRIORITY_MIN, after, key & NUMBER_MAX
+
+
+def key_number(key: Key) -> int:
+    """The item's number."""
+    return key & NUMBER_MAX
 
 
 def make_number(epoch: int, sequence: int) -> int:

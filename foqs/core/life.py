@@ -42,9 +42,9 @@ class Policy:
     dead_retention_ms: int
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Event:
-    """Something that is to happen to one item.
+    """Something that is to happen to one item. Not to be changed.
 
     `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE).
     `namespace`: the caller's; None for the shard's own events.
@@ -73,9 +73,9 @@ class Fate(enum.Enum):
     GONE = "gone"
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Verdict:
-    """The answer of a rule.
+    """The answer of a rule. Not to be changed.
 
     `row` is the new row when CHANGED. `error` goes to the caller; a row never
     changes together with an error. `already_gone` marks a success that found
@@ -103,35 +103,36 @@ class Moment:
 
 def admit(new: NewItem, number: int, now_ms: int) -> Row:
     """The row of an item that enters now."""
-    after = new.deliver_after_ms
-    if after is None:
-        after = now_ms + (new.delay_ms or 0)
-    after = min(max(after, now_ms), TIME_MS_MAX)
+    after = now_ms
+    if new.delay_ms:
+        after = min(now_ms + new.delay_ms, TIME_MS_MAX)
+    elif new.deliver_after_ms is not None:
+        after = min(max(new.deliver_after_ms, now_ms), TIME_MS_MAX)
     expires = None if new.ttl_ms is None else min(now_ms + new.ttl_ms, TIME_MS_MAX)
-    row = Row(
-        id=number,
-        namespace=new.namespace,
-        topic=new.topic,
-        priority=new.priority,
-        deliver_after_ms=after,
-        enqueued_at_ms=now_ms,
-        lease_ms=new.lease_ms,
-        ttl_ms=new.ttl_ms,
-        expires_at_ms=expires,
-        policy=new.policy,
-        attempts_max=new.attempts_max,
-        payload_bytes=len(new.payload),
-        payload=new.payload,
-        metadata=new.metadata,
-        state=State.READY,
-        due_ms=expires,
-        token=0,
-        attempt=0,
-    )
+    state, due = State.READY, expires
     if after > now_ms:
-        row.state = State.DEFERRED
-        row.due_ms = _due_deferred(row)
-    return row
+        state, due = State.DEFERRED, after if expires is None else min(after, expires)
+    # In the order of the fields: made for every item.
+    return Row(
+        number,
+        new.namespace,
+        new.topic,
+        new.priority,
+        after,
+        now_ms,
+        new.lease_ms,
+        new.ttl_ms,
+        expires,
+        new.policy,
+        new.attempts_max,
+        len(new.payload),
+        new.payload,
+        new.metadata,
+        state,
+        due,
+        0,
+        0,
+    )
 
 
 def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
@@ -160,27 +161,51 @@ def _judge_missing(event: Event, row: Row | None) -> Verdict:
     )
 
 
-def _due_deferred(row: Row) -> int:
-    if row.expires_at_ms is None:
-        return row.deliver_after_ms
-    return min(row.deliver_after_ms, row.expires_at_ms)
-
-
 def _expired(row: Row, now_ms: int) -> bool:
     return row.expires_at_ms is not None and row.expires_at_ms <= now_ms
 
 
-def _ready(row: Row, **changes: object) -> Verdict:
-    return _changed(row, state=State.READY, due_ms=row.expires_at_ms, **changes)
+def _ready(
+    row: Row, *, attempt: int | None = None, deliver_after_ms: int | None = None, metadata: bytes | None = None
+) -> Verdict:
+    return _changed(row, State.READY, row.expires_at_ms, attempt, deliver_after_ms, metadata)
 
 
-def _changed(row: Row, **changes: object) -> Verdict:
-    return Verdict(Fate.CHANGED, row=replace(row, **changes))  # type: ignore[arg-type]
+def _changed(
+    row: Row,
+    state: State,
+    due_ms: int | None,
+    attempt: int | None = None,
+    deliver_after_ms: int | None = None,
+    metadata: bytes | None = None,
+) -> Verdict:
+    """None: as it was. Spelled out, because every delayed item passes here."""
+    new = Row(
+        row.id,
+        row.namespace,
+        row.topic,
+        row.priority,
+        row.deliver_after_ms if deliver_after_ms is None else deliver_after_ms,
+        row.enqueued_at_ms,
+        row.lease_ms,
+        row.ttl_ms,
+        row.expires_at_ms,
+        row.policy,
+        row.attempts_max,
+        row.payload_bytes,
+        row.payload,
+        row.metadata if metadata is None else metadata,
+        state,
+        due_ms,
+        row.token,
+        row.attempt if attempt is None else attempt,
+    )
+    return Verdict(Fate.CHANGED, new)
 
 
-def _dead(row: Row, moment: Moment, **changes: object) -> Verdict:
+def _dead(row: Row, moment: Moment, metadata: bytes | None = None) -> Verdict:
     due = moment.now_ms + moment.policies[row.namespace].dead_retention_ms
-    return _changed(row, state=State.DEAD, due_ms=min(due, TIME_MS_MAX), **changes)
+    return _changed(row, State.DEAD, min(due, TIME_MS_MAX), metadata=metadata)
 
 
 def _stale() -> Verdict:
@@ -246,13 +271,13 @@ def _ack(event: Event, row: Row, moment: Moment) -> Verdict:
 def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
     if event.token != row.token:
         return _stale()
-    metadata = row.metadata if event.metadata is None else event.metadata
+    metadata = event.metadata
     if event.dead:
-        return _dead(row, moment, metadata=metadata)
+        return _dead(row, moment, metadata)
     if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
         return _GONE
     if row.attempts_max and row.attempt >= row.attempts_max:
-        return _dead(row, moment, metadata=metadata)
+        return _dead(row, moment, metadata)
     if event.deliver_after_ms is not None:
         after = event.deliver_after_ms
     elif event.delay_ms is not None:
@@ -262,16 +287,15 @@ def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
     after = min(max(after, moment.now_ms), TIME_MS_MAX)
     if after <= moment.now_ms:
         return _ready(row, deliver_after_ms=after, metadata=metadata)
-    deferred = replace(row, state=State.DEFERRED, deliver_after_ms=after, metadata=metadata)
-    deferred.due_ms = _due_deferred(deferred)
-    return Verdict(Fate.CHANGED, row=deferred)
+    due = after if row.expires_at_ms is None else min(after, row.expires_at_ms)
+    return _changed(row, State.DEFERRED, due, deliver_after_ms=after, metadata=metadata)
 
 
 def _extend(event: Event, row: Row, moment: Moment) -> Verdict:
     if event.token != row.token:
         return _stale()
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return _changed(row, due_ms=min(moment.now_ms + lease, TIME_MS_MAX))
+    return _changed(row, row.state, min(moment.now_ms + lease, TIME_MS_MAX))
 
 
 def _release(event: Event, row: Row, moment: Moment) -> Verdict:
@@ -284,7 +308,7 @@ def _release(event: Event, row: Row, moment: Moment) -> Verdict:
 
 def _redrive(event: Event, row: Row, moment: Moment) -> Verdict:
     expires = None if row.ttl_ms is None else min(moment.now_ms + row.ttl_ms, TIME_MS_MAX)
-    return _changed(
+    new = replace(
         row,
         state=State.READY,
         deliver_after_ms=moment.now_ms,
@@ -292,6 +316,7 @@ def _redrive(event: Event, row: Row, moment: Moment) -> Verdict:
         due_ms=expires,
         attempt=0,
     )
+    return Verdict(Fate.CHANGED, new)
 
 
 def _not_dead(event: Event, row: Row, moment: Moment) -> Verdict:

@@ -1,36 +1,82 @@
 """The ready index of one shard: which READY items come next, topic by topic.
 
-Plain and exact: a sorted window of keys per topic. Always true: a window holds
-exactly the topic's READY keys at or below its boundary that are not reserved.
-The boundary None is +infinity: the table holds no READY key beyond the window.
-A topic without a window has no READY item beyond those reserved. Eviction
-lowers a boundary, refill raises it. Knows keys, never rows.
+A sorted window of keys per topic. Always true between two flushes: a window
+holds exactly the topic's READY keys at or below its boundary that are not
+reserved. The boundary None is +infinity: the table holds no READY key beyond
+the window. A topic without a window has no READY item beyond those reserved.
+Eviction lowers a boundary, a refill raises it. Knows keys, never rows, and
+nobody who reads a table.
+
+A re-keyed item is discarded by its old key and added by its new one.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final
 
-from foqs.core.item import PRIORITY_MIN, Key
+from foqs.core.item import NUMBER_MAX, Key, TopicName, pack_key, unpack_key
 
-TopicName: TypeAlias = tuple[str, str]
-"""(namespace, topic)."""
+BELOW_ALL: Final[Key] = 0
+"""Lower than every key, as no item has the number 0: the boundary of a window that covers nothing yet."""
 
-BELOW_ALL: Final[Key] = (PRIORITY_MIN - 1, 0, 0)
-"""Lower than every key: the boundary of a window that covers nothing yet."""
+_DEAD_SHARE: Final = 4
+"""A window's list is compacted when more than one slot in so many was taken: a few words moved for each key."""
 
 
-@dataclass(slots=True)
 class _Window:
-    keys: list[Key] = field(default_factory=list)
-    boundary: Key | None = None
+    """`keys[start:]` are what it holds; what is before `start` was taken and waits for the list to be compacted."""
+
+    __slots__ = ("boundary", "evictable", "keys", "loaded", "refill", "start", "topic")
+
+    def __init__(self, topic: TopicName, boundary: Key | None) -> None:
+        self.topic = topic
+        self.boundary = boundary
+        self.keys: list[Key] = []
+        self.start = 0
+        self.loaded: Key = BELOW_ALL
+        self.refill: Refill | None = None
+        self.evictable = False
+
+    def __len__(self) -> int:
+        return len(self.keys) - self.start
+
+
+class Refill:
+    """A read that extends a topic's window: up to `limit` READY keys above `after`, in order.
+
+    It is void, and its result is ignored, once its window was forgotten,
+    discovered anew or lowered.
+    """
+
+    __slots__ = ("_window", "after", "limit", "noted", "noted_max", "topic")
+
+    def __init__(self, window: _Window, after: Key, limit: int, noted: dict[int, Key | None], noted_max: int) -> None:
+        self.topic = window.topic
+        self.after = after
+        self.limit = limit
+        self.noted = noted
+        """By number, what is known better than from the read: the key of what became READY, None of what did not stay it.
+
+        What is taken needs no note: it lay at or below `after`, where nothing is read.
+        """
+        self.noted_max = noted_max
+        self._window = window
+
+    def note(self, numbers: Iterable[int], keys: Iterable[Key | None]) -> None:
+        """These were touched since the read began. So much that it does not fit makes the refill void."""
+        self.noted.update(zip(numbers, keys, strict=False))
+        if len(self.noted) > self.noted_max:
+            self._window.refill = None
 
 
 class ReadyIndex:
     """READY keys of one shard.
+
+    When full, the topics least recently taken from or refilled lose keys from
+    the ends of their windows.
 
     Args:
         window_keys_max: keys held per topic.
@@ -41,7 +87,11 @@ class ReadyIndex:
         self._window_keys_max = window_keys_max
         self._keys_max = keys_max
         self._windows: dict[TopicName, _Window] = {}
-        self._reserved: dict[int, tuple[TopicName, Key]] = {}
+        self._evictable: OrderedDict[_Window, None] = OrderedDict()
+        """Every window with more than one key, and perhaps others; the coldest first."""
+        self._reserved: dict[int, Key] = {}
+        self._reserved_top: Key = BELOW_ALL
+        """No reserved key lies above it."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -52,120 +102,318 @@ class ReadyIndex:
         """Keys taken and neither settled nor given back."""
         return len(self._reserved)
 
-    @property
-    def room(self) -> int:
-        """How many keys a refill should bring; at least one."""
-        return max(1, min(self._window_keys_max // 2, self._keys_max - self._size))
+    # --------------------------------------------------------------- looking
 
     def topics(self) -> list[TopicName]:
-        """The topics that have, or may have, READY items."""
+        """The topics that have, or may have, READY items beyond those reserved."""
         return list(self._windows)
-
-    def discover(self, topic: TopicName) -> None:
-        """Says that the table may hold READY items of `topic` that this index has not seen."""
-        self._windows[topic] = _Window(boundary=BELOW_ALL)
-
-    def add(self, topic: TopicName, key: Key) -> None:
-        """An item became READY, or was re-keyed while READY."""
-        window = self._windows.setdefault(topic, _Window())
-        if window.boundary is not None and key > window.boundary:
-            return
-        insort(window.keys, key)
-        self._size += 1
-        if len(window.keys) > self._window_keys_max or (self._size > self._keys_max and len(window.keys) > 1):
-            window.keys.pop()
-            self._size -= 1
-            window.boundary = window.keys[-1]
-
-    def discard(self, topic: TopicName, key: Key) -> None:
-        """An item is READY no longer; a reservation of it has nothing to give back. Unknown keys are ignored."""
-        self._reserved.pop(key[2], None)
-        window = self._windows.get(topic)
-        if window is None:
-            return
-        at = bisect_left(window.keys, key)
-        if at < len(window.keys) and window.keys[at] == key:
-            del window.keys[at]
-            self._size -= 1
-            self._forget_if_empty(topic, window)
-
-    def forget(self, topic: TopicName) -> None:
-        """The table holds no READY item of `topic`: there is nothing to refill from."""
-        window = self._windows.pop(topic, None)
-        if window is not None:
-            self._size -= len(window.keys)
 
     def head(self, topic: TopicName) -> Key | None:
         """The best key of the window; None when the window is empty."""
         window = self._windows.get(topic)
-        return window.keys[0] if window and window.keys else None
+        return window.keys[window.start] if window else None
 
-    def window(self, topic: TopicName) -> Sequence[Key]:
-        """The keys of the window, in order. Not to be kept or changed."""
+    def __contains__(self, topic: TopicName) -> bool:
+        """The topic has, or may have, READY items beyond those reserved."""
+        return topic in self._windows
+
+    def window_len(self, topic: TopicName) -> int:
+        """How many keys the window holds."""
         window = self._windows.get(topic)
-        return window.keys if window else ()
+        return 0 if window is None else len(window)
+
+    def peek(self, topic: TopicName, count: int) -> list[Key]:
+        """The best keys of the window, in order, at most `count`."""
+        window = self._windows.get(topic)
+        return [] if window is None else window.keys[window.start : window.start + count]
+
+    def front(self, topic: TopicName, count: int) -> tuple[list[Key], Key | None]:
+        """(what `peek` says, what `boundary` says)."""
+        window = self._windows.get(topic)
+        return ([], None) if window is None else (window.keys[window.start : window.start + count], window.boundary)
+
+    def boundary(self, topic: TopicName) -> Key | None:
+        """The greatest key that the window covers; None when the table holds nothing beyond the window."""
+        window = self._windows.get(topic)
+        return None if window is None else window.boundary
 
     def oldest_ms(self, keys_max: int) -> int | None:
         """The least deliver_after_ms of the windows, looking at every head and at most `keys_max` other keys."""
         oldest: int | None = None
         for window in self._windows.values():
-            part = window.keys[: 1 + max(keys_max, 0)]
-            keys_max -= len(part)
-            for key in part:
-                if oldest is None or key[1] < oldest:
-                    oldest = key[1]
+            at, keys = window.start, window.keys
+            # Within a priority the first key is the oldest; the next one to look at is of the next priority.
+            while at < len(keys):
+                priority, after_ms, _ = unpack_key(keys[at])
+                if oldest is None or after_ms < oldest:
+                    oldest = after_ms
+                if keys_max <= 0:
+                    break
+                at = bisect_left(keys, pack_key(priority + 1, 0, 0), at)
+                keys_max -= 1
         return oldest
 
-    def take(self, topic: TopicName) -> Key:
-        """Takes the best key out and reserves it. The window must not be empty."""
-        window = self._windows[topic]
-        key = window.keys.pop(0)
-        self._size -= 1
-        self._reserved[key[2]] = (topic, key)
-        self._forget_if_empty(topic, window)
-        return key
+    # ---------------------------------------------------- what the table did
 
-    def settle(self, number: int) -> None:
-        """A reserved item was leased or is gone."""
+    def discover(self, topic: TopicName) -> None:
+        """The table may hold READY items of `topic` that this index has not seen."""
+        self.forget(topic)
+        self._windows[topic] = _Window(topic, BELOW_ALL)
+
+    def forget(self, topic: TopicName) -> None:
+        """The table holds no READY item of `topic`: there is nothing to refill from."""
+        window = self._windows.get(topic)
+        if window is not None:
+            self._size -= len(window)
+            self._remove(window)
+
+    def add(self, topic: TopicName, key: Key) -> None:
+        """An item became READY, or was re-keyed while READY. One that is here already, or reserved, is left as it is."""
+        self.add_many(topic, (key,))
+
+    def add_many(self, topic: TopicName, keys: Sequence[Key]) -> None:
+        """As `add`, for keys in ascending order."""
+        if keys and keys[0] <= self._reserved_top:
+            reserved = self._reserved
+            keys = [key for key in keys if key & NUMBER_MAX not in reserved]
+        if keys:
+            self._became_ready(topic, keys)
+
+    def discard(self, topic: TopicName, key: Key) -> None:
+        """An item is READY no longer; a reservation of it has nothing to give back. Unknown keys are ignored."""
+        number = key & NUMBER_MAX
         self._reserved.pop(number, None)
-
-    def give_back(self, number: int) -> TopicName | None:
-        """A reserved item was not handed out after all. Returns its topic; None when it was not reserved."""
-        reserved = self._reserved.pop(number, None)
-        if reserved is None:
-            return None
-        self.add(*reserved)
-        return reserved[0]
-
-    def needs_refill(self, topic: TopicName) -> bool:
-        """True when the window is empty while the table may hold more."""
-        window = self._windows.get(topic)
-        return window is not None and not window.keys and window.boundary is not None
-
-    def refill_after(self, topic: TopicName) -> Key | None:
-        """The boundary: a refill reads the keys above it. None when there is nothing to read."""
-        window = self._windows.get(topic)
-        return window.boundary if window else None
-
-    def refill(self, topic: TopicName, keys: Iterable[Key], *, complete: bool) -> None:
-        """Takes in what a read above the boundary found.
-
-        Args:
-            keys: READY keys of the table above the boundary, in order and without a gap.
-            complete: the table holds none beyond them.
-        """
         window = self._windows.get(topic)
         if window is None:
             return
-        for key in keys:
-            window.boundary = key
-            if key[2] not in self._reserved:
-                window.keys.append(key)
-                self._size += 1
-        if complete:
-            window.boundary = None
-        self._forget_if_empty(topic, window)
+        if window.refill is not None:
+            window.refill.note((number,), (None,))
+        keys = window.keys
+        at = bisect_left(keys, key, window.start)
+        if at < len(keys) and keys[at] == key:
+            del keys[at]
+            self._size -= 1
+            self._tidy(window)
 
-    def _forget_if_empty(self, topic: TopicName, window: _Window) -> None:
-        if not window.keys and window.boundary is None:
-            del self._windows[topic]
+    # -------------------------------------------------------------- hand-out
+
+    def take(self, topic: TopicName, count: int, last: Key | None = None) -> list[Key]:
+        """Takes the best keys out, in order, and reserves them: at most `count`, none above `last`."""
+        window = self._windows.get(topic)
+        if window is None or count <= 0:
+            return []
+        keys, start = window.keys, window.start
+        end = min(start + count, len(keys))
+        if last is not None and end > start and keys[end - 1] > last:
+            end = bisect_right(keys, last, start, end)
+        taken = keys[start:end]
+        if not taken:
+            return taken
+        self._reserved.update([(key & NUMBER_MAX, key) for key in taken])
+        if taken[-1] > self._reserved_top:
+            self._reserved_top = taken[-1]
+        window.start = end
+        self._size -= len(taken)
+        if window.evictable:
+            self._evictable.move_to_end(window)
+        self._tidy(window)
+        return taken
+
+    def settle(self, numbers: Iterable[int]) -> int:
+        """Reserved items were leased or are gone. Returns how many of them were still reserved.
+
+        Another was re-keyed since it was taken, and is perhaps in a window:
+        `discard` it by its row's key.
+        """
+        reserved = self._reserved
+        before = len(reserved)
+        for number in numbers:
+            reserved.pop(number, None)
+        if not reserved:
+            self._reserved_top = BELOW_ALL
+        return before - len(reserved)
+
+    def give_back(self, topic: TopicName, keys: Iterable[Key]) -> bool:
+        """Reserved items were not handed out after all. Returns whether any of them still was reserved."""
+        reserved = self._reserved
+        # A key of another reservation of the same number is a former one: it has nothing to give back.
+        back = [key for key in keys if reserved.get(key & NUMBER_MAX) == key]
+        if not back:
+            return False
+        for key in back:
+            del reserved[key & NUMBER_MAX]
+        back.sort()
+        self._became_ready(topic, back)
+        return True
+
+    # ---------------------------------------------------------------- refill
+
+    def needs_refill(self, topic: TopicName) -> bool:
+        """True when the window is empty while the table may hold more."""
+        return self.wants_refill(topic, 1)
+
+    def wants_refill(self, topic: TopicName, low: int) -> bool:
+        """True when the window holds fewer than `low` keys while the table may hold more."""
+        window = self._windows.get(topic)
+        return window is not None and window.boundary is not None and len(window) < low
+
+    def begin_refill(self, topic: TopicName) -> Refill | None:
+        """What to read to extend the window; None when there is nothing to read or to make room for, or one is open.
+
+        The read may run beside everything else; `end_refill` or `drop_refill` ends it.
+        """
+        window = self._windows.get(topic)
+        if window is None or window.boundary is None or window.refill is not None:
+            return None
+        limit = min(max(1, self._window_keys_max // 2), self._keys_max, self._window_keys_max - len(window))
+        if limit <= 0:
+            return None
+        # What is reserved now may lie above the boundary, and be leased while the read runs.
+        noted: dict[int, Key | None] = dict.fromkeys(self._reserved)
+        window.refill = Refill(window, window.boundary, limit, noted, len(noted) + self._keys_max)
+        return window.refill
+
+    def end_refill(self, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
+        """Takes in what the read found. Only between two flushes: whatever is committed was said here.
+
+        Args:
+            keys: READY keys of the table above `refill.after`, in order and
+                without a gap, as they were at some moment since `begin_refill`.
+            complete: the table held none beyond them.
+        """
+        window = self._windows.get(refill.topic)
+        if window is None or window.refill is not refill:
+            return
+        window.refill = None
+        boundary = None if complete else keys[-1] if keys else refill.after
+        noted = refill.noted
+        # What was at or below the old boundary is in the window, or was taken from it.
+        known = [key for key in noted.values() if key is not None and key > refill.after]
+        found = [key for key in keys if key & NUMBER_MAX not in noted] if noted else list(keys)
+        if known:
+            found += known
+            found.sort()
+        window.boundary = boundary
+        self._warm(window)
+        if found:
+            self._enter(window, found)
+        self._tidy(window)
+
+    def drop_refill(self, refill: Refill) -> None:
+        """The read failed or is not wanted any more."""
+        window = self._windows.get(refill.topic)
+        if window is not None and window.refill is refill:
+            window.refill = None
+
+    # -------------------------------------------------------------- prefetch
+
+    def ahead(self, topic: TopicName) -> int:
+        """How many keys of the window, from the head, are loaded."""
+        window = self._windows.get(topic)
+        return 0 if window is None else bisect_right(window.keys, window.loaded, window.start) - window.start
+
+    def unloaded(self, topic: TopicName, want: int) -> list[Key]:
+        """Those of the first `want` keys of the window that are not loaded."""
+        window = self._windows.get(topic)
+        if window is None:
+            return []
+        return window.keys[bisect_right(window.keys, window.loaded, window.start) : window.start + want]
+
+    def set_loaded(self, topic: TopicName, key: Key) -> None:
+        """The rows of the window's keys up to `key` are loaded, or will be."""
+        window = self._windows.get(topic)
+        if window is not None:
+            window.loaded = key
+
+    # ---------------------------------------------------------------- inside
+
+    def _became_ready(self, topic: TopicName, keys: Sequence[Key]) -> None:
+        window = self._windows.get(topic)
+        if window is None:
+            window = self._windows[topic] = _Window(topic, None)
+        if window.refill is not None:
+            window.refill.note([key & NUMBER_MAX for key in keys], keys)
+        self._enter(window, keys)
+
+    def _enter(self, window: _Window, keys: Sequence[Key]) -> None:
+        """Puts ascending `keys` into the window as far as its boundary and the limits allow."""
+        boundary = window.boundary
+        if boundary is not None and keys[-1] > boundary:
+            keys = keys[: bisect_right(keys, boundary)]
+            if not keys:
+                return
+        held, start = window.keys, window.start
+        before = len(held) - start
+        if not before or keys[0] > held[-1]:
+            held.extend(keys)
+        elif keys[-1] < held[start] and len(keys) <= start:
+            # What was given back mostly finds the place that it left.
+            window.start -= len(keys)
+            held[window.start : start] = keys
+        else:
+            _insert(held, start, keys)
+        now = len(held) - window.start
+        self._size += now - before
+        if not window.evictable and now > 1:
+            window.evictable = True
+            self._evictable[window] = None
+        if now > self._window_keys_max:
+            self._lower(window, self._window_keys_max)
+        if self._size > self._keys_max:
+            self._evict()
+
+    def _evict(self) -> None:
+        """Takes keys from the coldest windows until the rest fits; a window that has no more to give leaves the list."""
+        while self._size > self._keys_max and self._evictable:
+            window = next(iter(self._evictable))
+            self._lower(window, max(1, len(window) - (self._size - self._keys_max)))
+            if len(window) <= 1:
+                del self._evictable[window]
+                window.evictable = False
+
+    def _lower(self, window: _Window, keep: int) -> None:
+        """Keeps the best `keep` keys, at least one: the rest is left to the table."""
+        if len(window) <= keep:
+            return
+        self._size -= len(window) - keep
+        del window.keys[window.start + keep :]
+        window.boundary = window.keys[-1]
+        window.loaded = min(window.loaded, window.boundary)
+        window.refill = None
+
+    def _warm(self, window: _Window) -> None:
+        if window.evictable:
+            self._evictable.move_to_end(window)
+
+    def _tidy(self, window: _Window) -> None:
+        """Compacts the list after keys went; drops a window that is empty and has nothing to be refilled from."""
+        keys, start = window.keys, window.start
+        if start * _DEAD_SHARE > len(keys):
+            del keys[:start]
+            window.start = 0
+        if not keys and window.boundary is None:
+            self._remove(window)
+
+    def _remove(self, window: _Window) -> None:
+        del self._windows[window.topic]
+        self._evictable.pop(window, None)
+
+
+def _insert(held: list[Key], start: int, keys: Sequence[Key]) -> None:
+    """Inserts ascending `keys` into the ascending `held[start:]`, which is not empty, but for those it has already.
+
+    Neighbours that fall into one gap go in together.
+    """
+    at, place = 0, start
+    while at < len(keys):
+        place = bisect_left(held, keys[at], place)
+        if place == len(held):
+            held.extend(keys[at:])
+            return
+        if held[place] == keys[at]:
+            at += 1
+            continue
+        end = bisect_left(keys, held[place], at + 1)
+        held[place:place] = keys[at:end]
+        place += end - at
+        at = end

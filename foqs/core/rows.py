@@ -2,70 +2,184 @@
 
 A shard has one owner and its writer does one thing at a time, so a remembered
 row is the row in the table: it is replaced when a flush that changes it is
-committed, and forgotten when it is deleted. Bounded in bytes: when full, new
-rows are not taken in, because the oldest are wanted soonest. Whatever is not
-here is read. Pure.
+committed, and forgotten when it is deleted. A row that is here must not be
+changed; a leased one has no payload, as its delivery carries that. Whatever is
+not here is read.
+
+Two pools, each with its budget, which the caches of a host's shards share: rows
+just written, of which a full pool takes no new ones, because the oldest are
+wanted soonest; and rows loaded ahead. A row stays in its pool for as long as it
+is here. Knows neither the index nor who reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
-from foqs.core.item import Row
+from foqs.core.budget import Budget, LoadBudget, size_of
+from foqs.core.item import Row, State
 
-ROW_BYTES: Final = 512
-"""What a row costs in memory, besides payload and metadata."""
+
+class Load:
+    """Rows that are being read ahead: those of `numbers`."""
+
+    __slots__ = ("bytes", "namespace", "numbers")
+
+    def __init__(self, namespace: str, numbers: list[int], size: int) -> None:
+        self.namespace = namespace
+        self.numbers = numbers
+        self.bytes = size
+        """Set aside for them."""
 
 
 class RowCache:
-    """Rows by id.
+    """Rows by id. `get` is its dict's own: `get(number)` is the row or None.
 
     Args:
-        bytes_max: payloads, metadata and `ROW_BYTES` for each row.
+        written: the budget of rows just written.
+        loaded: the budget of rows loaded ahead.
     """
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self, written: Budget, loaded: LoadBudget) -> None:
+        self._written: Final = written
+        self._loaded: Final = loaded
         self._rows: dict[int, Row] = {}
-        self.bytes = 0
+        self._ahead: set[int] = set()
+        """Those in the pool of rows loaded ahead."""
+        self._loading: dict[int, Load] = {}
+        """Ids being read, as far as nothing was written to them since their load began."""
+        self.get: Final[Callable[[int], Row | None]] = self._rows.get
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def find(self, numbers: Iterable[int], found: dict[int, Row], *, payload: bool) -> list[int]:
-        """Puts the rows that are here into `found`; returns the ids that must be read.
+    def keep_written(self, rows: Iterable[Row]) -> None:
+        """Rows as a flush has just committed them, each id once; `payload` may be None.
 
-        `payload`: only rows with their payload count as being here.
+        New rows are taken in as far as there is room. One that was here already
+        is replaced, and dropped when it has grown beyond the room.
         """
-        missing = []
-        for number in numbers:
-            row = self._rows.get(number)
-            if row is None or (payload and row.payload is None):
-                missing.append(number)
-            else:
-                found[number] = row
-        return missing
-
-    def keep(self, row: Row) -> None:
-        """A row as it was just committed. It must not be changed afterwards."""
-        old = self._rows.get(row.id)
-        if old is not None and old.payload is row.payload and old.metadata is row.metadata:
-            self._rows[row.id] = row
+        fresh = {row.id: row for row in rows}
+        self._touched(fresh)
+        if self._rows.keys().isdisjoint(fresh):
+            self._enter(self._written, list(fresh.values()))
             return
-        weight = _weight(row) - (0 if old is None else _weight(old))
-        if weight > 0 and self.bytes + weight > self._bytes_max:
-            self.drop(row.id)
-        else:
-            self.bytes += weight
-            self._rows[row.id] = row
+        known = self._rows.keys() & fresh.keys()
+        ahead = known & self._ahead
+        self._replace(self._loaded, [fresh[number] for number in ahead])
+        self._replace(self._written, [fresh[number] for number in known - ahead])
+        self._enter(self._written, [row for number, row in fresh.items() if number not in known])
 
-    def drop(self, number: int) -> None:
-        """The row is gone, or no longer known."""
-        row = self._rows.pop(number, None)
-        if row is not None:
-            self.bytes -= _weight(row)
+    def keep_loaded(self, rows: Iterable[Row]) -> None:
+        """Rows as they are in the table now, with payload; as many as there is room for. What is here already stays."""
+        fresh = [row for row in rows if row.id not in self._rows]
+        self._ahead.update([row.id for row in self._enter(self._loaded, fresh)])
 
+    def drop(self, numbers: Collection[int]) -> None:
+        """These rows are gone, or no longer known."""
+        self._touched(numbers)
+        self._forget(numbers)
 
-def _weight(row: Row) -> int:
-    return ROW_BYTES + len(row.metadata) + (0 if row.payload is None else len(row.payload))
+    def clear(self) -> None:
+        """Forgets everything and gives the room back: the shard is another's now."""
+        self._loading.clear()
+        self._forget(list(self._rows))
+
+    # ----------------------------------------------------------- loading ahead
+
+    def begin_load(self, namespace: str, weight: float, numbers: Iterable[int], now_s: float) -> Load | None:
+        """What to read of these ids, best first: those without payload here, as many as the namespace has room for.
+
+        The read may run beside flushes; `end_load` or `drop_load` ends it. None
+        when there is nothing to read, or no room.
+        """
+        rows, loading = self._rows, self._loading
+        wanted = [
+            number
+            for number in numbers
+            if number not in loading and ((row := rows.get(number)) is None or row.payload is None)
+        ]
+        if not wanted:
+            return None
+        count, size = self._loaded.claim(namespace, weight, len(wanted), now_s)
+        if not count:
+            return None
+        load = Load(namespace, wanted[:count], size)
+        loading.update(dict.fromkeys(load.numbers, load))
+        return load
+
+    def end_load(self, load: Load, rows: Sequence[Row]) -> None:
+        """Takes in what was read, unless it was written to since. Only between two flushes."""
+        current = [row for row in rows if self._loading.get(row.id) is load and row.id not in self._rows]
+        self.drop_load(load)
+        self._loaded.learn(load.namespace, rows)
+        # A payload never changes: it serves whatever else of its row has changed since.
+        filled = [
+            replace(here, payload=row.payload)
+            for row in rows
+            if (here := self._rows.get(row.id)) is not None and here.state is State.READY
+        ]
+        if filled:
+            self._forget([row.id for row in filled])
+        self.keep_loaded(filled + current)
+
+    def drop_load(self, load: Load) -> None:
+        """The read failed or is not wanted any more."""
+        for number in load.numbers:
+            if self._loading.get(number) is load:
+                del self._loading[number]
+        self._loaded.release(load.namespace, len(load.numbers), load.bytes)
+
+    # ------------------------------------------------------------------ inside
+
+    def _touched(self, numbers: Collection[int]) -> None:
+        """Whatever is being read of these rows is no longer to be trusted."""
+        if self._loading and not self._loading.keys().isdisjoint(numbers):
+            for number in numbers:
+                self._loading.pop(number, None)
+
+    def _enter(self, budget: Budget, rows: list[Row]) -> list[Row]:
+        """Takes in the first of these rows, as many as fit; returns them."""
+        if not rows:
+            return rows
+        size = size_of(rows)
+        if not budget.fits(len(rows), size):
+            rows = budget.fitting(rows)
+            size = size_of(rows)
+        budget.add(rows, size)
+        self._rows.update(zip([row.id for row in rows], rows, strict=True))
+        return rows
+
+    def _replace(self, budget: Budget, rows: list[Row]) -> None:
+        """Puts new versions in the place of those that are here; drops those that have grown beyond the room."""
+        if not rows:
+            return
+        numbers = [row.id for row in rows]
+        former = [self._rows[number] for number in numbers]
+        size = size_of(rows)
+        budget.remove(former, size_of(former))
+        if not budget.fits(len(rows), size):
+            # Those that have not grown come first: they always fit.
+            rows.sort(key=lambda row: size_of([row]) - size_of([self._rows[row.id]]))
+            rows = budget.fitting(rows)
+            size = size_of(rows)
+            numbers, all_numbers = [row.id for row in rows], numbers
+            for number in set(all_numbers).difference(numbers):
+                del self._rows[number]
+                self._ahead.discard(number)
+        budget.add(rows, size)
+        self._rows.update(zip(numbers, rows, strict=True))
+
+    def _forget(self, numbers: Collection[int]) -> None:
+        pop = self._rows.pop
+        gone = [row for number in numbers if (row := pop(number, None)) is not None]
+        if self._ahead:
+            ahead = [row for row in gone if row.id in self._ahead]
+            if ahead:
+                gone = [row for row in gone if row.id not in self._ahead]
+                self._ahead.difference_update([row.id for row in ahead])
+                self._loaded.remove(ahead, size_of(ahead))
+        if gone:
+            self._written.remove(gone, size_of(gone))

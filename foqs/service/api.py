@@ -3,6 +3,11 @@
 The wire turns Thrift structs into these and back; `service.queue` answers
 them; tests may put anything else here. Deadlines are moments of the event
 loop's clock, in seconds. Every call ends by its deadline.
+
+The calls that carry items take a `done` callback instead of being coroutines:
+their way is short and hot, and a task for each would cost more than the rest.
+`done` is called once, in the event loop, perhaps before the method returns; a
+call that is refused as a whole raises `FoqsError` at once and never calls it.
 """
 
 from __future__ import annotations
@@ -11,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from foqs.core.batch import ALREADY_GONE as ALREADY_GONE
+from foqs.core.batch import AlreadyGone as AlreadyGone
 from foqs.core.errors import FoqsError
 from foqs.core.item import NewItem, Row, State
 from foqs.core.life import Event
@@ -29,6 +36,7 @@ class NamespaceSettings:
     backoff_ms_min: int
     backoff_ms_max: int
     dead_retention_ms: int
+    weight: int = 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,9 +50,9 @@ class CallLimits:
     wait_ms_max: int
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Seen:
-    """An item as it was at `now_ms` on its shard's clock."""
+    """An item as it was at `now_ms` on its shard's clock. Not to be changed."""
 
     shard: int
     row: Row
@@ -80,14 +88,19 @@ class TopicStats:
     counts_lag: bool
 
 
-class AlreadyGone:
-    """The outcome of an ack or cancel that found nothing to do: a success."""
-
-
-ALREADY_GONE = AlreadyGone()
-
-Outcome: TypeAlias = "AlreadyGone | FoqsError | None"
+Outcome: TypeAlias = AlreadyGone | FoqsError | None
 """None: done and committed."""
+
+
+class Pending(Protocol):
+    """A call under way."""
+
+    def abandon(self) -> None:
+        """Nobody waits any more: `done` will not be called, and what was leased for the call is released.
+
+        Does nothing once `done` was called.
+        """
+        ...
 
 
 class Queue(Protocol):
@@ -102,18 +115,43 @@ class Queue(Protocol):
         """Raises `NamespaceNotFound`."""
         ...
 
-    async def enqueue(self, namespace: str, items: Sequence[NewItem], deadline: float) -> list[str | FoqsError]:
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+    ) -> Pending:
         """An id (committed) or an error for each item, in order."""
         ...
 
-    async def dequeue(
-        self, namespace: str, wants: Sequence[tuple[str, int]], wait_ms: int, lease_ms: int | None, deadline: float
-    ) -> HandOut:
+    def dequeue(
+        self,
+        namespace: str,
+        wants: Sequence[tuple[str, int]],
+        wait_ms: int,
+        lease_ms: int | None,
+        deadline: float,
+        done: Callable[[HandOut], None],
+    ) -> Pending:
         """The best ready items of (topic, count) pairs; empty when none came within `wait_ms`."""
         ...
 
-    async def apply(self, namespace: str, events: Sequence[tuple[int, Event]], deadline: float) -> list[Outcome]:
-        """Runs each (shard, event); an outcome for each, in order."""
+    def ack(
+        self,
+        namespace: str,
+        ids: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        """Acks the (shard, number) with their tokens; an outcome for each, in order. No id twice."""
+        ...
+
+    def apply(
+        self,
+        namespace: str,
+        events: Sequence[tuple[int, Event]],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        """Runs each (shard, event); an outcome for each, in order. No id twice."""
         ...
 
     async def topics(

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from random import Random
 
 from foqs.clock import Clock
+from foqs.core.budget import Budget, LoadBudget
+from foqs.core.demand import Demand, DemandSettings
 from foqs.core.life import Policy
+from foqs.core.rows import RowCache
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.queue import QueueService
 from foqs.shard.facts import Facts
@@ -26,6 +29,21 @@ from shardmgr.port import Coordinator
 
 
 @dataclass(slots=True, frozen=True)
+class BufferSettings:
+    """Rows kept in memory by a host; see `[buffer]` in configs/foqs.toml for units and reasons."""
+
+    written_bytes_max: int
+    written_items_max: int
+    loaded_bytes_max: int
+    loaded_items_max: int
+    topic_items_max: int
+    horizon_ms: int
+    memory_ms: int
+    quiet_ms: int
+    topics_max: int
+
+
+@dataclass(slots=True, frozen=True)
 class EngineSettings:
     """What an engine is told once, at its start."""
 
@@ -35,6 +53,7 @@ class EngineSettings:
     """What holds for items of a namespace that is no longer configured."""
     limits: CallLimits
     shard: ShardSettings
+    buffer: BufferSettings
     handout_wait_ms_max: int
     handout_bytes_max: int
 
@@ -72,6 +91,7 @@ class Engine:
         facts: Facts,
         nonce: str,
     ) -> None:
+        buffer = settings.buffer
         self.shards: dict[int, Shard] = {}
         self.statuses: dict[int, ShardStatus] = {}
         self.queue = QueueService(
@@ -81,11 +101,29 @@ class Engine:
             settings.handout_wait_ms_max / 1000,
             settings.handout_bytes_max,
             self.statuses,
+            Demand(
+                DemandSettings(
+                    tau_s=buffer.memory_ms / 1000,
+                    horizon_s=buffer.horizon_ms / 1000,
+                    quiet_s=buffer.quiet_ms / 1000,
+                    items_max=buffer.topic_items_max,
+                    topics_max=buffer.topics_max,
+                )
+            ),
+            clock.seconds,
         )
+        weights = {name: namespace.weight for name, namespace in settings.namespaces.items()}
+
+        def weight(namespace: str) -> int:
+            return weights.get(namespace, 1)
+
+        written = Budget(buffer.written_bytes_max, buffer.written_items_max)
+        loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
         policies = _Policies(settings.namespaces, settings.namespace_default)
 
         def make_shard(number: int, store: Store) -> Shard:
-            return Shard(number, store, settings.shard, policies, clock, rng, facts, self.queue.on_ready)
+            cache = RowCache(written, loaded)
+            return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue)
 
         retry = Retry(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
         self._keepers = [

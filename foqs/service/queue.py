@@ -1,21 +1,22 @@
 """The queue of one host: what a call means, over the shards this host owns.
 
 Validated calls come in, works go to shards, results come back in order. Always
-true: no await lies between choosing keys and reserving them, nor between
-finding nothing and standing in the waiters' queues; every await has the call's
-deadline; whatever was leased for a call that ends without it is released.
-Speaks no Thrift and no SQL.
+true: every call has an entry among the deadlines until it is done; who waits
+for a topic is served before anything of it is left lying. Speaks no Thrift and
+no SQL.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from operator import attrgetter
+from typing import Any, Final
 
-from foqs.core.batch import Result, Work
+from foqs.core.batch import HandOut as HandOutWork
+from foqs.core.batch import Inserts, Work
+from foqs.core.demand import Demand
 from foqs.core.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -26,31 +27,37 @@ from foqs.core.errors import (
     Overloaded,
     Unavailable,
 )
-from foqs.core.item import NUMBER_MAX, PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Key, NewItem, Row, State, format_id
-from foqs.core.life import Event, Verdict
-from foqs.core.ready import TopicName
-from foqs.service.api import (
-    ALREADY_GONE,
-    CallLimits,
-    HandOut,
-    NamespaceSettings,
-    Outcome,
-    Seen,
-    TopicStats,
+from foqs.core.flush import outcome
+from foqs.core.item import (
+    NUMBER_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    TIME_MS_MAX,
+    Key,
+    NewItem,
+    State,
+    TopicName,
+    pack_key,
+    unpack_key,
 )
+from foqs.core.life import Event, Verdict
+from foqs.core.merge import plan_loads, take_best
+from foqs.core.ready import ReadyIndex
+from foqs.deadlines import Deadlines
+from foqs.service.api import CallLimits, HandOut, NamespaceSettings, Outcome, Pending, Seen, TopicStats
+from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
-Taken: TypeAlias = tuple[Shard, TopicName, Key]
-"""A key reserved in its shard's index."""
-
 _ITEM_OVERHEAD_BYTES: Final = 1_024
 
-_TICK_S: Final = 0.001
-"""A loop's timers may ring this much early; less time than that is none, or a wait would not end but spin."""
+_NOTHING: Final = ReadyIndex(1, 1)
+"""Stands for the index of a shard that is left out."""
 
 _ACTIVE: Final = (State.READY, State.LEASED)
+
+_QUEUED: Final = attrgetter("queued_items")
 
 
 class QueueService:
@@ -63,6 +70,8 @@ class QueueService:
             its items; shards that are later are left out.
         handout_bytes_max: what one dequeue may carry, reckoned by its namespace's
             largest payload.
+        demand: what is dequeued, for loading ahead.
+        seconds: a stop watch.
     """
 
     def __init__(
@@ -73,16 +82,22 @@ class QueueService:
         handout_wait_s_max: float,
         handout_bytes_max: int,
         statuses: Mapping[int, ShardStatus],
+        demand: Demand,
+        seconds: Callable[[], float],
     ) -> None:
         self.limits = limits
-        self.waiters = Waiters()
+        self.waiters: Waiters[Dequeue] = Waiters()
+        self.draining = False
         self._shards = shards
         self._namespaces = namespaces
         self._handout_wait_s_max = handout_wait_s_max
         self._handout_bytes_max = handout_bytes_max
         self._statuses = statuses
+        self._demand = demand
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self.deadlines = Deadlines(self._loop)
         self._turn = 0
-        self._draining = False
 
     def namespace(self, name: str) -> NamespaceSettings:
         settings = self._namespaces.get(name)
@@ -93,71 +108,99 @@ class QueueService:
             )
         return settings
 
-    def on_ready(self, topics: Iterable[TopicName]) -> None:
-        """A shard has READY items of these topics: somebody may be waiting."""
-        self.waiters.wake(topics)
-
     def drain(self) -> None:
         """The host is stopping: nobody waits for work any more, and who does is answered."""
-        self._draining = True
-        self.waiters.wake_all()
+        self.draining = True
+        for dequeue in self.waiters.everybody():
+            dequeue.look()
 
     # -------------------------------------------------------------- enqueue
 
-    async def enqueue(self, namespace: str, items: Sequence[NewItem], deadline: float) -> list[str | FoqsError]:
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+    ) -> Pending:
+        call = _Enqueue(self.deadlines, done)
         if not items:
-            return []
-        works = _Works()
-        shard, work = self._submit(items, works)
-        await works.settled(deadline)
-        if work.is_open:
-            work.expire()
-        return [_id_or_error(shard.number, result) for result in work.results]
-
-    def _submit(self, items: Sequence[NewItem], works: _Works) -> tuple[Shard, Work]:
-        """Hands the items to the shard with the shortest queue that takes them."""
+            done([])
+            return call
         serving = self._answering()
         if not serving:
             raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
         self._turn += 1
         offset = self._turn % len(serving)
-        serving = serving[offset:] + serving[:offset]
         refusal: FoqsError | None = None
-        for shard in sorted(serving, key=lambda shard: shard.queued_items):
+        # Those with equal queues take turns.
+        for shard in sorted(serving[offset:] + serving[:offset], key=_QUEUED):
             try:
-                return shard, works.add(shard.insert(items, works.finished))
+                call.begin(shard.number, shard.insert(namespace, items, call.finished), deadline)
+                return call
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
         assert refusal is not None
         raise refusal
 
-    # ---------------------------------------------------------------- apply
+    # ---------------------------------------------------------------- events
 
-    async def apply(self, namespace: str, events: Sequence[tuple[int, Event]], deadline: float) -> list[Outcome]:
-        outcomes: list[Outcome] = [None] * len(events)
-        works = _Works()
-        parts: list[tuple[Work, list[int]]] = []
-        for number, indexes in _by_shard(events).items():
+    def ack(
+        self,
+        namespace: str,
+        ids: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        def begin(shard: Shard, numbers: Sequence[int], places: Sequence[int], finished: Callable[[], None]) -> Work:
+            return shard.ack(namespace, numbers, _at(tokens, places), finished)
+
+        return self._begin(ids, begin, deadline, done)
+
+    def apply(
+        self,
+        namespace: str,
+        events: Sequence[tuple[int, Event]],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        def begin(shard: Shard, numbers: Sequence[int], places: Sequence[int], finished: Callable[[], None]) -> Work:
+            return shard.apply(namespace, [events[i][1] for i in places], finished)
+
+        return self._begin([(shard, event.id) for shard, event in events], begin, deadline, done)
+
+    def _begin(
+        self,
+        ids: Sequence[tuple[int, int]],
+        begin: Callable[[Shard, Sequence[int], Sequence[int], Callable[[], None]], Work],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        """Has `begin` hand their entries, by numbers and places, to each of the shards."""
+        call = _Apply(self.deadlines, len(ids), done)
+        numbers = [number for _, number in ids]
+        groups: dict[int, Sequence[int]] = {}
+        if len({shard for shard, _ in ids}) > 1:
+            lists: dict[int, list[int]] = {}
+            for place, (number, _) in enumerate(ids):
+                lists.setdefault(number, []).append(place)
+            groups.update(lists)
+        elif ids:
+            groups[ids[0][0]] = range(len(ids))
+        for number, places in groups.items():
+            own = _at(numbers, places)
             shard = self._shards.get(number)
-            issued = [i for i in indexes if shard is None or shard.has_issued(events[i][1].id)]
-            for i in set(indexes).difference(issued):
-                outcomes[i] = NotFound("no item was ever given this id")
-            if not issued:
+            if shard is not None and max(own) > shard.numbers.settled:
+                settled = [i for i in places if shard.numbers.is_settled(numbers[i])]
+                for i in set(places).difference(settled):
+                    call.outcomes[i] = NotFound("no item has this id yet")
+                places, own = settled, _at(numbers, settled)
+            if not places:
                 continue
             try:
-                work = self._owned(number).apply([events[i][1] for i in issued], works.finished)
+                call.add(begin(self._owned(number), own, places, call.finished), places)
             except FoqsError as error:
-                for i in issued:
-                    outcomes[i] = error
-            else:
-                parts.append((works.add(work), issued))
-        await works.settled(deadline)
-        for work, indexes in parts:
-            if work.is_open:
-                work.expire()
-            for i, result in zip(indexes, work.results, strict=True):
-                outcomes[i] = _outcome(result)
-        return outcomes
+                for i in places:
+                    call.outcomes[i] = error
+        call.begin(deadline)
+        return call
 
     def _owned(self, number: int) -> Shard:
         shard = self._shards.get(number)
@@ -169,144 +212,126 @@ class QueueService:
 
     # -------------------------------------------------------------- dequeue
 
-    async def dequeue(
-        self, namespace: str, wants: Sequence[tuple[str, int]], wait_ms: int, lease_ms: int | None, deadline: float
-    ) -> HandOut:
-        loop = asyncio.get_running_loop()
-        topics: list[tuple[TopicName, int]] = [((namespace, topic), count) for topic, count in wants]
-        until = min(deadline, loop.time() + wait_ms / 1000)
+    def dequeue(
+        self,
+        namespace: str,
+        wants: Sequence[tuple[str, int]],
+        wait_ms: int,
+        lease_ms: int | None,
+        deadline: float,
+        done: Callable[[HandOut], None],
+    ) -> Pending:
         item_bytes = _item_bytes_max(self.namespace(namespace))
-        items_max = min(self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes))
-        try:
-            while True:
-                soon = loop.time() + self._handout_wait_s_max
-                taken = await self._reserve(topics, items_max, min(deadline, soon))
-                if taken:
-                    self._pass_on(topics)
-                    handed = await self._lease(taken, lease_ms, item_bytes, deadline)
-                    if handed.items:
-                        return handed
-                if until - loop.time() < _TICK_S or (self._draining and not taken):
-                    return HandOut([], _nothing)
-                if not taken:
-                    # A shard that is late, or was not asked for being in trouble, wakes nobody: look again.
-                    late = any(shard.index.needs_refill(topic) for shard in self._serving() for topic, _ in topics)
-                    await self._wait([topic for topic, _ in topics], min(until, soon) if late else until)
-        finally:
-            self._pass_on(topics)
+        dequeue = Dequeue(
+            self,
+            [((namespace, topic), count) for topic, count in wants],
+            lease_ms,
+            item_bytes,
+            min(self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes)),
+            min(deadline, self.now() + wait_ms / 1000) if wait_ms else 0.0,
+            deadline,
+            self._handout_wait_s_max,
+            done,
+        )
+        dequeue.look()
+        return dequeue
 
-    def _pass_on(self, topics: Sequence[tuple[TopicName, int]]) -> None:
-        """Wakes the next waiters of topics that still have something."""
-        for topic, _ in topics:
-            if any(shard.index.head(topic) or shard.index.needs_refill(topic) for shard in self._serving()):
-                self.waiters.wake([topic])
+    def now(self) -> float:
+        """The loop's clock."""
+        return self._loop.time()
 
-    async def _reserve(self, topics: Sequence[tuple[TopicName, int]], items_max: int, until: float) -> list[Taken]:
-        """Reserves the best items over the shards that answer by `until`: best first within a topic."""
-        taken: list[Taken] = []
-        missing = dict(topics)
-        try:
-            while True:
-                await self._refill(missing, until)
-                part = self._take(missing, items_max - len(taken))
-                taken += part
-                for _, topic, _ in part:
-                    missing[topic] -= 1
-                missing = {topic: count for topic, count in missing.items() if count}
-                if not part or not any(
-                    shard.index.needs_refill(topic) for shard in self._answering() for topic in missing
-                ):
-                    return [one for one in taken if one[0].serving]
-        except BaseException:
-            for shard, _, key in taken:
-                shard.give_back([key[2]])
-            raise
+    def join(self, dequeue: Dequeue) -> None:
+        self.waiters.join(dequeue)
+
+    def leave(self, dequeue: Dequeue) -> None:
+        self.waiters.leave(dequeue)
+
+    def take(self, topics: Sequence[tuple[TopicName, int]], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
+        """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
+
+        If it is `late`, shards whose better keys are still being read are left out.
+        """
+        shards = self._answering()
+        indexes = [shard.index for shard in shards]
+        found: dict[Shard, Spans] = {}
+        for topic, count in topics:
+            count = min(count, items_max)
+            if count <= 0:
+                break
+            taken = 0
+            sources = [_NOTHING if index.needs_refill(topic) else index for index in indexes] if late else indexes
+            for shard, keys in zip(shards, take_best(sources, topic, count), strict=True):
+                if keys:
+                    found.setdefault(shard, []).append((topic, keys))
+                    taken += len(keys)
+            if taken:
+                items_max -= taken
+                self._look_ahead(shards, topic, taken)
+        return list(found.items())
+
+    def _look_ahead(self, shards: Sequence[Shard], topic: TopicName, taken: int) -> None:
+        """Items of this topic were taken: has more of it read before somebody asks."""
+        now_s = self._seconds()
+        if not self._demand.took(topic, taken, now_s):
+            return
+        shards = [shard for shard in shards if topic in shard.index]
+        if not shards:
+            return
+        want = self._demand.want(topic, now_s)
+        for shard in shards:
+            if shard.index.wants_refill(topic, want):
+                shard.refill(topic)
+        if sum([shard.index.ahead(topic) for shard in shards]) * 2 < want:
+            for shard, keys in zip(shards, plan_loads([shard.index for shard in shards], topic, want), strict=True):
+                if keys:
+                    shard.load(topic, keys)
+
+    def may_come(self, topics: Sequence[tuple[TopicName, int]]) -> bool:
+        """Some shard is reading for one of these topics, which it begins here where it must."""
+        coming = False
+        for shard in self._answering():
+            for topic, _ in topics:
+                if shard.index.needs_refill(topic):
+                    shard.refill(topic)
+                    coming = True
+        return coming
 
     def _serving(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.serving]
 
     def _answering(self) -> list[Shard]:
-        return [shard for shard in self._serving() if shard.trouble is None]
+        return [shard for shard in self._shards.values() if shard.answering]
 
-    async def _refill(self, topics: Iterable[TopicName], until: float) -> None:
-        """Has every shard that answers by `until` look at least at its best item of each topic."""
-        loop = asyncio.get_running_loop()
-        while (left_s := until - loop.time()) > _TICK_S:
-            reads = [
-                shard.refill(topic)
-                for shard in self._answering()
-                for topic in topics
-                if shard.index.needs_refill(topic)
-            ]
-            if not reads:
-                return
-            done, _ = await asyncio.wait(reads, timeout=left_s)
-            if any(read.exception() is not None for read in done):
-                return
+    # ----------------------------------------------------- what the shards tell
 
-    def _take(self, topics: Mapping[TopicName, int], room: int) -> list[Taken]:
-        """Reserves up to `room` keys by merging the shards' windows, as far as these reach."""
-        taken: list[Taken] = []
-        shards = self._answering()
-        for topic, count in topics.items():
-            heads = [(head, n) for n, shard in enumerate(shards) if (head := shard.index.head(topic))]
-            heapq.heapify(heads)
-            for _ in range(min(count, room - len(taken))):
-                if not heads:
+    def waits(self, namespace: str) -> bool:
+        """Somebody waits for some topic of this namespace."""
+        return self.waiters.waits(namespace)
+
+    def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> list[HandOutWork]:
+        """Hand-outs of items about to be inserted, for those who wait for a topic that is known to be empty."""
+        waiter = self.waiters.first(topic)
+        if waiter is None or any(topic in other.index for other in self._serving()):
+            return []
+        claims: list[HandOutWork] = []
+        start = 0
+        while waiter is not None and start < len(keys):
+            count = next(count for name, count in waiter.topics if name == topic)
+            part = keys[start : start + min(count, self.limits.items_per_call_max)]
+            claims.append(waiter.claim(shard, topic, part))
+            start += len(part)
+            waiter = self.waiters.first(topic)
+        return claims
+
+    def ready(self, topics: Iterable[TopicName]) -> None:
+        """These topics have, or may have, items: serves those who wait, while there is something."""
+        for topic in topics:
+            while (waiter := self.waiters.first(topic)) is not None:
+                if not waiter.look() or not self._available(topic):
                     break
-                shard = shards[heads[0][1]]
-                taken.append((shard, topic, shard.index.take(topic)))
-                head = shard.index.head(topic)
-                if head is not None:
-                    heapq.heapreplace(heads, (head, heads[0][1]))
-                elif shard.index.needs_refill(topic):
-                    break
-                else:
-                    heapq.heappop(heads)
-        return taken
 
-    async def _lease(self, taken: Sequence[Taken], lease_ms: int | None, item_bytes: int, deadline: float) -> HandOut:
-        """Has the shards lease what was taken; what commits too late is given back by them."""
-        until = min(deadline, asyncio.get_running_loop().time() + self._handout_wait_s_max)
-        works = _Works()
-        parts: list[tuple[Shard, list[int], Work]] = []
-        for shard in dict.fromkeys(shard for shard, _, _ in taken):
-            indexes = [i for i, (owner, _, _) in enumerate(taken) if owner is shard]
-            keys = [taken[i][2] for i in indexes]
-            parts.append((shard, indexes, works.add(shard.hand_out(keys, lease_ms, item_bytes, works.finished))))
-        collected = False
-        try:
-            await works.settled(until)
-            collected = True
-        finally:
-            if not collected:
-                for shard, _, work in parts:
-                    shard.release(_leased(work))
-                    shard.abandon(work)
-        rows: dict[int, tuple[Shard, Row]] = {}
-        for shard, indexes, work in parts:
-            if work.is_open:
-                shard.abandon(work)
-            for i, result in zip(indexes, work.results, strict=True):
-                if isinstance(result, Verdict) and result.row is not None:
-                    rows[i] = (shard, result.row)
-        items = [Seen(shard.number, row, shard.now_ms()) for _, (shard, row) in sorted(rows.items())]
-
-        def give_back() -> None:
-            for shard, _, work in parts:
-                shard.release(_leased(work))
-
-        return HandOut(items, give_back)
-
-    async def _wait(self, topics: Sequence[TopicName], until: float) -> None:
-        waiter = self.waiters.join(topics)
-        try:
-            async with asyncio.timeout_at(until):
-                await waiter.future
-        except TimeoutError:
-            pass
-        finally:
-            self.waiters.leave(waiter)
+    def _available(self, topic: TopicName) -> bool:
+        return any(shard.index.head(topic) is not None for shard in self._answering())
 
     # ---------------------------------------------------------------- looking
 
@@ -315,11 +340,12 @@ class QueueService:
     ) -> tuple[list[TopicStats], str | None]:
         wanted = tuple(states) if states else _ACTIVE
         shards = self._serving()
-        names = {name for shard in shards for name in shard.counts.topics(namespace)}
+        names = {name for shard in shards for name in shard.memory.topics(namespace)}
         page: list[TopicStats] = []
         for name in sorted(n for n in names if n.startswith(prefix) and (cursor is None or n > cursor)):
             topic = (namespace, name)
-            if not any(shard.counts.of(topic, state) for shard in shards for state in wanted):
+            lag = any(shard.counts.lag for shard in shards)
+            if not lag and not any(shard.counts.of(topic, state) for shard in shards for state in wanted):
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
@@ -341,13 +367,13 @@ class QueueService:
         seen.sort(key=lambda one: one.row.key)
         if len(seen) <= limit:
             return seen, None
-        return seen[:limit], ":".join(map(str, seen[limit - 1].row.key))
+        return seen[:limit], ":".join(map(str, unpack_key(seen[limit - 1].row.key)))
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
         owner = self._owned(shard)
         try:
             async with asyncio.timeout_at(deadline):
-                rows = await owner.rows([number])
+                rows = await owner.rows(namespace, [number])
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before the shard had answered; try again") from None
         if not rows or rows[0].namespace != namespace:
@@ -367,72 +393,96 @@ class QueueService:
 # ------------------------------------------------------------------- helpers
 
 
-class _Works:
-    """The works of one call: settled when each of them is, or given up at a deadline.
+class _Call:
+    """A call of one or more works: done when they are, or at its deadline with what it knows then."""
 
-    Costs one future and one timer, however many works there are; a work is
-    settled by a flush, so never before the call waits.
-    """
+    __slots__ = ("_deadlines", "_done", "_slot")
 
-    __slots__ = ("_future", "_loop", "_open")
+    def __init__(self, deadlines: Deadlines, done: Callable[[Any], None]) -> None:
+        self._deadlines = deadlines
+        self._done: Callable[[Any], None] | None = done
+        self._slot = 0
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
-        self._open = 0
+    def abandon(self) -> None:
+        """Nobody waits for the outcome; the work goes on."""
+        self._done = None
+        self._deadlines.remove(self._slot, self)
 
-    def add(self, work: Work) -> Work:
-        """One more to wait for; its `finished` callback is ours."""
-        self._open += 1
-        return work
+    def expire(self) -> None:
+        raise NotImplementedError
+
+    def _end(self, results: Any) -> None:
+        self._deadlines.remove(self._slot, self)
+        done, self._done = self._done, None
+        if done is not None:
+            done(results)
+
+
+class _Enqueue(_Call):
+    __slots__ = ("_shard", "_work")
+
+    _work: Inserts
+
+    def begin(self, shard: int, work: Inserts, deadline: float) -> None:
+        self._shard = shard
+        self._work = work
+        self._slot = self._deadlines.add(deadline, self)
+
+    def expire(self) -> None:
+        self._work.expire()
 
     def finished(self) -> None:
-        """One of them has all its results."""
+        work, shard = self._work, self._shard
+        self._end(
+            [
+                f"{shard}-{number}" if result is None else result
+                for number, result in zip(work.numbers, work.results, strict=True)
+            ]
+        )
+
+
+class _Apply(_Call):
+    __slots__ = ("_open", "_parts", "outcomes")
+
+    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Outcome]], None]) -> None:
+        super().__init__(deadlines, done)
+        self.outcomes: list[Outcome] = [None] * count
+        self._parts: list[tuple[Work, Sequence[int]]] = []
+        self._open = 1
+
+    def add(self, work: Work, places: Sequence[int]) -> None:
+        """One more work, with the places of its entries in the call."""
+        self._parts.append((work, places))
+        self._open += 1
+
+    def begin(self, deadline: float) -> None:
+        """All works are added."""
+        self._slot = self._deadlines.add(deadline, self)
+        self.finished()
+
+    def expire(self) -> None:
+        for work, _ in self._parts:
+            if work.is_open:
+                work.expire()
+
+    def finished(self) -> None:
+        """One of the works has all its results."""
         self._open -= 1
-        if not self._open:
-            self._end()
-
-    async def settled(self, deadline: float) -> None:
-        """Returns when all are settled, or at `deadline`. The works go on when the wait is cancelled."""
-        if not self._open:
+        if self._open:
             return
-        timer = self._loop.call_at(deadline, self._end)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
-
-    def _end(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-
-def _by_shard(events: Sequence[tuple[int, Event]]) -> dict[int, list[int]]:
-    groups: dict[int, list[int]] = {}
-    for i, (shard, _) in enumerate(events):
-        groups.setdefault(shard, []).append(i)
-    return groups
+        for work, places in self._parts:
+            told = [outcome(result) if type(result) is Verdict else result for result in work.results]
+            if len(told) == len(self.outcomes):
+                self.outcomes = told
+            else:
+                for place, result in zip(places, told, strict=True):
+                    self.outcomes[place] = result
+        self._end(self.outcomes)
 
 
-def _id_or_error(shard: int, result: Result | None) -> str | FoqsError:
-    if isinstance(result, Row):
-        return format_id(shard, result.id)
-    assert isinstance(result, FoqsError)
-    return result
-
-
-def _outcome(result: Result | None) -> Outcome:
-    if isinstance(result, FoqsError):
-        return result
-    assert isinstance(result, Verdict)
-    if result.error is not None:
-        return result.error
-    return ALREADY_GONE if result.already_gone else None
-
-
-def _leased(work: Work) -> list[Row]:
-    """The rows a hand-out has leased so far."""
-    return [result.row for result in work.results if isinstance(result, Verdict) and result.row is not None]
+def _at(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+    """The values at these places, which are in order, each once."""
+    return values if len(places) == len(values) else [values[place] for place in places]
 
 
 def _item_bytes_max(settings: NamespaceSettings) -> int:
@@ -440,28 +490,23 @@ def _item_bytes_max(settings: NamespaceSettings) -> int:
     return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
 
-def _nothing() -> None:
-    """Gives back no items."""
-
-
 def _stats(topic: TopicName, shards: Sequence[Shard]) -> TopicStats:
     def count(state: State) -> int:
-        return sum(shard.counts.of(topic, state) for shard in shards)
+        return max(0, sum(shard.counts.of(topic, state) for shard in shards))
 
-    heads = [head for shard in shards if (head := shard.index.head(topic))]
-    windows = [(shard.now_ms(), shard.index.window(topic)) for shard in shards]
-    ages = [now_ms - min(key[1] for key in window) for now_ms, window in windows if window]
+    heads = [head for shard in shards if (head := shard.index.head(topic)) is not None]
+    ages = [shard.now_ms() - unpack_key(head)[1] for shard in shards if (head := shard.index.head(topic)) is not None]
     return TopicStats(
         topic=topic[1],
         ready=count(State.READY),
         deferred=count(State.DEFERRED),
         leased=count(State.LEASED),
         dead=count(State.DEAD),
-        best_priority=min(heads)[0] if heads else None,
+        best_priority=unpack_key(min(heads))[0] if heads else None,
         oldest_ready_age_ms=max(0, *ages) if ages else None,
         next_due_in_ms=None,
         paused=False,
-        counts_lag=False,
+        counts_lag=any(shard.counts.lag for shard in shards),
     )
 
 
@@ -471,5 +516,5 @@ def _parse_cursor(cursor: str) -> Key:
     except ValueError:
         priority = after = number = -1
     if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
-        return (priority, after, number)
+        return pack_key(priority, after, number)
     raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

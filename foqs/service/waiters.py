@@ -1,69 +1,72 @@
 """Long polls: who waits for which topics, first come first served.
 
-Always true: a waiter that is woken, or gives up, stands in no queue any more.
-Whoever is woken looks for itself; if it leaves something behind it must pass
-the wake-up on, so that none is lost.
+Always true: whoever is served, or gives up, stands in no queue any more. Knows
+nothing of what a waiter does when its turn comes.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from foqs.core.ready import TopicName
-
-
-class Waiter:
-    """One dequeue that found nothing yet."""
-
-    __slots__ = ("future", "topics")
-
-    def __init__(self, topics: Sequence[TopicName], future: asyncio.Future[None]) -> None:
-        self.topics = topics
-        self.future = future
+from foqs.core.item import TopicName
 
 
-class Waiters:
-    """The queues of waiting dequeues, by topic."""
+class Waiter(Protocol):
+    """Somebody who waits for items of `topics`, each with how many it wants."""
+
+    @property
+    def topics(self) -> Sequence[tuple[TopicName, int]]: ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Waiters(Generic[W]):
+    """The queues of waiters, by topic."""
 
     def __init__(self) -> None:
-        self._queues: dict[TopicName, dict[Waiter, None]] = {}
+        self._queues: dict[TopicName, dict[W, None]] = {}
+        self._namespaces: dict[str, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def join(self, topics: Sequence[TopicName]) -> Waiter:
-        """Queues up for any of `topics`."""
-        waiter = Waiter(topics, asyncio.get_running_loop().create_future())
-        for topic in topics:
-            self._queues.setdefault(topic, {})[waiter] = None
-        self._count += 1
-        return waiter
+    def waits(self, namespace: str) -> bool:
+        """Somebody waits for some topic of this namespace."""
+        return namespace in self._namespaces
 
-    def leave(self, waiter: Waiter) -> None:
-        """Steps out of every queue; safe to repeat."""
+    def join(self, waiter: W) -> None:
+        """Queues it up for each of its topics."""
+        for topic, _ in waiter.topics:
+            self._queues.setdefault(topic, {})[waiter] = None
+        namespace = waiter.topics[0][0][0]
+        self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
+        self._count += 1
+
+    def leave(self, waiter: W) -> None:
+        """Takes it out of every queue; safe to repeat."""
         found = False
-        for topic in waiter.topics:
+        for topic, _ in waiter.topics:
             queue = self._queues.get(topic)
             if queue is not None and waiter in queue:
                 found = True
                 del queue[waiter]
                 if not queue:
                     del self._queues[topic]
-        self._count -= found
+        if found:
+            self._count -= 1
+            namespace = waiter.topics[0][0][0]
+            self._namespaces[namespace] -= 1
+            if not self._namespaces[namespace]:
+                del self._namespaces[namespace]
 
-    def wake(self, topics: Iterable[TopicName]) -> None:
-        """Wakes the first waiter of each topic."""
-        for topic in topics:
-            queue = self._queues.get(topic)
-            if queue:
-                waiter = next(iter(queue))
-                self.leave(waiter)
-                if not waiter.future.done():
-                    waiter.future.set_result(None)
+    def first(self, topic: TopicName) -> W | None:
+        """Who has waited longest for the topic; None when nobody does."""
+        queue = self._queues.get(topic)
+        return next(iter(queue)) if queue else None
 
-    def wake_all(self) -> None:
-        """Wakes everybody."""
-        while self._queues:
-            self.wake(list(self._queues))
+    def everybody(self) -> list[W]:
+        """All that wait."""
+        return list(dict.fromkeys(waiter for queue in self._queues.values() for waiter in queue))

@@ -1,7 +1,7 @@
-"""The writer of one shard: the only one that talks to its store.
+"""The writer of one shard: the only one that writes to its store.
 
-Does one thing at a time: a flush, then the reads that were asked for, then the
-next flush; while one commits, the next gathers. So nothing that is read is
+Does one thing at a time: a flush, then the reads that must lie between two, then
+the next flush; while one commits, the next gathers. So nothing that it reads is
 stale, and after a flush of unknown outcome nothing runs until the owner row
 has told. Always true: `flush_number` is the last flush known to be committed.
 Knows the protocol of a flush, not what its events mean to the shard's memory.
@@ -12,22 +12,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from foqs.core.batch import Entry, Intake, Work
+from foqs.core.batch import Batch, HandOut, Inserts, Part
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
-from foqs.core.flush import Decision, judge_flush, rows_to_read
-from foqs.core.item import Row
-from foqs.core.life import Event, Fate, Kind, Moment, Policy
+from foqs.core.flush import Decision, find_in, judge_batch
+from foqs.core.intake import Intake
+from foqs.core.item import Row, TopicName
+from foqs.core.life import Moment, Policy
+from foqs.core.pace import Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
-from foqs.store.port import FencedOut, Store, StoreError, StoreLost, WriteRefused, Writes
+from foqs.store.port import FencedOut, Lease, Store, StoreError, StoreLost, WriteRefused, Writes
 
 log = logging.getLogger(__name__)
 
@@ -45,12 +47,40 @@ class ShardLost(Exception):
 
 @dataclass(slots=True)
 class Flush:
-    """A committed flush: its entries, the rows they found, and what was decided."""
+    """A committed flush: its batch and what was decided."""
 
-    events: list[Entry]
-    inserts: list[Entry]
-    found: Mapping[int, Row]
+    batch: Batch
     decision: Decision
+    topics_added: list[TopicName]
+    topics_removed: list[TopicName]
+
+
+class Memory(Protocol):
+    """What the shard's memory tells the writer, and is told by it. Called between two flushes only."""
+
+    def claims(self, batch: Batch) -> list[HandOut]:
+        """Hand-outs, for waiters, of items that this batch is about to insert."""
+        ...
+
+    def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+        """Those that are not in the topics table yet. Pure: may be asked in another thread, and again."""
+        ...
+
+    def topics_over(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+        """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
+        ...
+
+    def applied(self, flush: Flush) -> None:
+        """A flush is known to be committed."""
+        ...
+
+    def refused(self, part: Part[Any]) -> None:
+        """The database refused this one event for good; its caller has been told."""
+        ...
+
+    def answers_again(self) -> None:
+        """The store answers after it had not."""
+        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -66,13 +96,11 @@ class Retry:
 
 
 class Writer:
-    """Runs flushes and reads against one store until it is closed or fenced.
+    """Runs flushes against one store until it is closed or fenced.
 
     Args:
-        store: open, and taken over with `fence.epoch` and `fence.nonce` at flush 0.
-        applied: called right after a flush is known to be committed.
-        refused: called for each entry that the database refused for good.
-        answers_again: called when the store answers after it had not.
+        store: open, and taken over with `owner.epoch` and `owner.nonce` at flush 0.
+        pace: how large flushes may be.
     """
 
     def __init__(
@@ -89,9 +117,8 @@ class Writer:
         rng: Random,
         seconds: Callable[[], float],
         facts: Facts,
-        applied: Callable[[Flush], None],
-        refused: Callable[[Work, int], None],
-        answers_again: Callable[[], None],
+        memory: Memory,
+        pace: Pace,
     ) -> None:
         self.flush_number = owner.flush
         self.trouble: str | None = None
@@ -109,14 +136,15 @@ class Writer:
         self._rng = rng
         self._seconds = seconds
         self._facts = facts
-        self._applied = applied
-        self._refused = refused
-        self._answers_again = answers_again
-        self._suspects: deque[list[Entry]] = deque()
-        self._begun: list[Entry] = []
-        """What this turn sealed; those of it that are in the flush under way are also in `_current`."""
-        self._current: list[Entry] = []
+        self._memory = memory
+        self._pace = pace
+        self._suspects: deque[Batch] = deque()
+        self._begun = Batch()
+        """What this turn sealed; what of it is in the flush under way is also in `_current`."""
+        self._current = Batch()
         self._maybe_written = False
+        self._flushing = False
+        self._between: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
         self._wake = asyncio.Event()
         self._closing = False
@@ -143,6 +171,22 @@ class Writer:
         """This ownership is of no more use: `run` ends as if another owner had come."""
         self._given_up = reason
         self.beat()
+
+    @property
+    def past(self) -> Fence:
+        """The last flush known to be committed."""
+        return Fence(self._epoch, self._nonce, self.flush_number, 0)
+
+    def is_writing(self, call: Inserts) -> bool:
+        """Items of this call are in the flush under way."""
+        return any(part.work is call for part in self._begun.inserts)
+
+    def between(self, then: Callable[[], None]) -> None:
+        """Calls `then` while no flush is under way: now, or after this one. Never, once the writer has ended."""
+        if not self._flushing:
+            then()
+        elif not self.ended:
+            self._between.append(then)
 
     async def read(self, what: Callable[[Store], Awaitable[T]]) -> T:
         """Runs `what` between two flushes and returns its result.
@@ -184,67 +228,73 @@ class Writer:
     async def _turn(self) -> None:
         if self._given_up is not None:
             raise ShardLost(self._given_up, None)
-        events = self._intake.seal_events()
-        inserts = [] if self._suspects else self._intake.seal_inserts()
-        self._begun = [*events, *inserts]
-        if events or inserts or self._beat:
+        batch = self._intake.seal(inserts=not self._suspects)
+        if batch or self._beat:
             self._beat = False
-            await self._commit(events, inserts)
+            if batch.inserts:
+                batch.claims = self._memory.claims(batch)
+            self._begun = batch
+            await self._commit(batch)
+            self._intake.written(batch)
         if self._suspects:
             self._begun = _sealed_again(self._suspects.popleft())
             if self._begun:
-                await self._commit([], self._begun)
-        self._begun = []
+                await self._commit(self._begun)
+        self._begun = Batch()
         for _ in range(len(self._reads)):
             what, future = self._reads[0]
             if not future.done():
                 await self._read_one(what, future)
             self._reads.popleft()
 
-    async def _commit(self, events: list[Entry], inserts: list[Entry]) -> None:
-        """Commits the entries; those that the database refuses are found by halving and failed alone.
+    async def _commit(self, batch: Batch) -> None:
+        """Commits a batch; the entries that the database refuses are found by halving and failed alone.
 
         Inserts that were refused are suspects: each turn tries some of them, alone
         and after its events, so that a bad row or a full disk never holds back an ack.
         """
-        refusal = await self._attempt(events, inserts)
+        refusal = await self._attempt(batch)
         if refusal is None:
             return
+        for claim in batch.claims:
+            claim.settle(0, [None] * len(claim))
+        inserts: list[Part[Any]] = [*batch.inserts]
+        events: list[Part[Any]] = [*batch.acks, *batch.events, *batch.hand_outs]
         if events and inserts:
-            self._suspect(inserts)
-            await self._commit(events, [])
-        elif len(inserts) > 1:
-            middle = len(inserts) // 2
-            self._suspect(inserts[middle:])
-            self._suspect(inserts[:middle])
-        elif len(events) > 1:
-            middle = len(events) // 2
-            await self._commit(events[:middle], [])
-            await self._commit(events[middle:], [])
-        elif events or inserts:
+            self._suspect(Batch(inserts))
+            await self._commit(Batch(events))
+        elif len(batch) > 1 and inserts:
+            for half in reversed(batch.split()):
+                self._suspect(half)
+        elif len(batch) > 1:
+            for half in batch.split():
+                await self._commit(half)
+        else:
             log.warning("shard %d: the database refused a single write: %s", self._shard, refusal)
-            for work, index in events or inserts:
-                work.settle(index, Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
-                self._refused(work, index)
+            for part in batch.parts:
+                part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
+                self._memory.refused(part)
 
-    def _suspect(self, inserts: list[Entry]) -> None:
+    def _suspect(self, batch: Batch) -> None:
         """Puts inserts that are not written before all other suspects; their callers may withdraw them."""
-        for work, index in inserts:
-            work.unseal(index)
-        self._suspects.appendleft(inserts)
+        for part in batch.inserts:
+            part.work.unseal(part.start, part.stop)
+        self._suspects.appendleft(batch)
 
-    async def _attempt(self, events: list[Entry], inserts: list[Entry]) -> WriteRefused | None:
+    async def _attempt(self, batch: Batch) -> WriteRefused | None:
         """Runs one flush until it is committed; returns why when the database refused it for good."""
-        self._current = [*events, *inserts]
+        self._current = batch
+        self._flushing = True
         started_s = self._seconds()
         attempt = 0
         while True:
             try:
-                flush = await self._flush_once(events, inserts)
+                flush = await self._flush_once(batch)
                 break
             except WriteRefused as refused:
                 if not refused.again:
-                    self._current = []
+                    self._current = Batch()
+                    self._quiet()
                     return refused
             except FencedOut as fenced:
                 raise ShardLost(str(fenced), await self._look_at_owner()) from fenced
@@ -252,41 +302,39 @@ class Writer:
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
             attempt += 1
         self.flush_number += 1
-        self._current = []
+        self._current = Batch()
         self._maybe_written = False
-        self._remember(flush)
-        self._applied(flush)
-        self._facts.flushed(self._shard, len(events) + len(inserts), self._seconds() - started_s)
+        self._flushing = False
+        self._memory.applied(flush)
+        entries, seconds = len(batch), self._seconds() - started_s
+        namespaces = {part.work.namespace for part in batch.parts}
+        self._intake.pace(self._pace.after(entries, seconds, namespaces, started_s + seconds))
+        self._facts.flushed(self._shard, entries, seconds)
+        self._quiet()
         return None
 
-    def _remember(self, flush: Flush) -> None:
-        cache = self._cache
-        for (work, index), verdict in zip(flush.events, flush.decision.verdicts, strict=True):
-            if verdict.fate is Fate.GONE:
-                cache.drop(work.events[index].id)
-            elif verdict.row is not None:
-                cache.keep(verdict.row)
-        for row in flush.decision.inserted:
-            cache.keep(row)
+    def _quiet(self) -> None:
+        """No flush is under way."""
+        self._flushing = False
+        while self._between:
+            self._between.popleft()()
 
-    async def _flush_once(self, events: list[Entry], inserts: list[Entry]) -> Flush:
+    async def _flush_once(self, batch: Batch) -> Flush:
         """One transaction. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
         now_ms = self._time.now_ms()
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms)
         moment = Moment(now_ms, fence.token, self._policies)
-        the_events = [work.events[index] for work, index in events]
-        the_inserts = [work.inserts[index] for work, index in inserts]
+        get = self._cache.get
+        touched = [number for number in batch.touched if get(number) is None]
+        loaded = [number for number in batch.leased if (row := get(number)) is None or row.payload is None]
         result: list[Flush] = []
-        touched, loaded = rows_to_read(the_events)
-        known: dict[int, Row] = {}
-        touched = self._cache.find(touched, known, payload=False)
-        loaded = self._cache.find(loaded, known, payload=True)
 
         def decide(read: Mapping[int, Row]) -> Writes:
-            found = {**known, **read} if read else known
-            decision = judge_flush(the_events, the_inserts, found, moment, self._timers)
-            result[:] = [Flush(events, inserts, found, decision)]
-            return _writes(the_events, decision)
+            decision = judge_batch(batch, find_in(read, get) if read else get, moment, self._timers)
+            added = self._memory.topics_new(decision.topics)
+            removed = self._memory.topics_over(decision.topics)
+            result[:] = [Flush(batch, decision, added, removed)]
+            return _writes(decision, added, removed)
 
         try:
             await self._store.flush(fence, touched, loaded, decide)
@@ -321,7 +369,7 @@ class Writer:
             raise ShardLost(f"the owner row shows epoch {owner.epoch}, flush {owner.flush}", owner)
         if found is Standing.NOT_COMMITTED:
             self._maybe_written = False
-        self._answers_again()
+        self._memory.answers_again()
         return found
 
     async def _read_one(self, what: Callable[[Store], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
@@ -332,8 +380,7 @@ class Writer:
                 result = await what(self._store)
             except StoreLost as lost:
                 why = str(lost)
-                fence = Fence(self._epoch, self._nonce, self.flush_number, 0)
-                if await self._resolve(fence, why) is not Standing.COMMITTED:
+                if await self._resolve(self.past, why) is not Standing.COMMITTED:
                     raise ShardLost("the owner row is behind the last committed flush", None) from lost
             else:
                 if not future.done():
@@ -352,35 +399,39 @@ class Writer:
     def _end(self, error: FoqsError) -> None:
         """Settles everything that waits: what may be written as unknown, the rest with `error`."""
         self.ended = True
+        self._between.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
-        for work, index in self._current:
-            work.settle(index, unknown if self._maybe_written or not isinstance(error, NotOwner) else error)
-        self._current = []
-        for work, index in [*self._begun, *(entry for group in self._suspects for entry in group)]:
-            work.settle(index, error)
-        self._begun = []
+        current = unknown if self._maybe_written or not isinstance(error, NotOwner) else error
+        begun, self._begun = self._begun, Batch()
+        for part in self._current.parts:
+            part.fail(current)
+        for claim in (*self._current.claims, *begun.claims):
+            claim.fail(0, len(claim), current)
+        self._current = Batch()
+        suspects = [part for batch in self._suspects for part in batch.parts]
         self._suspects.clear()
-        for work in self._intake.drain():
-            work.fail(unsealed=error, sealed=error)
+        for part in [*begun.parts, *suspects, *self._intake.drain()]:
+            part.fail(error)
         while self._reads:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
 
 
-def _sealed_again(suspects: list[Entry]) -> list[Entry]:
+def _sealed_again(suspects: Batch) -> Batch:
     """Those that their callers have not withdrawn meanwhile."""
-    left = [(work, index) for work, index in suspects if work.results[index] is None]
-    for work, index in left:
-        work.seal(index)
+    left = Batch([part for part in suspects.inserts if not part.work.abandoned])
+    for part in left.inserts:
+        part.work.seal(part.start, part.stop)
     return left
 
 
-def _writes(events: Sequence[Event], decision: Decision) -> Writes:
-    writes = Writes(inserts=decision.inserted)
-    for event, verdict in zip(events, decision.verdicts, strict=True):
-        if verdict.fate is Fate.GONE:
-            writes.deletes.append(event.id)
-        elif verdict.row is not None:
-            (writes.leases if event.kind is Kind.HAND_OUT else writes.updates).append(verdict.row)
-    return writes
+def _writes(decision: Decision, added: list[TopicName], removed: list[TopicName]) -> Writes:
+    return Writes(
+        deletes=[row.id for rows in decision.gone.values() for row in rows],
+        updates=[row for _, _, row in decision.changed],
+        inserts=decision.inserted,
+        leases=[Lease(*values, ids) for values, ids in decision.leases.items()],
+        topics_added=added,
+        topics_removed=removed,
+    )

@@ -1,22 +1,25 @@
 """The store in memory: the plain specification of the other two, and the simulation's database.
 
 `MemoryDatabase` is what survives a crash: tables of shards, a clock, open
-transactions and their locks. `MemoryStore` is one connection to it. The owner
-row's lock is held from a flush's fence to its end, as InnoDB holds it; a COMMIT
-once sent takes effect even when its sender dies before the reply.
+transactions and their locks. `MemoryStore` is one connection to it for writing,
+`MemoryReads` one for reading. The owner row's lock is held from a flush's fence
+to its end, as InnoDB holds it; a COMMIT once sent takes effect even when its
+sender dies before the reply; a read is taken at one moment while it is under
+way, so that a flush that commits meanwhile is in it or not.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right, insort
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from typing import TypeVar
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State
+from foqs.core.item import Key, Row, State, TopicName
+from foqs.store.memory_table import Table
 from foqs.store.port import (
     Decide,
     Due,
@@ -27,63 +30,11 @@ from foqs.store.port import (
     TopicCount,
     WriteRefused,
     Writes,
+    check_past,
     no_faults,
 )
 
-
-@dataclass(slots=True)
-class _Table:
-    """One shard: its rows, its owner row, and who holds the owner row's lock."""
-
-    rows: dict[int, Row] = field(default_factory=dict)
-    due: list[tuple[int, int]] = field(default_factory=list)
-    ready: dict[tuple[str, str], list[Key]] = field(default_factory=dict)
-    owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
-    locked_by: int | None = None
-    unlocked: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def put(self, row: Row) -> None:
-        self.drop(row.id)
-        self.rows[row.id] = row
-        if row.due_ms is not None:
-            insort(self.due, (row.due_ms, row.id))
-        if row.state is State.READY:
-            insort(self.ready.setdefault((row.namespace, row.topic), []), row.key)
-
-    def change(self, new: Row) -> None:
-        """Writes the mutable columns of a row that exists."""
-        row = self.rows.get(new.id)
-        if row is None:
-            return
-        self.put(
-            replace(
-                row,
-                priority=new.priority,
-                deliver_after_ms=new.deliver_after_ms,
-                expires_at_ms=new.expires_at_ms,
-                metadata=new.metadata,
-                state=new.state,
-                due_ms=new.due_ms,
-                token=new.token,
-                attempt=new.attempt,
-            )
-        )
-
-    def lease(self, new: Row) -> None:
-        """Writes what a lease changes of a row that exists."""
-        row = self.rows.get(new.id)
-        if row is not None:
-            self.put(replace(row, state=new.state, due_ms=new.due_ms, token=new.token, attempt=new.attempt))
-
-    def drop(self, number: int) -> None:
-        row = self.rows.pop(number, None)
-        if row is None:
-            return
-        if row.due_ms is not None:
-            del self.due[bisect_right(self.due, (row.due_ms, number)) - 1]
-        if row.state is State.READY:
-            keys = self.ready[row.namespace, row.topic]
-            del keys[bisect_right(keys, row.key) - 1]
+_T = TypeVar("_T")
 
 
 async def _at_once() -> None:
@@ -104,7 +55,7 @@ class MemoryDatabase:
         """The database's own, so that what it has begun outlives the process that asked for it."""
         self.now_ms = now_ms
         self.latency = latency
-        self.tables: dict[int, _Table] = {}
+        self.tables: dict[int, Table] = {}
         self.refuse: Callable[[Writes], str | None] = lambda writes: None
         """A hook: a reason to refuse a flush's writes, as a full disk or a bad row would."""
         self.committed: Callable[[int, Fence], None] = lambda shard, fence: None
@@ -114,7 +65,7 @@ class MemoryDatabase:
 
     def store(self, shard: int, faults: FaultHook = no_faults) -> MemoryStore:
         """A connection to one shard, created when new."""
-        self.tables.setdefault(shard, _Table())
+        self.tables.setdefault(shard, Table())
         return MemoryStore(self, shard, faults)
 
     def connect(self) -> int:
@@ -132,7 +83,7 @@ class MemoryDatabase:
     def is_alive(self, connection: int) -> bool:
         return connection in self._alive
 
-    async def lock(self, table: _Table, connection: int, timeout_s: float | None = None) -> bool:
+    async def lock(self, table: Table, connection: int, timeout_s: float | None = None) -> bool:
         """Takes the owner row's lock; False when `timeout_s` ran out first."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -144,7 +95,7 @@ class MemoryDatabase:
         table.locked_by = connection
         return True
 
-    def unlock(self, table: _Table) -> None:
+    def unlock(self, table: Table) -> None:
         table.locked_by = None
         table.unlocked.set()
 
@@ -230,8 +181,8 @@ class MemoryStore:
             raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
         self._faults("fenced")
         await self._reach()
-        found = {n: replace(table.rows[n], payload=None) for n in touched if n in table.rows}
-        found |= {n: replace(table.rows[n]) for n in loaded if n in table.rows}
+        found = {row.id: row for row in table.copies(touched, payload=False)}
+        found |= {row.id: row for row in table.copies(loaded, payload=True)}
         self._faults("read")
         await self._reach()
         writes = decide(found)
@@ -262,55 +213,24 @@ class MemoryStore:
         table = self._table
         if table.locked_by != connection:
             raise StoreLost("the connection was killed before its COMMIT arrived")
-        for number in writes.deletes:
-            table.drop(number)
-        for row in writes.updates:
-            table.change(row)
-        for row in writes.leases:
-            table.lease(row)
-        for row in writes.inserts:
-            table.put(replace(row))
-        table.owner = replace(table.owner, flush=fence.flush, clock_ms=fence.clock_ms)
+        table.write(fence, writes)
         self._database.committed(self._shard, fence)
         self._database.unlock(table)
 
-    async def rows(self, ids: Sequence[int]) -> list[Row]:
+    async def topics(self) -> list[TopicName]:
         await self._reach()
-        return [replace(self._table.rows[n]) for n in dict.fromkeys(ids) if n in self._table.rows]
+        return sorted(self._table.topics)
 
-    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
-        await self._reach()
-        keys = self._table.ready.get((namespace, topic), [])
-        start = 0 if after is None else bisect_right(keys, after)
-        return keys[start : start + limit]
-
-    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
-        await self._reach()
-        rows = [
-            row
-            for row in self._table.rows.values()
-            if (row.namespace, row.topic, row.state) == (namespace, topic, state) and (after is None or row.key > after)
-        ]
-        return [replace(row) for row in sorted(rows, key=lambda row: row.key)[:limit]]
+    def reads(self) -> MemoryReads:
+        return MemoryReads(self._database, self._table)
 
     async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         await self._reach()
-        due = self._table.due
-        start = 0 if low_ms is None else bisect_right(due, (low_ms, -1))
-        if after is not None:
-            start = max(start, bisect_right(due, (after.due_ms, after.id)))
-        stop = bisect_right(due, (high_ms + 1, -1))
-        return [Due(at, number) for at, number in due[start : min(stop, start + limit)]]
+        return self._table.due_page(low_ms, high_ms, after, limit)
 
     async def next_due_ms(self, above_ms: int) -> int | None:
         await self._reach()
-        at = bisect_right(self._table.due, (above_ms + 1, -1))
-        return self._table.due[at][0] if at < len(self._table.due) else None
-
-    async def counts(self) -> list[TopicCount]:
-        await self._reach()
-        count = Counter((row.namespace, row.topic, row.state) for row in self._table.rows.values())
-        return [TopicCount(*key, rows) for key, rows in sorted(count.items())]
+        return self._table.next_due_ms(above_ms)
 
     async def close(self) -> None:
         self._database.kill(self._connection)
@@ -339,3 +259,75 @@ class MemoryStore:
     def _unlock_own(self) -> None:
         if self._table.locked_by == self._connection and self._committing != self._connection:
             self._database.unlock(self._table)
+
+
+class MemoryReads:
+    """A connection for reading; see `port.Reads`."""
+
+    def __init__(self, database: MemoryDatabase, table: Table) -> None:
+        self._database = database
+        self._table = table
+        self._connection: int | None = None
+        self._counts: list[TopicCount] | None = None
+        self._closed = False
+
+    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
+        return await self._take(past, lambda: self._table.copies(ids, payload=True))
+
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
+        return await self._take(past, lambda: self._table.ready_keys(topic, after, limit))
+
+    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+        return await self._take(past, lambda: self._table.listed(topic, state, after, limit))
+
+    async def snapshot(self, past: Fence) -> None:
+        self._counts = await self._take(past, self._table.counts)
+
+    async def counts(self) -> list[TopicCount]:
+        await self._travel()
+        if self._counts is None:
+            raise self._lost("there is no snapshot to count in")
+        return list(self._counts)
+
+    async def close(self) -> None:
+        self._closed = True
+        self._drop()
+
+    async def _take(self, past: Fence, read: Callable[[], _T]) -> _T:
+        """Asks, takes the answer at one moment, and brings it home."""
+        if self._counts is not None:
+            raise RuntimeError("only counts may be read in a snapshot")
+        await self._travel()
+        try:
+            check_past(past, self._table.owner)
+        except StoreLost:
+            self._drop()
+            raise
+        found = read()
+        await self._travel()
+        return found
+
+    async def _travel(self) -> None:
+        """One way between us and the database; connects before the first."""
+        if self._closed:
+            raise StoreLost("these reads were closed")
+        try:
+            if self._connection is None:
+                await self._database.latency()
+                self._connection = self._database.connect()
+            await self._database.latency()
+        except asyncio.CancelledError:
+            self._drop()
+            raise
+        if self._connection is None or not self._database.is_alive(self._connection):
+            raise self._lost("the connection to the memory database is closed")
+
+    def _lost(self, why: str) -> StoreLost:
+        self._drop()
+        return StoreLost(why)
+
+    def _drop(self) -> None:
+        self._counts = None
+        if self._connection is not None:
+            self._database.kill(self._connection)
+            self._connection = None

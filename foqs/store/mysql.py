@@ -1,4 +1,4 @@
-"""The store on MySQL or MariaDB: one connection, READ COMMITTED, every flush one transaction.
+"""The store on MySQL or MariaDB: one connection for writing, READ COMMITTED, every flush one transaction.
 
 Always true: COMMIT is sent only after every result was read; a connection on
 which anything was left unread is cut and never used again; after that nothing
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State
+from foqs.core.item import TopicName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql_reads import MysqlReads
+from foqs.store.mysql_rows import owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import RIGHTS, prepare
 from foqs.store.port import (
     Decide,
@@ -27,11 +28,9 @@ from foqs.store.port import (
     StoreLost,
     StoreUnusable,
     Superseded,
-    TopicCount,
     WriteRefused,
     no_faults,
 )
-from foqs.store.sql_rows import owner_of, row_of
 
 _T = TypeVar("_T")
 
@@ -78,15 +77,12 @@ class MysqlStore:
     async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
         await self._alone(lambda: self._flush(self._reach(), fence, touched, loaded, decide))
 
-    async def rows(self, ids: Sequence[int]) -> list[Row]:
-        return _rows(await self._read(self._sql.read_rows(list(dict.fromkeys(ids)), payload=True)))
+    async def topics(self) -> list[TopicName]:
+        (found,) = await self._read([self._sql.topics])
+        return topics_in(found)
 
-    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
-        (found,) = await self._read([self._sql.ready(namespace, topic, after, limit)])
-        return [(priority, deliver_after, number) for priority, deliver_after, number in found.rows]
-
-    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
-        return _rows(await self._read([self._sql.listed(namespace, topic, state, after, limit)]))
+    def reads(self) -> MysqlReads:
+        return MysqlReads(self._settings, self._shard)
 
     async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         (found,) = await self._read([self._sql.due(low_ms, high_ms, after, limit)])
@@ -95,13 +91,6 @@ class MysqlStore:
     async def next_due_ms(self, above_ms: int) -> int | None:
         (found,) = await self._read([self._sql.next_due(above_ms)])
         return int(found.rows[0][0]) if found.rows else None
-
-    async def counts(self) -> list[TopicCount]:
-        (found,) = await self._read([self._sql.counts])
-        return [
-            TopicCount(_name(namespace), _name(topic), State(state), rows)
-            for namespace, topic, state, rows in found.rows
-        ]
 
     async def close(self) -> None:
         link, self._link = self._link, None
@@ -147,8 +136,7 @@ class MysqlStore:
         self._drop()
         link = await Link.connect(self._settings)
         try:
-            texts = (text.format(lock_wait_s=self._settings.lock_wait_timeout_s) for text in sql.SESSION)
-            *_, found = await link.run(*texts)
+            *_, found = await link.run(*sql.session(self._settings.lock_wait_timeout_s))
         except BaseException:
             link.abort()
             raise
@@ -168,10 +156,9 @@ class MysqlStore:
                 ) from error
             raise
 
-    async def _read(self, statements: Sequence[str]) -> list[Result]:
+    async def _read(self, statements: Sequence[bytes]) -> list[Result]:
         async def work() -> list[Result]:
-            link = self._reach()
-            return await link.run(*statements) if statements else []
+            return await self._reach().run(*statements)
 
         return await self._alone(work)
 
@@ -224,7 +211,7 @@ class MysqlStore:
                 raise
             await link.run(sql.ROLLBACK, usual)
             return None
-        return _owner(found)
+        return owner_in(found)
 
     async def _lock_owner_or_lose(self, link: Link) -> Owner:
         owner = await self._lock_owner(link, self._settings.lock_wait_timeout_s)
@@ -237,7 +224,7 @@ class MysqlStore:
 
     async def _see_owner(self, link: Link) -> Owner:
         (found,) = await link.run(self._sql.read_owner())
-        return _owner(found)
+        return owner_in(found)
 
     async def _record(self, link: Link, owner: Owner) -> Owner:
         """Writes the locked owner row, with this connection, and commits."""
@@ -289,7 +276,7 @@ class MysqlStore:
         if reads:
             found = await self._begin(link, fence, reads)
             self._faults("fenced")
-            rows = {row.id: row for row in _rows(found)}
+            rows = {row.id: row for row in rows_in(found)}
             self._faults("read")
             packets = self._packets(self._sql.write(decide(rows), self._packet_bytes))
         else:
@@ -301,7 +288,7 @@ class MysqlStore:
             await link.run(*packet)
         self._faults("written")
 
-    async def _begin(self, link: Link, fence: Fence, statements: Sequence[str]) -> list[Result]:
+    async def _begin(self, link: Link, fence: Fence, statements: Sequence[bytes]) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
         _, fenced, *results = await link.run(sql.BEGIN, self._sql.fence(fence), *statements)
         if fenced.matched != 1:
@@ -316,9 +303,9 @@ class MysqlStore:
             if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
                 raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
-    def _packets(self, statements: Iterable[str]) -> Iterator[list[str]]:
+    def _packets(self, statements: Iterable[bytes]) -> Iterator[list[bytes]]:
         """Statements that travel together, below the server's max_allowed_packet."""
-        packet: list[str] = []
+        packet: list[bytes] = []
         size = 0
         for statement in statements:
             if len(statement) > self._packet_bytes:
@@ -345,22 +332,3 @@ def _refusal(error: Exception) -> StoreError:
     code = getattr(error, "code", 0)
     hint = "; make room on the server's disk" if code in _FULL else ""
     return WriteRefused(f"{error}{hint}", again=code in _AGAIN)
-
-
-def _owner(found: Result) -> Owner:
-    epoch, nonce, *rest = found.rows[0]
-    return owner_of((epoch, nonce.decode(), *rest))
-
-
-def _rows(results: Iterable[Result]) -> list[Row]:
-    rows = [row_of(values) for result in results for values in result.rows]
-    for row in rows:
-        row.namespace = _name(row.namespace)
-        row.topic = _name(row.topic)
-    return rows
-
-
-@lru_cache(maxsize=4096)
-def _name(value: Any) -> str:
-    """A name's text; few names make up many rows."""
-    return str(value, "utf-8")

@@ -2,15 +2,15 @@
 
 Always true: `run` sends one packet of one or more statements and returns when
 every result was read; anything that leaves a result unread (a timeout, a
-cancel, a broken socket) ends the link for good. Knows nothing of queues, SQL or
-what an error code means for a transaction. Another driver replaces this module
-alone.
+cancel, a broken socket) ends the link for good. The driver connects, encrypts
+and logs in; its own way of reading results costs a dozen calls and two awaits
+for every row, so `mysql_wire` reads them. Knows nothing of queues, SQL or what
+an error code means for a transaction.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl as tls
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,10 +19,15 @@ import aiomysql
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
+from foqs.store.mysql_wire import Replies, Result, ServerError, query
+
+__all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError"]
+
 _CLIENT_CODES: Final = range(2000, 3000)
 _GOODBYE_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
 """Server errors after which the server closes the connection, or was told to."""
-_CLOSE_TIMEOUT_S: Final = 1.0
+_GOODBYE: Final = b"\x01\0\0\0\x01"
+"""The packet that ends a session: COM_QUIT."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,34 +58,24 @@ class MysqlSettings:
         return f"{self.database} at {self.unix_socket or f'{self.host}:{self.port}'}"
 
 
-@dataclass(slots=True, frozen=True)
-class Result:
-    """What one statement gave: the rows it read, or how many rows its condition matched."""
-
-    rows: tuple[tuple[Any, ...], ...]
-    matched: int
-
-
-class ServerError(Exception):
-    """The server answered with an error; the link is still in step."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(f"{text} (error {code})")
-        self.code = code
-
-
 class LinkLost(Exception):
     """The connection is gone; what was sent last may or may not take effect."""
 
 
-class Link:
-    """One connection. Made by `connect`."""
+class Link(asyncio.Protocol):
+    """One connection. Made by `connect`, which lets the driver shake hands; what follows is read here."""
 
     def __init__(self, connection: Any, timeout_s: float) -> None:
         self._connection = connection
         # Kept apart: the driver forgets its transport when it closes, before buffers are flushed.
         self._transport: asyncio.Transport = connection._writer.transport
         self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._replies = Replies()
+        self._waiter: asyncio.Future[list[Result]] | None = None
+        self._ended: str | None = None
+        """Why nothing can be asked any more."""
+        self._transport.set_protocol(self)
 
     @classmethod
     async def connect(cls, settings: MysqlSettings) -> Link:
@@ -113,7 +108,7 @@ class Link:
             raise
         return cls(connection, settings.statement_timeout_s)
 
-    async def run(self, *statements: str) -> list[Result]:
+    async def run(self, *statements: bytes) -> list[Result]:
         """Sends the statements as one packet and reads every result.
 
         The server stops at the first error; earlier statements have run.
@@ -121,37 +116,69 @@ class Link:
         Raises:
             ServerError, LinkLost: as their docstrings say.
         """
-        connection = self._connection
-        results: list[Result] = []
+        assert self._waiter is None, "one packet at a time"
+        if self._ended is not None:
+            raise LinkLost(self._ended)
+        self._replies = Replies()
+        waiter: asyncio.Future[list[Result]] = self._loop.create_future()
+        self._waiter = waiter
+        self._transport.write(query(statements))
+        timer = self._loop.call_later(self._timeout_s, self._end, f"no answer within {self._timeout_s} s")
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await connection.query(";".join(statements))
-                while True:
-                    # The cursor's public way costs a second round trip for every statement with a note.
-                    result = connection._result
-                    results.append(Result(result.rows or (), result.affected_rows))
-                    if not result.has_next:
-                        return results
-                    await connection.next_result()
-        except BaseException as error:
-            told = _told(error, f"no answer within {self._timeout_s} s") if isinstance(error, Exception) else None
-            if not isinstance(told, ServerError):
-                self.abort()
-            if told is None:
-                raise
-            raise told from error
+            return await waiter
+        except ServerError:
+            raise
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            timer.cancel()
+            self._waiter = None
 
     def abort(self) -> None:
         """Cuts the connection now; unsent bytes are thrown away."""
-        self._transport.abort()
+        self._end("the connection was cut")
         self._connection.close()
 
     async def close(self) -> None:
-        """Says goodbye, briefly. Never raises but for a cancel."""
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await self._connection.ensure_closed()
-        self.abort()
+        """Says goodbye and cuts the connection; waits for no answer. Never raises but for a cancel."""
+        self._ended = self._ended or "the connection was closed"
+        try:
+            if not self._transport.is_closing():
+                self._transport.write(_GOODBYE)
+                await asyncio.sleep(0)  # some loops send at the end of a turn
+        finally:
+            self.abort()
+
+    # ---------------------------------------------------- called by the transport
+
+    def data_received(self, data: bytes) -> None:
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._end("the server closed the connection")  # it says why, unasked, and goes
+            return
+        try:
+            results = self._replies.feed(data)
+        except ServerError as error:
+            if error.code in _GOODBYE_CODES:
+                self._end(str(error))
+            else:
+                waiter.set_exception(error)
+        except Exception as error:
+            self._end(f"an answer that cannot be read: {type(error).__name__}: {error}")
+        else:
+            if results is not None:
+                waiter.set_result(results)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end(f"the connection broke: {exc}" if exc else "the server closed the connection")
+
+    def _end(self, why: str) -> None:
+        """Nothing that comes later is an answer to anything."""
+        self._ended = self._ended or why
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(LinkLost(why))
+        self._transport.abort()
 
 
 def _told(error: Exception, timed_out: str) -> ServerError | LinkLost:

@@ -47,13 +47,14 @@ async def check_durability(link: Link, settings: MysqlSettings) -> None:
         ServerError, LinkLost: from the driver.
     """
     (found,) = await link.run(sql.SERVER_SETTINGS)
-    at_commit, binary_log, sync_binary_log, modes = found.rows[0]
+    at_commit, binary_log, sync_binary_log, *rest = found.rows[0]
+    modes = _text(*rest)
     weak = []
     if at_commit != 1:
         weak.append(("innodb_flush_log_at_trx_commit", at_commit, "1"))
     if binary_log and sync_binary_log != 1:
         weak.append(("sync_binlog", sync_binary_log, "1"))
-    if not _STRICT & set(str(modes).upper().split(",")):
+    if not _STRICT & set(modes.upper().split(",")):
         weak.append(("sql_mode", modes or "''", "one with STRICT_TRANS_TABLES"))
     if weak:
         told = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in weak)

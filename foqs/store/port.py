@@ -1,6 +1,7 @@
 """The narrow interface between a shard and the database that holds it.
 
-One `Store` is one shard's connection. Its owner calls one method at a time and
+One `Store` is one shard's connection for writing; beside it, `Reads` are
+connections of their own. The owner of either calls one method at a time and
 never cancels one: a call ends with its result or with one of the errors below,
 each of which says what is known about the write. After `StoreLost`, or a call
 that was cancelled after all, every method but `owner`, `open` and `close`
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State
+from foqs.core.item import Key, Row, State, TopicName
 
 POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction; fenced: after the fence; read: after the rows
@@ -72,20 +73,46 @@ class StoreUnusable(StoreError):
 
 
 @dataclass(slots=True)
+class Lease:
+    """Rows that become LEASED with equal values."""
+
+    due_ms: int
+    token: int
+    attempt: int
+    ids: list[int]
+
+
+@dataclass(slots=True)
 class Writes:
-    """What one flush changes, as absolute values. An id stands in one of the four at most.
+    """What one flush changes, as absolute values. An id stands in one of the first four at most.
 
     `updates` carry whole rows; a store writes their mutable columns (priority,
-    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt);
-    `leases` are rows of which only the last four changed. A
-    delete or an update of a row that is not there changes nothing; an insert of
-    an id that is there refuses the whole flush.
+    deliver_after_ms, expires_at_ms, metadata, state, due_ms, token, attempt). A
+    delete, a lease or an update of a row that is not there changes nothing; an
+    insert of an id that is there refuses the whole flush. The names of
+    `topics_added` enter the topics table, where they may be already; those of
+    `topics_removed` leave it, and a name that stands in both is in it afterwards.
     """
 
     deletes: list[int] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
-    leases: list[Row] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
+    topics_added: list[TopicName] = field(default_factory=list)
+    topics_removed: list[TopicName] = field(default_factory=list)
+
+
+def check_past(past: Fence, seen: Owner) -> None:
+    """What an owner row says of the database that is read from.
+
+    Raises:
+        StoreLost: it is another owner's, or does not have the flush `past`.
+    """
+    if (seen.epoch, seen.nonce) != (past.epoch, past.nonce) or seen.flush < past.flush:
+        raise StoreLost(
+            f"read from a database whose owner row shows epoch {seen.epoch}, flush {seen.flush}, "
+            f"where epoch {past.epoch}, flush {past.flush} was committed"
+        )
 
 
 Decide: TypeAlias = Callable[[Mapping[int, Row]], Writes]
@@ -175,16 +202,12 @@ class Store(Protocol):
         """
         ...
 
-    async def rows(self, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids that exist, with payload, in no particular order."""
+    async def topics(self) -> list[TopicName]:
+        """The topics table, in no particular order: every topic that has a row, and perhaps some that had one."""
         ...
 
-    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
-        """The next READY keys of a topic above `after`, in order, at most `limit`."""
-        ...
-
-    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
-        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with payload."""
+    def reads(self) -> Reads:
+        """A connection for reading beside the flushes; connects with its first call."""
         ...
 
     async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
@@ -198,10 +221,47 @@ class Store(Protocol):
         """The least due_ms above `above_ms`; None when there is none."""
         ...
 
+    async def close(self) -> None:
+        """Closes the connection. Never raises; may be called twice."""
+        ...
+
+
+class Reads(Protocol):
+    """One shard's tables, read beside its flushes.
+
+    `past` is a flush known to be committed when the call begins: the answer shows
+    at least that flush, and of every later one all or nothing. What is read may
+    be stale when it arrives; whoever uses it must know what changed meanwhile.
+
+    Every method but `close` raises `StoreLost` when the database cannot be
+    reached, or is one that does not have `past` (another owner's, or a copy that is
+    behind); the next call connects anew.
+    """
+
+    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids that exist, with payload, in no particular order."""
+        ...
+
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
+        """The next READY keys of a topic above `after`, in order, at most `limit`."""
+        ...
+
+    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with payload."""
+        ...
+
+    async def snapshot(self, past: Fence) -> None:
+        """From now until `close`, `counts` shows the tables as they are at this moment, whatever is written.
+
+        Only `counts` and `close` may follow, until one of them raised `StoreLost`.
+        The database keeps what it shows meanwhile: close soon.
+        """
+        ...
+
     async def counts(self) -> list[TopicCount]:
-        """Rows by topic and state, over the whole shard."""
+        """Rows by topic and state, over the whole shard, in the snapshot."""
         ...
 
     async def close(self) -> None:
-        """Closes the connection. Never raises; may be called twice."""
+        """Closes the connection. Never raises; may be called twice. No call may follow."""
         ...

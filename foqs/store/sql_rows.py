@@ -6,11 +6,11 @@ order is a row's arguments. Knows nothing of dialects, tables or connections.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from foqs.core.fence import Owner
-from foqs.core.item import Delivery, Row, State
+from foqs.core.item import Delivery, Key, Row, State, pack_key
 
 COLUMNS: Final = (
     "id",
@@ -57,6 +57,11 @@ def row_of(values: Sequence[Any]) -> Row:
     return row
 
 
+def keys_of(found: Iterable[tuple[int, int, int]]) -> list[Key]:
+    """The keys of tuples of (priority, deliver_after_ms, id)."""
+    return [pack_key(priority, after, number) for priority, after, number in found]
+
+
 def owner_of(values: Sequence[Any]) -> Owner:
     """The owner row of a tuple in the order of `OWNER_COLUMNS`, its nonce already text."""
     return Owner(*values)
@@ -98,8 +103,3 @@ def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
         row.token,
         row.attempt,
     )
-
-
-def leased_values(row: Row) -> tuple[int | None, ...]:
-    """A row's columns in the order of `LEASED`."""
-    return (int(row.state), row.due_ms, row.token, row.attempt)

@@ -53,6 +53,18 @@ MIGRATIONS: Final = (
 )""",
         ),
     ),
+    Migration(
+        2,
+        "a table of topics",
+        (
+            """CREATE TABLE topic (
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  PRIMARY KEY (namespace, topic)
+) WITHOUT ROWID""",
+            "INSERT INTO topic SELECT DISTINCT namespace, topic FROM item",
+        ),
+    ),
 )
 
 ADD_OWNER: Final = "INSERT OR IGNORE INTO owner VALUES (1, ?, 0, '', 0, 0, 0)"
@@ -68,6 +80,12 @@ NOW_MS: Final = (
 
 BEGIN: Final = "BEGIN IMMEDIATE"
 """Takes the write lock at once, so that nothing read in the transaction can go stale."""
+
+BEGIN_READ: Final = "BEGIN DEFERRED"
+"""Its first SELECT fixes what the transaction shows, and waits for no lock."""
+
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
 
 READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1"
 """The owner row."""
@@ -95,6 +113,15 @@ LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASED)} W
 
 INSERT: Final = f"INSERT INTO item ({WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""
+
+TOPICS: Final = "SELECT namespace, topic FROM topic"
+"""The topics table."""
+
+ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
+"""A topic that has an item."""
+
+REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
+"""A topic that has none any more."""
 
 _OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ?"
 _ABOVE: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"

@@ -1,4 +1,4 @@
-"""The store on SQLite: one file, one connection, one thread that alone touches it.
+"""The store on SQLite: one file, one connection for writing, one thread that alone touches it.
 
 Always true: each method is one hop into the thread, and a flush runs there from
 BEGIN to COMMIT, so a cancelled caller leaves nothing half done: the call
@@ -13,13 +13,13 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State
+from foqs.core.item import State, TopicName
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import (
     Decide,
@@ -30,13 +30,13 @@ from foqs.store.port import (
     StoreLost,
     StoreUnusable,
     Superseded,
-    TopicCount,
     WriteRefused,
     Writes,
     no_faults,
 )
-from foqs.store.sql_rows import all_values, leased_values, mutable_values, owner_of, row_of
+from foqs.store.sql_rows import all_values, mutable_values, owner_of
 from foqs.store.sqlite_file import SqliteFile, is_damage
+from foqs.store.sqlite_reads import SqliteReads, found_rows
 
 _T = TypeVar("_T")
 _INT64_MIN = -(1 << 63)
@@ -91,18 +91,11 @@ class SqliteStore:
     async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
         await self._hop(lambda: self._flush(fence, touched, loaded, decide))
 
-    async def rows(self, ids: Sequence[int]) -> list[Row]:
-        return await self._read(lambda db: list(_found(db, sql.LOAD_ROW, dict.fromkeys(ids))))
+    async def topics(self) -> list[TopicName]:
+        return await self._read(lambda db: db.execute(sql.TOPICS).fetchall())
 
-    async def ready(self, namespace: str, topic: str, after: Key | None, limit: int) -> list[Key]:
-        values = (namespace, topic, int(State.READY), *(after or ()), limit)
-        text = sql.FIRST_KEYS if after is None else sql.NEXT_KEYS
-        return await self._read(lambda db: db.execute(text, values).fetchall())
-
-    async def listed(self, namespace: str, topic: str, state: State, after: Key | None, limit: int) -> list[Row]:
-        values = (namespace, topic, int(state), *(after or ()), limit)
-        text = sql.FIRST_ROWS if after is None else sql.NEXT_ROWS
-        return await self._read(lambda db: [row_of(found) for found in db.execute(text, values)])
+    def reads(self) -> SqliteReads:
+        return SqliteReads(self._file)
 
     async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
@@ -113,14 +106,6 @@ class SqliteStore:
     async def next_due_ms(self, above_ms: int) -> int | None:
         found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms,)).fetchone())
         return None if found is None else int(found[0])
-
-    async def counts(self) -> list[TopicCount]:
-        return await self._read(
-            lambda db: [
-                TopicCount(namespace, topic, State(state), rows)
-                for namespace, topic, state, rows in db.execute(sql.COUNTS)
-            ]
-        )
 
     async def close(self) -> None:
         if not self._closed:
@@ -191,7 +176,7 @@ class SqliteStore:
         try:
             db.execute(sql.BEGIN)
             result = work(db)
-            db.execute("COMMIT")
+            db.execute(sql.COMMIT)
         except _UNACCEPTABLE as error:
             raise self._lose(error) from error
         except StoreError:
@@ -235,12 +220,12 @@ class SqliteStore:
             db.execute(sql.BEGIN)
             _fence(db, fence)
             self._faults("fenced")
-            found = {row.id: row for row in _found(db, sql.READ_ROW, touched)}
-            found |= {row.id: row for row in _found(db, sql.LOAD_ROW, loaded)}
+            found = {row.id: row for row in found_rows(db, sql.READ_ROW, touched)}
+            found |= {row.id: row for row in found_rows(db, sql.LOAD_ROW, loaded)}
             self._faults("read")
             _write(db, decide(found))
             self._faults("written")
-            db.execute("COMMIT")
+            db.execute(sql.COMMIT)
             self._faults("committed")
         except _UNACCEPTABLE as error:
             told = self._file.refusal(error)
@@ -259,7 +244,7 @@ class SqliteStore:
         """Ends the transaction; where SQLite refuses, closing the connection does."""
         try:
             if self._db is not None and self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+                self._db.execute(sql.ROLLBACK)
         except sqlite3.Error:
             self._drop()
 
@@ -271,20 +256,17 @@ def _fence(db: sqlite3.Connection, fence: Fence) -> None:
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
 
-def _found(db: sqlite3.Connection, text: str, ids: Iterable[int]) -> Iterable[Row]:
-    """The rows of `ids` that exist; one prepared lookup each costs less than a list spliced into SQL."""
-    for number in ids:
-        values = db.execute(text, (number,)).fetchone()
-        if values is not None:
-            yield row_of(values)
-
-
 def _write(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.deletes:
-        db.executemany(sql.DELETE, [(number,) for number in writes.deletes])
+        db.executemany(sql.DELETE, zip(writes.deletes))
+    for lease in writes.leases:
+        values = (int(State.LEASED), lease.due_ms, lease.token, lease.attempt)
+        db.executemany(sql.LEASE, [(*values, number) for number in lease.ids])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])
-    if writes.leases:
-        db.executemany(sql.LEASE, [(*leased_values(row), row.id) for row in writes.leases])
     if writes.inserts:
-        db.executemany(sql.INSERT, [all_values(row) for row in writes.inserts])
+        db.executemany(sql.INSERT, map(all_values, writes.inserts))
+    if writes.topics_removed:
+        db.executemany(sql.REMOVE_TOPIC, writes.topics_removed)
+    if writes.topics_added:
+        db.executemany(sql.ADD_TOPIC, writes.topics_added)

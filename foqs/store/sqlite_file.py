@@ -64,13 +64,7 @@ class SqliteFile:
         try:
             if create and new:
                 _make_folder(self.path.parent)
-            mode = "rwc" if create else "rw"
-            db = sqlite3.connect(
-                f"file:{quote(str(self.path.absolute()))}?mode={mode}",
-                timeout=self.busy_timeout_s,
-                isolation_level=None,
-                uri=True,
-            )
+            db = self._connect("rwc" if create else "rw")
             self._configure(db)
             self._migrate(db)
             if new:
@@ -83,6 +77,21 @@ class SqliteFile:
             raise StoreUnusable(f"the file {self.path} cannot be created: {error}") from error
         except BaseException:
             _close(db)
+            raise
+        return db
+
+    def open_for_reading(self) -> sqlite3.Connection:
+        """Opens the file as a writer left it, waiting for no lock; the connection cannot write.
+
+        Raises:
+            sqlite3.Error: it cannot be opened.
+        """
+        db = self._connect("rw")  # `ro` could not read a file whose log's index is not there yet
+        try:
+            db.execute("PRAGMA query_only = ON")
+            db.execute(f"PRAGMA cache_size = -{_PAGE_CACHE_KIB}")
+        except BaseException:
+            db.close()
             raise
         return db
 
@@ -103,6 +112,10 @@ class SqliteFile:
         if code in _BROKEN or code in _NO_ACCESS:
             return StoreLost(f"{text}; check the disk and the file's permissions")
         return WriteRefused(text)
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        name = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
+        return sqlite3.connect(name, timeout=self.busy_timeout_s, isolation_level=None, uri=True)
 
     def _check_level(self) -> None:
         level = self.synchronous.upper()
@@ -146,7 +159,7 @@ class SqliteFile:
         (shard,) = db.execute(sql.READ_SHARD).fetchone()
         if shard != self.shard:
             raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")
-        db.execute("COMMIT")
+        db.execute(sql.COMMIT)
 
     def _unopened(self, error: sqlite3.Error) -> StoreError:
         code = primary_code(error)

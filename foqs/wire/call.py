@@ -1,171 +1,159 @@
 """One call: from its start to its one reply.
 
 Always true: a call is answered at most once; an answer that cannot be written
-is given back; there is no await between finding the connection open and giving
-the reply to the transport; a call ends at its deadline and a grace, whatever
-its handler does. Knows nothing of frames.
+is given back; the queue's answer goes to the line without an await; a call
+that is lost, or is not done at its deadline and a grace, is ended and abandoned,
+whatever serves it. Knows nothing of frames.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeVar
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
 from foqs.core.validate import Malformed
+from foqs.deadlines import Backstop
+from foqs.service.api import Pending
 from foqs.wire import codec
 from foqs.wire.complaints import log
-from foqs.wire.message import REPLY, Head, encode_struct, frame_reply
-from foqs.wire.methods import Answer, Method
+from foqs.wire.message import Head, encode_struct, frame_reply
+from foqs.wire.methods import Method
 from foqs_client.idl import ttypes
 
 
 class Line(Protocol):
     """What a call needs of its connection."""
 
-    def send(self, frame: bytes) -> bool:
-        """Gives a frame to the transport; False when the connection is gone, and then nothing was given."""
+    backstop: Backstop
+    reply_bytes_max: int
+
+    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
+        """Writes a frame, now or soon, in the order of calls; calls `give_back` when it cannot be written."""
         ...
 
     def complain(self, text: str) -> None: ...
 
+    def ended(self, call: Call, code: str | None) -> None:
+        """The call holds nothing any more; it was answered OK or with this error's code, or (None) not at all."""
+        ...
 
-Observe: TypeAlias = Callable[[str, str, float], None]
-"""(method, OK or the error's code, seconds) of each call that was answered."""
+
+_T = TypeVar("_T")
 
 
 class Call:
-    """A call in flight.
+    """A call in flight: the `Caller` of its method.
 
     Args:
         cost_bytes: what it holds of the host's room.
-        ended: called once, when the handler has returned.
-        observe: told of the answer, for metrics.
+        begun_at: on the stop watch of whoever observes.
     """
 
-    __slots__ = (
-        "_answered",
-        "_begun_at",
-        "_ended",
-        "_head",
-        "_line",
-        "_loop",
-        "_method",
-        "_observe",
-        "_reply_bytes_max",
-        "_seconds",
-        "_task",
-        "_timer",
-        "cost_bytes",
-    )
+    __slots__ = ("_head", "_line", "_open", "_pending", "_seqid", "begun_at", "cost_bytes", "expires_at", "method")
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        line: Line,
-        head: Head,
-        method: Method,
-        cost_bytes: int,
-        reply_bytes_max: int,
-        ended: Callable[[Call], None],
-        observe: Observe,
-        seconds: Callable[[], float],
-    ) -> None:
+    def __init__(self, line: Line, head: Head, seqid: bytes, method: Method, cost_bytes: int, begun_at: float) -> None:
         self._line = line
         self._head = head
-        self._method = method
-        self._reply_bytes_max = reply_bytes_max
-        self._ended = ended
-        self._observe = observe
-        self._loop = loop
-        self._seconds = seconds
-        self._begun_at = seconds()
-        self._answered = False
-        self._task: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._seqid = seqid
+        self.method = method
         self.cost_bytes = cost_bytes
+        self.begun_at = begun_at
+        self.expires_at = 0.0
+        self._open = True
+        self._pending: Pending | None = None
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
-        self._timer = self._loop.call_at(deadline + grace_s, self.expire)
-        self._task = self._loop.create_task(self._serve(request, deadline))
-        self._task.add_done_callback(self._done)
+        """Serves the request; the answer may be given before this returns."""
+        self.expires_at = expires_at = deadline + grace_s
+        try:
+            pending = self.method.serve(request, deadline, self)
+        except Exception as error:
+            self.fail(error)
+        else:
+            if self._open:
+                self._pending = pending
+                backstop = self._line.backstop
+                if expires_at < backstop.rings_at:
+                    backstop.ring_by(expires_at)
+
+    # ------------------------------------------------------- what ends the call
+
+    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+        """Writes the reply `shape(value)`, or gives it back."""
+        if self._open:
+            try:
+                head, method = self._head, self.method
+                body = encode_struct(head.compact, method.result_class(shape(value)), method.result)
+            except Exception:
+                log.exception("the reply of %s cannot be encoded", self.method.name)
+                self._refuse(unforeseen(self.method))
+            else:
+                line = self._line
+                if len(body) > line.reply_bytes_max:
+                    self._refuse(too_long(len(body), line.reply_bytes_max))
+                else:
+                    self._end("OK")
+                    line.send(frame_reply(head, self._seqid, body), give_back)
+                    return
+        if give_back is not None:
+            give_back()
+
+    def fail(self, error: Exception) -> None:
+        """The call failed as a whole."""
+        if not isinstance(error, FoqsError):
+            log.error("%s failed in a way that nobody foresaw", self.method.name, exc_info=error)
+            error = unforeseen(self.method)
+        elif isinstance(error, Malformed):
+            self._line.complain(f"{self.method.name} was refused: {error}")
+        if self._open:
+            self._refuse(error)
+
+    def complain(self, text: str) -> None:
+        """The client sent bytes that no correct client sends, and is told so in the answer."""
+        self._line.complain(f"{self.method.name} was answered INVALID_ARGUMENT: {text}")
 
     def expire(self) -> None:
-        """Ends the call unanswered: by its deadline, or because the host stops."""
-        if not self._answered:
-            self._fail(unanswered(self._method))
-        self.abandon()
+        """Ends the call as unfinished: by its deadline, or because the host stops."""
+        if self._open:
+            pending = self._pending
+            self._refuse(unanswered(self.method))
+            self._abandon(pending)
 
     def abandon(self) -> None:
         """Nobody waits for the reply any more."""
-        self._answered = True
-        if self._task is not None:
-            self._task.cancel()
+        if self._open:
+            pending = self._pending
+            self._end(None)
+            self._abandon(pending)
 
-    async def _serve(self, request: Any, deadline: float) -> None:
-        try:
-            answer = await self._method.serve(request, deadline)
-        except FoqsError as error:
-            if isinstance(error, Malformed):
-                self._line.complain(f"{self._method.name} was refused: {error}")
-            if not self._answered:
-                self._fail(error)
-        except Exception:
-            log.exception("%s failed in a way that nobody foresaw", self._method.name)
-            if not self._answered:
-                self._fail(unforeseen(self._method))
-        else:
-            self._finish(answer)
+    # ------------------------------------------------------------------- inside
 
-    def _finish(self, answer: Answer) -> None:
-        """Writes the answer, or gives it back. Must not await."""
-        if answer.complaint:
-            self._line.complain(f"{self._method.name} was answered INVALID_ARGUMENT: {answer.complaint}")
-        sent = False
-        if not self._answered:
+    def _refuse(self, error: FoqsError) -> None:
+        self._end(error.code.name)
+        self._line.send(frame_failure(self._head, self._seqid, self.method, error))
+
+    def _end(self, code: str | None) -> None:
+        self._open = False
+        self._pending = None  # it holds on to this call
+        self._line.ended(self, code)
+
+    def _abandon(self, pending: Pending | None) -> None:
+        if pending is not None:
             try:
-                reply = self._method.result_class(success=answer.reply)
-                body = encode_struct(self._head.compact, reply, self._method.result)
+                pending.abandon()
             except Exception:
-                log.exception("the reply of %s cannot be encoded", self._method.name)
-                self._fail(unforeseen(self._method))
-            else:
-                sent = self._send_whole(body)
-        if not sent and answer.give_back is not None:
-            answer.give_back()
-
-    def _send_whole(self, body: bytes) -> bool:
-        if len(body) > self._reply_bytes_max:
-            self._fail(
-                LimitExceeded(
-                    f"the reply would have {len(body)} bytes, over {self._reply_bytes_max}; ask for fewer items"
-                )
-            )
-            return False
-        self._answer("OK")
-        return self._line.send(frame_reply(self._head, REPLY, body))
-
-    def _fail(self, error: FoqsError) -> None:
-        self._answer(error.code.name)
-        self._line.send(frame_failure(self._head, self._method, error))
-
-    def _answer(self, code: str) -> None:
-        self._answered = True
-        self._observe(self._method.name, code, self._seconds() - self._begun_at)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        if not task.cancelled() and task.exception() is not None:
-            log.error("%s broke off", self._method.name, exc_info=task.exception())
-        self._ended(self)
+                log.exception("%s cannot be abandoned", self.method.name)
 
 
-def frame_failure(head: Head, method: Method, error: FoqsError) -> bytes:
+def frame_failure(head: Head, seqid: bytes, method: Method, error: FoqsError) -> bytes:
     """A whole frame that answers with CallFailed."""
     reply = method.result_class(failed=ttypes.CallFailed(codec.error(error)))
-    return frame_reply(head, REPLY, encode_struct(head.compact, reply, method.result))
+    return frame_reply(head, seqid, encode_struct(head.compact, reply, method.result))
+
+
+def too_long(length: int, most: int) -> FoqsError:
+    return LimitExceeded(f"the reply would have {length} bytes, over {most}; ask for fewer items")
 
 
 def unanswered(method: Method) -> FoqsError:

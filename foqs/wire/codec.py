@@ -9,11 +9,12 @@ bytes (`message.decode`). Knows nothing of calls, connections or the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
-from foqs.core.item import Delivery, NewItem, State, parse_id
+from foqs.core.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_MAX, Delivery, NewItem, State, parse_id
 from foqs.core.life import Event, Kind
 from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, TopicStats
 from foqs.shard.status import ShardStatus
@@ -21,6 +22,13 @@ from foqs_client.idl import ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
+NUMBER_MIN: Final = 1 << SEQUENCE_BITS
+_ZERO: Final = ord("0")
+_SHARDS: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
+"""Every spelling of a shard's number."""
+
+name: Final = lru_cache(maxsize=4_096)(validate.name)
+"""Names come again and again: read once, and one object for equal ones."""
 
 
 def at(path: str, error: FoqsError) -> FoqsError:
@@ -32,13 +40,48 @@ def at(path: str, error: FoqsError) -> FoqsError:
 # ------------------------------------------------------------------- requests
 
 
-def new_item(raw: Any, namespace: str, settings: NamespaceSettings) -> NewItem:
-    """A `NewItem` struct. Raises FoqsError."""
+def new_items(
+    raws: Sequence[Any], namespace: str, settings: NamespaceSettings
+) -> tuple[list[NewItem], dict[int, FoqsError]]:
+    """The good ones of `NewItem` structs in their order, and the errors of the others by place."""
+    items: list[NewItem] = []
+    errors: dict[int, FoqsError] = {}
+    payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
+    lease_ms, attempts_max, policy = settings.lease_ms_default, settings.attempts_max_default, Delivery.AT_LEAST_ONCE
+    known: bytes | None = None
+    topic = ""
+    for place, raw in enumerate(raws):
+        payload = raw.payload or b""
+        metadata = raw.metadata or b""
+        try:
+            if raw.topic != known or known is None:
+                topic = name(raw.topic, "topic")
+                known = raw.topic
+            if (
+                raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.policy is None
+                and raw.attempts_max is raw.idempotency_key is None
+                and len(payload) <= payload_bytes_max
+                and len(metadata) <= metadata_bytes_max
+            ):
+                priority = raw.priority or 0
+                items.append(
+                    NewItem(
+                        namespace, topic, priority, payload, metadata, 0, None, lease_ms, None, policy, attempts_max
+                    )
+                )
+            else:
+                items.append(new_item(raw, namespace, topic, settings))
+        except FoqsError as error:
+            errors[place] = at(f"items[{place}]", error)
+    return items, errors
+
+
+def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
+    """A `NewItem` struct with any fields; its topic was read. Raises FoqsError."""
     if raw.idempotency_key is not None:
         raise NotImplementedYet(
             "idempotency keys are not served by this version; leave the key out", field="idempotency_key"
         )
-    topic = validate.name(raw.topic, "topic")
     payload = raw.payload or b""
     if len(payload) > settings.payload_bytes_max:
         validate.size(payload, settings.payload_bytes_max, "payload")
@@ -108,12 +151,45 @@ def _token(value: int | None) -> int:
     return int(value)
 
 
+def lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
+    """(shard, number) and token of each of many `Lease` structs; None when `lease` would refuse one, or an id is twice."""
+    texts = [raw.id for raw in raws]
+    tokens = [raw.token for raw in raws]
+    if None in tokens or len(set(texts)) < len(texts):
+        return None
+    ids = parse_ids(texts)
+    return None if ids is None else (ids, tokens)
+
+
+def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
+    """What `parse_id` makes of each; None when it would refuse one."""
+    ids = []
+    for text in texts:
+        if text is None or len(text) > ID_BYTES_MAX:
+            return None
+        head, _, tail = text.partition(b"-")
+        shard = _SHARDS.get(head)
+        # Digits only and no zero before them: the one spelling.
+        if shard is None or not tail.isdigit() or tail[0] == _ZERO:
+            return None
+        number = int(tail)
+        if not NUMBER_MIN < number <= NUMBER_MAX or not number & SEQUENCE_MAX:
+            return None
+        ids.append((shard, number))
+    return ids
+
+
+def lease(raw: Any) -> tuple[tuple[int, int], int]:
+    """A `Lease` struct: ((shard, number), token). Raises InvalidArgument."""
+    return item_id(raw.id), _token(raw.token)
+
+
 def lease_event(kind: Kind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
     """Reads `Lease` structs into (shard, event) of this kind."""
 
     def read(raw: Any) -> tuple[int, Event]:
-        shard, number = item_id(raw.id)
-        return shard, Event(kind, number, namespace, token=_token(raw.token))
+        (shard, number), token = lease(raw)
+        return shard, Event(kind, number, namespace, token=token)
 
     return read
 
@@ -185,34 +261,58 @@ def error(failed: FoqsError) -> Any:
     )
 
 
-def enqueue_result(result: str | FoqsError) -> Any:
-    if isinstance(result, str):
-        return ttypes.EnqueueResult(id=result)
-    return ttypes.EnqueueResult(error=error(result))
+def enqueue_reply(results: Sequence[str | FoqsError]) -> Any:
+    """The reply of ids and errors, in their order."""
+    make = ttypes.EnqueueResult
+    return ttypes.EnqueueReply(
+        [make(result) if type(result) is str else make(None, error(result)) for result in results]  # type: ignore[arg-type]
+    )
 
 
-def outcome(result: Outcome) -> Any:
+def outcomes_reply(results: Sequence[Outcome]) -> Any:
+    """The reply of outcomes, in their order."""
+    if results.count(None) == len(results):
+        return _all_done(len(results))
+    return ttypes.OutcomesReply([_outcome(result) for result in results])
+
+
+def _outcome(result: Outcome) -> Any:
     if result is None:
-        return ttypes.Outcome()
+        return _DONE
     if isinstance(result, AlreadyGone):
-        return ttypes.Outcome(already_gone=True)
-    return ttypes.Outcome(error=error(result))
+        return _ALREADY_GONE
+    return ttypes.Outcome(error(result))
+
+
+@lru_cache(maxsize=1_024)
+def _all_done(count: int) -> Any:
+    return ttypes.OutcomesReply([_DONE] * count)
+
+
+_DONE: Final = ttypes.Outcome()
+_ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
+
+
+def dequeue_reply(items: Sequence[Seen]) -> Any:
+    """The reply of deliveries, in their order."""
+    return ttypes.DequeueReply([delivery(seen) for seen in items])
 
 
 def delivery(seen: Seen) -> Any:
-    row = seen.row
-    now_ms = seen.now_ms
+    row, now_ms = seen.row, seen.now_ms
+    left_ms = 0 if row.due_ms is None else row.due_ms - now_ms
+    age_ms = now_ms - row.enqueued_at_ms
     return ttypes.Delivery(
-        id=f"{seen.shard}-{row.id}",
-        token=row.token,
-        topic=row.topic,
-        priority=row.priority,
-        payload=row.payload,
-        metadata=row.metadata,
-        attempt=row.attempt,
-        lease_remaining_ms=max(0, (row.due_ms or now_ms) - now_ms),
-        age_ms=max(0, now_ms - row.enqueued_at_ms),
-        attempts_max=row.attempts_max,
+        f"{seen.shard}-{row.id}",
+        row.token,
+        row.topic,
+        row.priority,
+        row.payload,
+        row.metadata,
+        row.attempt,
+        left_ms if left_ms > 0 else 0,
+        age_ms if age_ms > 0 else 0,
+        row.attempts_max,
     )
 
 

@@ -10,10 +10,12 @@ Thrift beyond how an unframed or foreign client's first bytes look.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from typing import Final
 
 LENGTH_BYTES: Final = 4
+_LENGTH: Final = struct.Struct(">i")
 HEAD_BYTES: Final = 300
 """What is kept of a shed frame: the message's name and sequence id lie within."""
 
@@ -64,11 +66,8 @@ class Frames:
         self._missing = -1
         self._held = 0
         self._shed = False
-
-    @property
-    def halfway(self) -> bool:
+        self.halfway = False
         """Whether a frame has begun and is not whole."""
-        return self._missing >= 0 or bool(self._length)
 
     def feed(self, data: bytes) -> Iterator[tuple[bytes, bool]]:
         """Yields (message, shed) for each frame that `data` completes.
@@ -78,12 +77,18 @@ class Frames:
                 client seems to be.
         """
         position, end = 0, len(data)
+        room = self._room
         while position < end:
-            whole = self._whole(data, position)
-            if whole:
-                yield data[position + LENGTH_BYTES : whole], False
-                position = whole
-                continue
+            start = position + LENGTH_BYTES
+            if start <= end and not self.halfway:
+                [length] = _LENGTH.unpack_from(data, position)
+                stop = start + length
+                fits = room.used + length <= room.bytes_max
+                if fits and stop <= end and 0 < length <= self._frame_bytes_max:
+                    room.used += length
+                    yield data[start:stop], False
+                    position = stop
+                    continue
             if self._missing < 0:
                 position = self._begin(data, position)
                 if self._missing < 0:
@@ -102,20 +107,11 @@ class Frames:
         self._parts.clear()
         self._length.clear()
         self._missing = -1
-
-    def _whole(self, data: bytes, position: int) -> int:
-        """The end of a frame that lies whole in `data`, its bytes now counted; 0 where none does."""
-        start = position + LENGTH_BYTES
-        if self._missing >= 0 or self._length or start > len(data):
-            return 0
-        length = int.from_bytes(data[position:start], "big")
-        end = start + length
-        if not 0 < length <= self._frame_bytes_max or end > len(data) or not self._room.take(length):
-            return 0
-        return end
+        self.halfway = False
 
     def _begin(self, data: bytes, position: int) -> int:
         """Reads a length, or as much of it as there is; returns the position after it."""
+        self.halfway = True
         stop = min(len(data), position + LENGTH_BYTES - len(self._length))
         self._length += data[position:stop]
         if len(self._length) == LENGTH_BYTES:
@@ -152,6 +148,7 @@ class Frames:
         self._parts.clear()
         self._held = 0
         self._missing = -1
+        self.halfway = False
         return message, self._shed
 
     def _explain(self, length: int) -> str:

@@ -9,21 +9,26 @@ connections, frames or how the queue works.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
-from foqs.core.item import NewItem, State
+from foqs.core.item import State
 from foqs.core.life import Event, Kind
-from foqs.service.api import NamespaceSettings, Outcome, Queue
+from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
 from foqs.wire import codec
-from foqs.wire.methods import Answer, contract
+from foqs.wire.methods import Caller, contract, in_task
 from foqs_client.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
 PAGE_LIMIT_MAX: Final = 1_000
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,11 +66,11 @@ class Handlers:
                 "extendLease": self.extend_lease,
                 "release": self.release,
                 "cancel": self.cancel,
-                "getActiveTopics": self.get_active_topics,
-                "peek": self.peek,
-                "getItem": self.get_item,
-                "listShards": self.list_shards,
-                "getRouting": self.get_routing,
+                "getActiveTopics": in_task(self.get_active_topics),
+                "peek": in_task(self.peek),
+                "getItem": in_task(self.get_item),
+                "listShards": in_task(self.list_shards),
+                "getRouting": in_task(self.get_routing),
             }
         )
 
@@ -77,33 +82,21 @@ class Handlers:
             timeout_ms = limits.timeout_ms_default
         elif timeout_ms < 1:
             raise InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
-        return float(min(timeout_ms, limits.timeout_ms_max)) / 1_000
+        elif timeout_ms > limits.timeout_ms_max:
+            timeout_ms = limits.timeout_ms_max
+        return timeout_ms / 1_000  # type: ignore[no-any-return]
 
     # ---------------------------------------------------------- the way of items
 
-    async def enqueue(self, request: Any, deadline: float) -> Answer:
+    def enqueue(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
         _not_forwarded(request)
-        raws = request.items
-        validate.batch(None if raws is None else len(raws), self._queue.limits.items_per_call_max, "items")
-        results: list[Any] = [None] * len(raws)
-        items: list[NewItem] = []
-        places: list[int] = []
-        complaint = None
-        for place, raw in enumerate(raws):
-            try:
-                items.append(codec.new_item(raw, namespace, settings))
-                places.append(place)
-            except FoqsError as error:
-                results[place] = codec.enqueue_result(codec.at(f"items[{place}]", error))
-                complaint = complaint or _complaint(error)
-        if items:
-            answers = await self._queue.enqueue(namespace, items, deadline)
-            for place, answer in zip(places, answers, strict=True):
-                results[place] = codec.enqueue_result(answer)
-        return Answer(ttypes.EnqueueReply(results), complaint=complaint)
+        raws = self._entries(request.items, "items")
+        items, errors = codec.new_items(raws, namespace, settings)
+        done = _done(codec.enqueue_reply, errors, caller)
+        return self._queue.enqueue(namespace, items, deadline, done) if items else done([])
 
-    async def dequeue(self, request: Any, deadline: float) -> Answer:
+    def dequeue(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
         _not_forwarded(request)
         limits = self._queue.limits
@@ -112,92 +105,81 @@ class Handlers:
         wants: dict[str, int] = {}
         for place, raw in enumerate(raws):
             try:
-                topic = validate.name(raw.topic, "topic")
+                topic = codec.name(raw.topic, "topic")
                 count = validate.number(raw.count, 1, limits.items_per_call_max, "count")
                 if topic in wants:
                     raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
             except FoqsError as error:
                 raise codec.at(f"topics[{place}]", error) from None
             wants[topic] = count
-        if request.lease_ms is not None:
-            validate.number(request.lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        lease_ms = request.lease_ms
+        if lease_ms is not None:
+            validate.number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
         wait_ms = request.wait_ms or 0
         if wait_ms < 0:
             raise InvalidArgument(f"{wait_ms} ms cannot be waited; give 0 or more", field="wait_ms")
-        wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
-        hand_out = await self._queue.dequeue(namespace, list(wants.items()), wait_ms, request.lease_ms, deadline)
-        try:
-            reply = ttypes.DequeueReply([codec.delivery(seen) for seen in hand_out.items])
-        except BaseException:
-            hand_out.give_back()
-            raise
-        return Answer(reply, give_back=hand_out.give_back)
+        if wait_ms:
+            wait_ms = min(wait_ms, limits.wait_ms_max, int(self.timeout_s(request) * 1_000))
 
-    async def ack(self, request: Any, deadline: float) -> Answer:
+        def done(hand_out: HandOut) -> None:
+            caller.answer(codec.dequeue_reply, hand_out.items, hand_out.give_back)
+
+        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done)
+
+    def ack(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, _ = self._namespace(request)
-        return await self._apply(
-            namespace, request.leases, "leases", codec.lease_event(Kind.ACK, namespace), deadline, _lease_id
-        )
+        raws = self._entries(request.leases, "leases")
+        columns = codec.lease_columns(raws)
+        errors: dict[int, FoqsError] = {}
+        if columns is None:
+            leases, errors = _sifted(raws, "leases", codec.lease)
+            columns = [identity for identity, _ in leases], [token for _, token in leases]
+        done = _done(codec.outcomes_reply, errors, caller)
+        return self._queue.ack(namespace, *columns, deadline, done) if columns[0] else done([])
 
-    async def nack(self, request: Any, deadline: float) -> Answer:
+    def nack(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
         read = codec.nack_event(namespace, settings, self._rng.random)
-        return await self._apply(namespace, request.nacks, "nacks", read, deadline, _lease_id)
+        return self._apply(namespace, request.nacks, "nacks", read, deadline, caller)
 
-    async def extend_lease(self, request: Any, deadline: float) -> Answer:
+    def extend_lease(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
         read = codec.extension_event(namespace, settings)
-        return await self._apply(namespace, request.extensions, "extensions", read, deadline, _lease_id)
+        return self._apply(namespace, request.extensions, "extensions", read, deadline, caller)
 
-    async def release(self, request: Any, deadline: float) -> Answer:
+    def release(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, _ = self._namespace(request)
         read = codec.lease_event(Kind.RELEASE, namespace)
-        return await self._apply(namespace, request.leases, "leases", read, deadline, _lease_id)
+        return self._apply(namespace, request.leases, "leases", read, deadline, caller)
 
-    async def cancel(self, request: Any, deadline: float) -> Answer:
+    def cancel(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, _ = self._namespace(request)
-        return await self._apply(
-            namespace, request.ids, "ids", codec.cancel_event(namespace), deadline, lambda raw: raw
-        )
+        return self._apply(namespace, request.ids, "ids", codec.cancel_event(namespace), deadline, caller)
 
-    async def _apply(
+    def _apply(
         self,
         namespace: str,
         raws: Sequence[Any] | None,
         field: str,
         read: Callable[[Any], tuple[int, Event]],
         deadline: float,
-        id_of: Callable[[Any], bytes | None],
-    ) -> Answer:
-        """Runs one event for each entry of a request; an id stands in it once."""
-        validate.batch(None if raws is None else len(raws), self._queue.limits.items_per_call_max, field)
-        assert raws is not None
-        outcomes: list[Any] = [None] * len(raws)
-        events: list[tuple[int, Event]] = []
-        places: list[int] = []
-        seen: set[bytes | None] = set()
-        complaint = None
-        for place, raw in enumerate(raws):
-            try:
-                event = read(raw)
-                if id_of(raw) in seen:
-                    inner = "" if field == "ids" else "id"
-                    raise InvalidArgument("this id stands in the call twice; name it once", field=inner)
-                seen.add(id_of(raw))
-                events.append(event)
-                places.append(place)
-            except FoqsError as error:
-                outcomes[place] = codec.outcome(codec.at(f"{field}[{place}]", error))
-                complaint = complaint or _complaint(error)
-        if events:
-            answers: list[Outcome] = await self._queue.apply(namespace, events, deadline)
-            for place, answer in zip(places, answers, strict=True):
-                outcomes[place] = codec.outcome(answer)
-        return Answer(ttypes.OutcomesReply(outcomes), complaint=complaint)
+        caller: Caller,
+    ) -> Pending | None:
+        """Runs one event for each entry of a request."""
+        events, errors = _sifted(self._entries(raws, field), field, read)
+        done = _done(codec.outcomes_reply, errors, caller)
+        return self._queue.apply(namespace, events, deadline, done) if events else done([])
+
+    def _entries(self, raws: Sequence[Any] | None, field: str) -> Sequence[Any]:
+        """A request's list. Raises FoqsError for a missing, an empty and a long one."""
+        most = self._queue.limits.items_per_call_max
+        if not raws or len(raws) > most:
+            validate.batch(None if raws is None else len(raws), most, field)
+        return raws or ()
 
     # -------------------------------------------------------------------- looking
 
-    async def get_active_topics(self, request: Any, deadline: float) -> Answer:
+    async def get_active_topics(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         prefix, states = "", None
         if request.filter is not None:
@@ -206,24 +188,24 @@ class Handlers:
             states = codec.states(request.filter.states, "filter.states")
         limit, cursor = _page(request.page)
         topics, next_cursor = await self._queue.topics(namespace, prefix, states, cursor, limit)
-        return Answer(ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor))
+        return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor)
 
-    async def peek(self, request: Any, deadline: float) -> Answer:
+    async def peek(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         topic = validate.name(request.topic, "topic")
         state = State.READY if request.state is None else codec.state(request.state, "state")
         limit, cursor = _page(request.page)
         items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, deadline)
         with_payload = bool(request.with_payload)
-        return Answer(ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor))
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
 
-    async def get_item(self, request: Any, deadline: float) -> Answer:
+    async def get_item(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         shard, number = codec.item_id(request.id)
         seen = await self._queue.item(namespace, shard, number, deadline)
-        return Answer(codec.item_view(seen, bool(request.with_payload)))
+        return codec.item_view(seen, bool(request.with_payload))
 
-    async def list_shards(self, request: Any, deadline: float) -> Answer:
+    async def list_shards(self, request: Any, deadline: float) -> Any:
         limit, cursor = _page(request.page)
         after = -1
         if cursor is not None:
@@ -232,12 +214,12 @@ class Handlers:
             after = int(cursor)
         shards = [shard for shard in self._shards() if shard.shard > after]
         more = len(shards) > limit
-        return Answer(ttypes.ShardsReply(shards[:limit], str(shards[limit - 1].shard) if more else None))
+        return ttypes.ShardsReply(shards[:limit], str(shards[limit - 1].shard) if more else None)
 
-    async def get_routing(self, request: Any, deadline: float) -> Answer:
+    async def get_routing(self, request: Any, deadline: float) -> Any:
         me = self._identity
         if request.version == me.routing_version:
-            return Answer(ttypes.GetRoutingReply(version=me.routing_version))
+            return ttypes.GetRoutingReply(version=me.routing_version)
         shards = self._shards()
         host = ttypes.HostInfo(
             address=ttypes.HostAddress(me.host, me.port),
@@ -247,7 +229,7 @@ class Handlers:
             draining=False,
             version=me.program_version or None,
         )
-        return Answer(ttypes.GetRoutingReply(version=me.routing_version, hosts=[host], shards=shards))
+        return ttypes.GetRoutingReply(version=me.routing_version, hosts=[host], shards=shards)
 
     def _shards(self) -> list[Any]:
         me = self._identity
@@ -255,13 +237,8 @@ class Handlers:
         return [codec.shard_info(status, me.tier, me.region, (me.host, me.port)) for status in statuses]
 
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
-        name = validate.name(request.namespace_name, "namespace_name")
+        name = codec.name(request.namespace_name, "namespace_name")
         return name, self._queue.namespace(name)
-
-
-def _lease_id(raw: Any) -> bytes | None:
-    identity: bytes | None = raw.id
-    return identity
 
 
 def _not_forwarded(request: Any) -> None:
@@ -269,8 +246,43 @@ def _not_forwarded(request: Any) -> None:
         raise NotImplementedYet("this version serves no forwarded calls; leave the field out", field="forwarded")
 
 
-def _complaint(error: FoqsError) -> str | None:
-    return f"{error.field}: {error.message}" if isinstance(error, validate.Malformed) else None
+def _sifted(raws: Sequence[Any], field: str, read: Callable[[Any], _T]) -> tuple[list[_T], dict[int, FoqsError]]:
+    """What `read` makes of a request's entries, and the errors of the others by place; an id stands in it once."""
+    good: list[_T] = []
+    errors: dict[int, FoqsError] = {}
+    seen: set[bytes] = set()
+    for place, raw in enumerate(raws):
+        try:
+            value = read(raw)
+            identity = raw if field == "ids" else raw.id
+            if identity in seen:
+                inner = "" if field == "ids" else "id"
+                raise InvalidArgument("this id stands in the call twice; name it once", field=inner)
+            seen.add(identity)
+            good.append(value)
+        except FoqsError as error:
+            errors[place] = codec.at(f"{field}[{place}]", error)
+    return good, errors
+
+
+def _done(
+    shape: Callable[[Sequence[_R | FoqsError]], Any], errors: Mapping[int, FoqsError], caller: Caller
+) -> Callable[[list[_R | FoqsError]], None]:
+    """What answers the caller with the queue's answers, each error put in its place among them."""
+    if not errors:
+        return partial(caller.answer, shape)
+    for error in errors.values():
+        if isinstance(error, validate.Malformed):
+            caller.complain(f"{error.field}: {error.message}")
+            break
+
+    def whole(answers: list[_R | FoqsError]) -> Any:
+        results = list(answers)
+        for place, error in errors.items():
+            results.insert(place, error)
+        return shape(results)
+
+    return partial(caller.answer, whole)
 
 
 def _page(page: Any) -> tuple[int, str | None]:

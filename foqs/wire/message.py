@@ -9,7 +9,8 @@ a message is read to its last byte or refused. Knows nothing of what a call does
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any, Final
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
@@ -22,10 +23,14 @@ REPLY: Final[int] = TMessageType.REPLY
 EXCEPTION: Final[int] = TMessageType.EXCEPTION
 
 NAME_BYTES_MAX: Final = 64
+HEAD_BYTES_MIN: Final = 12
+"""In the binary protocol."""
 _BINARY_VERSION: Final = 0x8001
 _COMPACT_ID: Final = 0x82
 _COMPACT_VERSION: Final = 1
 _WORDS: Final = struct.Struct(">II")
+_LENGTH: Final = struct.Struct(">I")
+_SEQID_BYTES: Final = 4
 _VARINT_BYTES_MAX: Final = 5
 
 
@@ -42,13 +47,29 @@ class BadMessage(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Head:
-    """The first part of a message. `seqid` is kept as the bytes that came; `body` is where the struct begins."""
+    """The first part of a message, without its sequence id; `body` is where the struct begins."""
 
     compact: bool
     kind: int
     name: bytes
-    seqid: bytes
     body: int
+    reply: bytes
+    """How the head of a reply begins; in the binary protocol all of it but the sequence id."""
+
+
+def call_start(name: bytes) -> bytes:
+    """How a call of this method begins in the binary protocol: all before its sequence id."""
+    return _WORDS.pack(_BINARY_VERSION << 16 | CALL, len(name)) + name
+
+
+def call_head(name: bytes) -> Head:
+    """The head of a message that begins with `call_start(name)`."""
+    return _binary_head(CALL, name)
+
+
+def _binary_head(kind: int, name: bytes) -> Head:
+    reply = _WORDS.pack(_BINARY_VERSION << 16 | REPLY, len(name)) + name
+    return Head(False, kind, name, 8 + len(name) + _SEQID_BYTES, reply)
 
 
 @dataclass(slots=True, frozen=True)
@@ -59,15 +80,15 @@ class Bounds:
     container_items_max: int
 
 
-def read_head(message: bytes) -> Head:
-    """The head of a message.
+def read_head(message: bytes) -> tuple[Head, bytes]:
+    """The head of a message, and its sequence id as the bytes that came.
 
     Raises:
         BadMessage: it is not a head, so that the call cannot be answered.
     """
     if message[0] == _COMPACT_ID:
         return _read_compact_head(message)
-    if len(message) < 12:
+    if len(message) < HEAD_BYTES_MIN:
         raise BadMessage(f"a message of {len(message)} bytes has no room for its head")
     word, length = _WORDS.unpack_from(message)
     if word >> 16 != _BINARY_VERSION:
@@ -75,10 +96,10 @@ def read_head(message: bytes) -> Head:
     end = 8 + length
     if not 0 < length <= NAME_BYTES_MAX or end + 4 > len(message):
         raise BadMessage(f"a method name of {length} bytes is impossible")
-    return Head(False, word & 0xFF, message[8:end], message[end : end + 4], end + 4)
+    return _binary_head(word & 0xFF, message[8:end]), message[end : end + _SEQID_BYTES]
 
 
-def _read_compact_head(message: bytes) -> Head:
+def _read_compact_head(message: bytes) -> tuple[Head, bytes]:
     if len(message) < 4 or message[1] & 0x1F != _COMPACT_VERSION:
         raise BadMessage("this is not version 1 of the compact protocol")
     seqid_end = _varint_end(message, 2)
@@ -89,7 +110,8 @@ def _read_compact_head(message: bytes) -> Head:
     end = name_start + length
     if not 0 < length <= NAME_BYTES_MAX or end > len(message):
         raise BadMessage(f"a method name of {length} bytes is impossible")
-    return Head(True, message[1] >> 5, message[name_start:end], message[2:seqid_end], end)
+    reply = bytes((_COMPACT_ID, _COMPACT_VERSION | REPLY << 5))
+    return Head(True, message[1] >> 5, message[name_start:end], end, reply), message[2:seqid_end]
 
 
 def _varint_end(message: bytes, start: int) -> int:
@@ -121,17 +143,7 @@ class Decoder:
     """Reads the structs of messages, within bounds; strings come as bytes."""
 
     def __init__(self, bounds: Bounds) -> None:
-        binary, compact = (
-            kind(
-                TMemoryBuffer(),
-                fallback=False,
-                string_length_limit=bounds.string_bytes_max,
-                container_length_limit=bounds.container_items_max,
-            )
-            for kind in (TBinaryProtocolAccelerated, TCompactProtocolAccelerated)
-        )
-        self._binary = binary
-        self._compact = compact
+        self._source = _Source(bounds)
 
     def decode(self, message: bytes, head: Head, spec: list[Any]) -> Any:
         """The struct after the head; `spec` is of `raw_spec`.
@@ -140,48 +152,71 @@ class Decoder:
             BadMessage: it is truncated, nested too deeply, beyond the bounds, wrong in
                 an element's type, or followed by more bytes.
         """
-        buffer = TMemoryBuffer(message, head.body)
-        protocol = self._compact if head.compact else self._binary
-        protocol.trans = buffer
+        buffer = BytesIO(message)
+        buffer.seek(head.body)
+        source = self._source
+        source.cstringio_buf = buffer
         decoded = spec[0]()
         try:
-            protocol._fast_decode(decoded, protocol, spec)
+            (_decode_compact if head.compact else _decode_binary)(decoded, source, spec)
         except EOFError:
             raise BadMessage("the message is truncated") from None
         except OverflowError as error:
             raise BadMessage(f"the message cannot be read: {error}", too_large="exceeded" in str(error)) from None
         except Exception as error:  # the decoder's errors have no common ancestor
             raise BadMessage(f"the message cannot be read: {error}") from None
-        trailing = len(message) - buffer.cstringio_buf.tell()
+        trailing = len(message) - buffer.tell()
         if trailing:
             raise BadMessage(f"{trailing} bytes follow the message in its frame")
         return decoded
 
 
-_BINARY: Final = TBinaryProtocolAccelerated(TMemoryBuffer(), fallback=False)
-_COMPACT: Final = TCompactProtocolAccelerated(TMemoryBuffer(), fallback=False)
+class _Source:
+    """What Thrift's C decoder asks of a protocol and of its transport, in one object that is used again and again."""
+
+    __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit", "trans")
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.string_length_limit = bounds.string_bytes_max
+        self.container_length_limit = bounds.container_items_max
+        self.cstringio_buf = BytesIO()
+        self.trans = self
+
+    def cstringio_refill(self, partial: bytes, wanted: int) -> BytesIO:
+        """There are no more bytes than the message's."""
+        raise EOFError
+
+
+_binary: Final[Any] = TBinaryProtocolAccelerated(TMemoryBuffer(), fallback=False)
+_compact: Final[Any] = TCompactProtocolAccelerated(TMemoryBuffer(), fallback=False)
+_decode_binary: Final = _binary._fast_decode
+_decode_compact: Final = _compact._fast_decode
+_encode_binary: Final = _binary._fast_encode
+_encode_compact: Final = _compact._fast_encode
 
 
 def encode_struct(compact: bool, value: Any, spec: list[Any]) -> bytes:
     """A struct's bytes in the given protocol."""
-    protocol = _COMPACT if compact else _BINARY
-    encoded: bytes = protocol._fast_encode(value, spec)
-    return encoded
+    return (_encode_compact if compact else _encode_binary)(value, spec)  # type: ignore[no-any-return]
 
 
-def frame_reply(head: Head, kind: int, body: bytes) -> bytes:
-    """A whole frame that answers the call of `head`."""
-    name, seqid = head.name, head.seqid
+def frame_reply(head: Head, seqid: bytes, body: bytes) -> bytes:
+    """A whole frame that answers a call."""
+    start = head.reply
     if head.compact:
-        start = bytes((_COMPACT_ID, _COMPACT_VERSION | kind << 5)) + seqid + bytes((len(name),)) + name
-    else:
-        start = _WORDS.pack(_BINARY_VERSION << 16 | kind, len(name)) + name + seqid
-    return b"".join(((len(start) + len(body)).to_bytes(4, "big"), start, body))
+        name = head.name
+        start = b"".join((start, seqid, bytes((len(name),)), name))
+        seqid = b""
+    return b"".join((_LENGTH.pack(len(start) + len(seqid) + len(body)), start, seqid, body))
 
 
-def frame_refusal(head: Head, reason: int, text: str) -> bytes:
-    """A whole frame that answers the call of `head` with a TApplicationException."""
+def frame_refusal(head: Head, seqid: bytes, reason: int, text: str) -> bytes:
+    """A whole frame that answers a call with a TApplicationException."""
     buffer = TMemoryBuffer()
     kind = TCompactProtocolAccelerated if head.compact else TBinaryProtocolAccelerated
     TApplicationException(reason, text).write(kind(buffer, fallback=False))
-    return frame_reply(head, EXCEPTION, buffer.getvalue())
+    if head.compact:
+        reply = bytes((_COMPACT_ID, _COMPACT_VERSION | EXCEPTION << 5))
+    else:
+        reply = _WORDS.pack(_BINARY_VERSION << 16 | EXCEPTION, len(head.name)) + head.name
+    return frame_reply(replace(head, reply=reply), seqid, buffer.getvalue())

@@ -1,18 +1,23 @@
 """The methods of the contract, and what serves them.
 
-Holds the shape of one method and of one answer. Always true: every method of
-service Foqs has an entry; one that nothing serves answers NOT_IMPLEMENTED.
-Knows nothing of connections.
+Holds the shape of one method, and what it is given to answer by. Always true:
+every method of service Foqs has an entry; one that nothing serves answers
+NOT_IMPLEMENTED. Knows nothing of connections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
+
+from thrift.Thrift import TType
 
 from foqs.core.errors import NotImplementedYet
+from foqs.service.api import Pending
 from foqs.wire.message import raw_spec
+from foqs.wire.strict import TypeCheck
 from foqs_client.idl import Foqs
 
 READ_ONLY: Final = frozenset(
@@ -37,22 +42,30 @@ READ_ONLY: Final = frozenset(
 """What cannot have written when it ends unanswered."""
 
 
-@dataclass(slots=True, frozen=True)
-class Answer:
-    """What a call answers.
-
-    `give_back` is called when the answer cannot be written at all, and not
-    otherwise. `complaint` is a line for the log: the client sent bytes that no
-    correct client sends.
-    """
-
-    reply: Any
-    give_back: Callable[[], None] | None = None
-    complaint: str | None = None
+_T = TypeVar("_T")
 
 
-Serve: TypeAlias = Callable[[Any, float], Awaitable[Answer]]
-"""(request, deadline on the loop's clock) to an answer, or raises FoqsError."""
+class Caller(Protocol):
+    """Who waits for the answer of one call. Only the first answer, or failure, is told."""
+
+    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+        """The call is done: `shape(value)` is its reply struct.
+
+        `give_back` is called when the reply cannot be written at all, and not otherwise.
+        """
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """The call failed as a whole; what is no FoqsError was foreseen by nobody."""
+        ...
+
+    def complain(self, text: str) -> None:
+        """A line for the log: the client sent bytes that no correct client sends."""
+        ...
+
+
+Serve: TypeAlias = Callable[[Any, float, Caller], Pending | None]
+"""(request, deadline on the loop's clock, caller): answers the caller, now or later, or raises FoqsError."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -63,11 +76,13 @@ class Method:
     writes: bool
     serve: Serve
     args: list[Any]
+    check: TypeCheck
+    lists: tuple[str, ...]
+    """The request's fields that are lists."""
     result: list[Any]
-
-    @property
-    def result_class(self) -> Any:
-        return self.result[0]
+    result_class: Any
+    repeats: bool
+    """Whether a client sends the same request many times. Whoever serves it must not change it."""
 
 
 class Calls(Protocol):
@@ -90,19 +105,57 @@ def contract(served: Mapping[str, Serve]) -> dict[bytes, Method]:
     return {name.encode(): _method(name, served.get(name) or _unserved(name)) for name in names}
 
 
+def in_task(serve: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> Serve:
+    """Serves by a coroutine function of (request, deadline) that returns the reply struct: a task for each call."""
+
+    async def run(request: Any, deadline: float, caller: Caller) -> None:
+        try:
+            reply = await serve(request, deadline)
+        except Exception as error:
+            caller.fail(error)
+        else:
+            caller.answer(_same, reply)
+
+    def start(request: Any, deadline: float, caller: Caller) -> Pending:
+        return _Task(asyncio.get_running_loop().create_task(run(request, deadline, caller)))
+
+    return start
+
+
+@dataclass(slots=True, frozen=True)
+class _Task:
+    """A call that a task serves."""
+
+    task: asyncio.Task[None]
+
+    def abandon(self) -> None:
+        self.task.cancel()
+
+
+def _same(reply: Any) -> Any:
+    return reply
+
+
 def _method(name: str, serve: Serve) -> Method:
+    args = getattr(Foqs, f"{name}_args")
     result = getattr(Foqs, f"{name}_result")
+    spec = raw_spec(args)
+    request = args.thrift_spec[1][3][0]
     return Method(
         name=name,
         writes=name not in READ_ONLY,
         serve=serve,
-        args=raw_spec(getattr(Foqs, f"{name}_args")),
+        args=spec,
+        check=TypeCheck(spec),
+        lists=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
         result=[result, result.thrift_spec],
+        result_class=result,
+        repeats=name == "dequeue",
     )
 
 
 def _unserved(name: str) -> Serve:
-    async def serve(request: Any, deadline: float) -> Answer:
+    def serve(request: Any, deadline: float, caller: Caller) -> None:
         raise NotImplementedYet(f"{name} is not served by this version")
 
     return serve

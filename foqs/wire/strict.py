@@ -1,13 +1,14 @@
 """Fields of the wrong type, which Thrift's decoder skips in silence.
 
 Always true: a message whose known fields all had their type and came once
-costs one comparison of lengths; only another one is walked, field by field and
-up to a bound. Unknown fields are left alone: a newer client may send them.
+costs one comparison of lengths; only another one (or one that is not spelled in
+the shortest way) is walked, field by field and up to a bound. Unknown fields are left alone: a newer client may send them.
 Knows nothing of what fields mean.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
@@ -19,6 +20,10 @@ from foqs.wire.message import Head, encode_struct
 
 VALUES_MAX: Final = 20_000
 """How many values are walked before the message is refused; each costs a few microseconds."""
+
+_LONG_BYTES: Final = 1_024
+_SHORT_IDS: Final = 16
+"""In the compact protocol, fields that are less than this apart have a head of one byte."""
 
 _NAMES: Final[dict[int, str]] = {
     TType.BOOL: "a bool",
@@ -43,19 +48,60 @@ class WrongType(Exception):
         self.field = field.removeprefix("request.")
 
 
-def check_types(message: bytes, head: Head, spec: list[Any], decoded: Any) -> None:
-    """Refuses a message in which a known field was skipped for its type, or came twice.
+class TypeCheck:
+    """Refuses messages of one method in which a known field was skipped for its type, or came twice.
 
-    Raises:
-        WrongType: it says which field, and what it should be.
+    What Thrift skipped is missing when the struct is encoded again. In a long
+    message payloads are left out of that and their lengths are added: the encoder
+    goes byte by byte.
+
+    Args:
+        spec: of `raw_spec`, of the method's arguments: one field, the request.
     """
-    if len(encode_struct(head.compact, decoded, spec)) != len(message) - head.body:
-        try:
-            _Walk(message, head).struct(spec[1], "")
-        except WrongType:
-            raise
-        except Exception as error:  # the decoder's errors have no common ancestor
-            raise WrongType(f"the message cannot be read: {error}", "request") from None
+
+    def __init__(self, spec: list[Any]) -> None:
+        self._spec = spec
+        kind, fields = spec[1][1][3]
+        lean = []
+        self._with_payloads: tuple[str, ...] = ()
+        for field in fields:
+            if field and field[1] == TType.LIST and field[3][0] == TType.STRUCT:
+                element, inner = field[3][1]
+                rest = tuple(None if each and each[2] == "payload" else each for each in inner)
+                if rest != inner:
+                    assert len(inner) <= _SHORT_IDS, "else the next field's head in the compact protocol is longer"
+                    self._with_payloads += (field[2],)
+                    field = (*field[:3], (TType.STRUCT, [element, rest], field[3][2]), field[4])
+            lean.append(field)
+        self._lean = [spec[0], (None, (*spec[1][1][:3], [kind, tuple(lean)], None))]
+
+    def check(self, message: bytes, head: Head, decoded: Any) -> None:
+        """`decoded` is what the decoder made of the message.
+
+        Raises:
+            WrongType: it says which field, and what it should be.
+        """
+        if len(message) < _LONG_BYTES or decoded.request is None:
+            length = len(encode_struct(head.compact, decoded, self._spec))
+        else:
+            length = len(encode_struct(head.compact, decoded, self._lean))
+            for name in self._with_payloads:
+                length += _payload_bytes(head.compact, getattr(decoded.request, name) or ())
+        if length != len(message) - head.body:
+            try:
+                _Walk(message, head).struct(self._spec[1], "")
+            except WrongType:
+                raise
+            except Exception as error:  # the decoder's errors have no common ancestor
+                raise WrongType(f"the message cannot be read: {error}", "request") from None
+
+
+def _payload_bytes(compact: bool, entries: Sequence[Any]) -> int:
+    """What the payloads take in a message, with the heads of their fields."""
+    sizes = [len(entry.payload) for entry in entries if entry.payload is not None]
+    if compact:  # a byte for the field's type, and a varint of seven bits a byte
+        return sum([size + 1 + max(1, (size.bit_length() + 6) // 7) for size in sizes])
+    return sum(sizes) + 7 * len(sizes)
 
 
 class _Walk:

@@ -17,6 +17,7 @@ import pytest
 
 from foqs.store.memory import MemoryDatabase
 from foqs.store.mysql import MysqlStore
+from foqs.store.mysql_driver import MysqlSettings
 from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite import SqliteStore
 from tests.support.aio import run
@@ -84,6 +85,12 @@ def own_mariadb() -> Iterator[MariaDb]:
     server.remove()
 
 
+@pytest.fixture
+def place(mariadb: MariaDb) -> MysqlSettings:
+    """A database of its own on the session's server."""
+    return mariadb.settings(mariadb.database())
+
+
 @pytest.fixture(params=["memory", "sqlite", pytest.param("mysql", marks=pytest.mark.mysql)])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     """Each of the three stores in turn."""
@@ -108,5 +115,9 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
         home = folder / f"{next(_fresh)}"
         return Bench(kind, lambda shard, faults: SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=0.3))
     server: MariaDb = request.getfixturevalue("mariadb")
-    settings = server.settings(server.database())
-    return Bench(kind, lambda shard, faults: MysqlStore(settings, shard, faults))
+    return mysql_bench(server.settings(server.database()))
+
+
+def mysql_bench(place: MysqlSettings) -> Bench:
+    """A bench on one MySQL database."""
+    return Bench("mysql", lambda shard, faults: MysqlStore(place, shard, faults))

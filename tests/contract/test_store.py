@@ -9,9 +9,9 @@ import pytest
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Delivery, Row, State
-from foqs.store.port import Due, FencedOut, StoreLost, Superseded, TopicCount, WriteRefused, Writes
+from foqs.store.port import Due, FencedOut, Lease, StoreLost, Superseded, WriteRefused, Writes
 from tests.contract.conftest import Bench
-from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, without_payload
+from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
 
 INT63_MAX = (1 << 63) - 1
 
@@ -22,8 +22,8 @@ def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
         await store.open()
         owner = await store.owner()
         assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (0, "", 0, 0)
-        assert await contents(store) == {}
-        assert await store.counts() == []
+        assert await contents(Ownership(store, 0, "", 1)) == {}
+        assert await store.topics() == []
         assert await store.next_due_ms(-1) is None
         assert await store.due(None, TIME_MS_MAX, None, 10) == []
 
@@ -66,30 +66,11 @@ def test_inserted_rows_come_back_exactly_as_they_went_in(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=rows)
-        for reader in (owned.store, bench.store()):
-            await reader.open()
-            found = await reader.rows([row.id for row in rows] + [77])
-            assert sorted(found, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
-            assert all(type(row.policy) is Delivery and type(row.state) is State for row in found)
-            assert await contents(reader) == {row.id: row for row in rows}
-
-    bench.run(story())
-
-
-def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
-    names = ["a", "A", "a ", " a", "ä", "a\u0308", "😀", "'; --", '"\\', "%_", "\n", "x" * 255]
-
-    async def story() -> None:
-        owned = await opened(bench.store())
-        rows = [make_row(number, topic=name, namespace="n" + name[:254]) for number, name in enumerate(names, 1)]
-        await owned.write(inserts=rows)
-        for row in rows:
-            assert await owned.store.ready(row.namespace, row.topic, None, 10) == [row.key]
-            assert await owned.store.listed(row.namespace, row.topic, State.READY, None, 10) == [row]
-        counted = await owned.store.counts()
-        assert sorted(counted, key=lambda count: count.topic) == sorted(
-            (TopicCount(row.namespace, row.topic, State.READY, 1) for row in rows), key=lambda count: count.topic
-        )
+        async with reading(owned.store) as reads:
+            found = await reads.rows(owned.past, [row.id for row in rows] + [77, 1, 1])
+        assert sorted(found, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
+        assert all(type(row.policy) is Delivery and type(row.state) is State for row in found)
+        assert await contents(owned) == {row.id: row for row in rows}
 
     bench.run(story())
 
@@ -114,10 +95,10 @@ def test_update_changes_the_mutable_columns_and_no_others(bench: Bench) -> None:
             new, namespace="x", topic="y", enqueued_at_ms=5, lease_ms=6, ttl_ms=7, attempts_max=8, payload=None
         )
         await owned.write(updates=[wild])
-        assert await contents(owned.store) == {1: new, 2: second}
+        assert await contents(owned) == {1: new, 2: second}
         back = replace(second, expires_at_ms=None, due_ms=None, metadata=b"", attempt=3)
         await owned.write(updates=[replace(new, due_ms=None, expires_at_ms=None), back])
-        assert await contents(owned.store) == {1: replace(new, due_ms=None, expires_at_ms=None), 2: back}
+        assert await contents(owned) == {1: replace(new, due_ms=None, expires_at_ms=None), 2: back}
 
     bench.run(story())
 
@@ -127,27 +108,20 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
         owned = await opened(bench.store())
         rows = {number: make_row(number, payload=b"p" * number, metadata=b"m") for number in range(1, 31)}
         await owned.write(list(rows.values()))
-        leases = [
-            replace(
-                rows[number],
-                state=State.LEASED,
-                due_ms=5_000 + number % 3,
-                token=77,
-                attempt=1 + number % 2,
-                priority=9,
-                deliver_after_ms=9,
-                metadata=b"other",
-            )
-            for number in range(1, 21)
-        ]
+        odd, even = list(range(1, 20, 2)), list(range(20, 0, -2))
+        leases = [Lease(5_000, 77, 1, odd), Lease(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99])]
         await owned.write(leases=leases)
         expected = rows | {
-            lease.id: replace(rows[lease.id], state=State.LEASED, due_ms=lease.due_ms, token=77, attempt=lease.attempt)
+            number: replace(
+                rows[number], state=State.LEASED, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt
+            )
             for lease in leases
+            for number in lease.ids
+            if number in rows
         }
-        assert await contents(owned.store) == expected
-        await owned.write(leases=[make_row(99)])
-        assert await contents(owned.store) == expected
+        assert await contents(owned) == expected
+        await owned.write(leases=[Lease(1, 1, 1, [99]), Lease(1, 1, 1, [])])
+        assert await contents(owned) == expected
 
     bench.run(story())
 
@@ -158,7 +132,7 @@ def test_update_or_delete_of_a_missing_row_changes_nothing(bench: Bench) -> None
         kept = make_row(1)
         await owned.write(inserts=[kept])
         await owned.write(updates=[make_row(2)], deletes=[3])
-        assert await contents(owned.store) == {1: kept}
+        assert await contents(owned) == {1: kept}
 
     bench.run(story())
 
@@ -189,7 +163,7 @@ def test_one_flush_deletes_updates_and_inserts(bench: Bench) -> None:
         found = await owned.write(inserts=[make_row(9)], updates=changed, deletes=[2, 1])
         assert set(found) == {1, 2, 3, 4}
         expected = [*changed, rows[4], rows[5], make_row(9)]
-        assert await contents(owned.store) == {row.id: row for row in expected}
+        assert await contents(owned) == {row.id: row for row in expected}
 
     bench.run(story())
 
@@ -199,15 +173,15 @@ def test_large_flush_is_written_whole(bench: Bench) -> None:
         owned = await opened(bench.store())
         rows = [make_row(number, payload=b"x" * 6_000) for number in range(1, 1_301)]
         await owned.write(inserts=rows)
-        leased = [replace(row, state=State.LEASED, due_ms=row.id, attempt=1) for row in rows[:1_250]]
-        assert len(await owned.write(updates=leased)) == 1_250
-        assert await owned.store.counts() == [
-            TopicCount("default", "t", State.READY, 50),
-            TopicCount("default", "t", State.LEASED, 1_250),
-        ]
-        assert len(await owned.store.rows([row.id for row in rows])) == 1_300
-        await owned.write(deletes=[row.id for row in leased])
-        assert await contents(owned.store) == {row.id: row for row in rows[1_250:]}
+        changed = [replace(row, state=State.DEAD, due_ms=row.id, attempt=1) for row in rows[:1_250]]
+        assert len(await owned.write(updates=changed)) == 1_250
+        leased = [replace(row, state=State.LEASED, due_ms=9, token=8, attempt=7) for row in rows[:1_249]]
+        await owned.write(leases=[Lease(9, 8, 7, [row.id for row in reversed(leased)])])
+        assert await contents(owned) == {row.id: row for row in [*leased, changed[-1], *rows[1_250:]]}
+        async with reading(owned.store) as reads:
+            assert len(await reads.rows(owned.past, [row.id for row in rows])) == 1_300
+        await owned.write(deletes=[row.id for row in changed])
+        assert await contents(owned) == {row.id: row for row in rows[1_250:]}
 
     bench.run(story())
 
@@ -231,11 +205,11 @@ def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_n
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(3), make_row(1)], updates=[replace(other, attempt=5)], deletes=[2_000])
         assert not refused.value.again
-        assert await contents(owned.store) == {1: kept, 2: other}
+        assert await contents(owned) == {1: kept, 2: other}
         with pytest.raises(WriteRefused):
             await owned.write(inserts=[make_row(4), make_row(4)])
         await owned.write(inserts=[make_row(3)])
-        assert set(await contents(owned.store)) == {1, 2, 3}
+        assert set(await contents(owned)) == {1, 2, 3}
 
     bench.run(story())
 
@@ -250,52 +224,6 @@ def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> No
             await owned.store.flush(owned.fence, [], [], decide)
         await owned.write(inserts=[make_row(1)])
         assert (await owned.store.owner()).flush == 1
-
-    bench.run(story())
-
-
-def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
-    async def story() -> None:
-        owned = await opened(bench.store())
-        rows = [
-            make_row(number, priority=priority, deliver_after_ms=after)
-            for number, (priority, after) in enumerate(
-                ((p, a) for p in (PRIORITY_MIN, -1, 0, 0, PRIORITY_MAX) for a in (5, 5, 6)), 1
-            )
-        ]
-        noise = [
-            make_row(101, state=State.LEASED, due_ms=1),
-            make_row(102, topic="u"),
-            make_row(103, namespace="other"),
-        ]
-        await owned.write(inserts=[*reversed(rows), *noise])
-        keys = sorted(row.key for row in rows)
-        for limit in (1, 2, 4, 100):
-            paged: list[tuple[int, int, int]] = []
-            while page := await owned.store.ready("default", "t", paged[-1] if paged else None, limit):
-                assert len(page) <= limit
-                paged += page
-            assert paged == keys
-        assert await owned.store.ready("default", "t", (0, 5, 0), 3) == [key for key in keys if key > (0, 5, 0)][:3]
-        assert await owned.store.ready("default", "t", None, 0) == []
-
-    bench.run(story())
-
-
-def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
-    async def story() -> None:
-        owned = await opened(bench.store())
-        dead = [
-            make_row(number, state=State.DEAD, due_ms=number, priority=number % 3, payload=b"%d" % number)
-            for number in range(1, 12)
-        ]
-        await owned.write(inserts=[*dead, *(make_row(number) for number in range(20, 30))])
-        expected = sorted(dead, key=lambda row: row.key)
-        paged: list[Row] = []
-        while page := await owned.store.listed("default", "t", State.DEAD, paged[-1].key if paged else None, 4):
-            paged += page
-        assert paged == expected
-        assert await owned.store.listed("default", "t", State.DEFERRED, None, 4) == []
 
     bench.run(story())
 
@@ -325,31 +253,14 @@ def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> No
     bench.run(story())
 
 
-def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
-    async def story() -> None:
-        owned = await opened(bench.store())
-        rows = [
-            make_row(number, topic=f"t{number % 2}", state=State(number % 4 + 1), due_ms=number)
-            for number in range(1, 13)
-        ]
-        await owned.write(inserts=rows)
-        expected: dict[tuple[str, State], int] = {}
-        for row in rows:
-            expected[row.topic, row.state] = expected.get((row.topic, row.state), 0) + 1
-        counted = await owned.store.counts()
-        assert {(count.topic, count.state): count.rows for count in counted} == expected
-
-    bench.run(story())
-
-
 def test_shards_do_not_see_each_other(bench: Bench) -> None:
     async def story() -> None:
         first, second = await opened(bench.store(1)), await opened(bench.store(2), epoch=5)
         await first.write(inserts=[make_row(1)])
         await second.write(inserts=[make_row(1, payload=b"other")])
         await first.write(deletes=[1])
-        assert await contents(first.store) == {}
-        assert await contents(second.store) == {1: make_row(1, payload=b"other")}
+        assert await contents(first) == {}
+        assert await contents(second) == {1: make_row(1, payload=b"other")}
         assert (await first.store.owner()).epoch == 1
 
     bench.run(story())
@@ -363,7 +274,7 @@ def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
         await owned.store.close()
         again = bench.store()
         await again.open()
-        assert await contents(again) == {1: make_row(1)}
+        assert await contents(Ownership(again, 4)) == {1: make_row(1)}
         before = await again.take_over(5, OTHER)
         assert (before.epoch, before.nonce, before.flush, before.clock_ms) == (5, OTHER, 0, 99)
 
@@ -378,7 +289,7 @@ def test_closed_store_is_lost_and_may_be_closed_again(bench: Bench) -> None:
         with pytest.raises(StoreLost):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreLost):
-            await owned.store.rows([1])
+            await owned.store.topics()
 
     bench.run(story())
 
@@ -405,7 +316,7 @@ def test_takeover_needs_a_higher_epoch_and_reports_the_one_it_saw(bench: Bench) 
                 await other.take_over(epoch, nonce)
             assert superseded.value.seen == 7
         await owned.write(inserts=[make_row(1)])
-        assert await contents(other) == {1: make_row(1)}
+        assert await contents(Ownership(other, 7)) == {1: make_row(1)}
         taken = await other.take_over(8, NONCE)
         assert (taken.epoch, taken.flush) == (8, 0)
 
@@ -436,7 +347,7 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
         with pytest.raises(FencedOut):
             await owned.store.flush(fence, [1], [], decide)
         assert called == []
-        assert await contents(owned.store) == {1: make_row(1)}
+        assert await contents(owned) == {1: make_row(1)}
         owner = await owned.store.owner()
         assert (owner.epoch, owner.nonce, owner.flush) == (1, NONCE, 1)
         await owned.write(deletes=[1])

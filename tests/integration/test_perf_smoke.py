@@ -5,7 +5,9 @@ No figure is judged here: a test's machine is busy.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +15,12 @@ from typing import Any
 
 import pytest
 
+from foqs.store.sql_rows import COLUMNS
+from perf.lib import backlog, table
 from perf.lib.race import Broken, reckon
+from perf.lib.stage import stage
+from perf.lib.table import Row
+from perf.lib.trial import Filled, Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--seconds", "0.2", "--warmup", "0.1"]
@@ -128,11 +135,81 @@ def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
     assert any(name.startswith("foqs/shard/") for name in figures["functions_us"])
 
 
+def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "shard-0.db"
+    with contextlib.closing(sqlite3.connect(file)) as db, db:
+        db.execute(f"CREATE TABLE item ({', '.join(COLUMNS)})")
+        db.execute("CREATE TABLE topic (namespace TEXT, topic TEXT, PRIMARY KEY (namespace, topic))")
+        db.execute("INSERT INTO item (id, namespace, topic, payload) VALUES (5, 'n', 't', x'00')")
+
+    backlog.fill_sqlite([file], [range(1, 4)], 10)
+
+    with contextlib.closing(sqlite3.connect(file)) as db:
+        assert db.execute("SELECT namespace, topic FROM topic").fetchall() == [("n", "t")]
+        found = db.execute("SELECT id, namespace, topic, payload FROM item WHERE id > 5 ORDER BY id").fetchall()
+    assert [row[:3] for row in found] == [(6, "n", "t"), (7, "n", "t"), (8, "n", "t")]
+    assert [int(row[3][:16]) for row in found] == [1, 2, 3]
+
+
+def test_a_backlog_can_be_raced_on_again_where_an_earlier_race_left_it() -> None:
+    trial = Trial(
+        system="foqs-sqlite", mode="consume", payload_bytes=100, backlog=60_000, seconds=0.05, warmup_s=0, empty=False
+    )
+    with stage("foqs-sqlite", 2) as found:
+        filled = Filled(found, trial)
+        first, second = filled.run(), filled.run()
+
+    assert 0 < second["left"] < first["left"] < 60_000
+
+
 def test_bench_judges_a_row_by_its_cells() -> None:
-    found = lines("bench", *TINY, *ONCE, "--items", "200", "--rows", "sqlite", "rest", "--no-plots")
+    found = lines(
+        "bench", "--seconds", "2", "--warmup", "0.1", *ONCE, "--idle-seconds", "0.3", "--items", "200", "--deep", "50000",
+        "--rows", "sqlite", "rest", "keys", "memory", "start", "--no-plots",
+    )  # fmt: skip
 
     rows = {line["parameters"]["row"]: line["figures"] for line in found if "row" in line["parameters"]}
     cells = {line["parameters"]["cell"] for line in found if "cell" in line["parameters"]}
-    assert cells == {"sqlite", "foqs", "rest"}
+    assert cells == {"sqlite", "foqs", "rest", "deep", "tiny"}
     assert rows["sqlite"]["value"] > 0
-    assert rows["rest"]["must"] == 2
+    assert rows["start"]["value"] > 0
+    assert "idempotency keys are not served" in rows["keys"]["not_measured"]
+    drawn = table.markdown(found)
+    assert "| with automatic keys against without | at least 0.7 | 0.9 | not measured: " in drawn
+    assert found[0]["machine"]["commit"][:12] in drawn
+
+
+@pytest.mark.parametrize(
+    ("value", "so"),
+    [pytest.param(61.0, "missed"), pytest.param(60.0, "must"), pytest.param(20.0, "aim")],
+)
+def test_a_row_that_must_stay_small_is_judged_so(value: float, so: str) -> None:
+    row = Row("memory", "", ("deep",), lambda found: float(found["deep"]["items_per_s"]), 60, 20, least=False)
+
+    _, figures = table.judge(row, {"deep": {"items_per_s": value}}, {})
+
+    assert figures["so"] == so
+
+
+def test_cpu_of_an_item_is_not_compared_where_a_host_did_not_keep_the_rate() -> None:
+    (row,) = (row for row in table.ROWS if row.key == "shards")
+    kept = {"items_per_s": 9_990.0, "host_us": 20.0, "database_us": 20.0}
+
+    _, both = table.judge(row, {"shards-2": kept, "shards-32": {**kept, "host_us": 30.0}}, {})
+    _, one = table.judge(row, {"shards-2": kept, "shards-32": {**kept, "items_per_s": 7_000.0}}, {})
+
+    assert both["value"] == pytest.approx(1.25)
+    assert one["not_measured"] == "shards-32 reached 7,000/s of 10,000/s"
+    assert "value" not in one
+
+
+def test_a_quiet_namespace_has_no_figure_where_the_flood_was_none() -> None:
+    (row,) = (row for row in table.ROWS if row.key == "quiet")
+    calm = {"items_per_s": 1.0, "delivery_p99_ms": 10.0}
+
+    def judged(taken: float) -> dict[str, Any]:
+        flooded = {**calm, "delivery_p99_ms": 15.0, "other_offered_per_s": 1_000.0, "other_put_per_s": taken}
+        return table.judge(row, {"flooded": flooded, "unflooded": calm}, {})[1]
+
+    assert judged(500.0)["value"] == pytest.approx(1.5)
+    assert "no flood" in judged(1_000.0)["not_measured"]

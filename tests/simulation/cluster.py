@@ -20,14 +20,16 @@ from foqs.core.item import format_id
 from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
+from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryDatabase
 from foqs.store.port import StoreLost, Writes
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
-from tests.support.builders import NAMESPACE, MemoryBook, engine_settings
+from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_settings
 from tests.support.history import Event
+from tests.support.memory_check import differences, is_at_rest
 from tests.support.network import Connect, Factory, Network
 from tests.support.recording import row_event
 from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
@@ -36,16 +38,23 @@ PORT: Final = 7411
 ADDRESSES: Final = ("alpha", "beta")
 URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SHARDS: Final = (1, 2)
+NAMESPACES: Final = {"default": 1, "other": 3}
+"""With their weights."""
+_NAMESPACE: Final = replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800)
 SETTINGS: Final = replace(
     engine_settings(
         *SHARDS,
         flush_items_max=20,
+        flush_items_min=5,
+        flush_ms_target=20,
         ready_window_items_max=5,
         ready_keys_max=16,
         timer_page_items=5,
+        topic_linger_ms=300,
         handout_wait_ms_max=80,
+        buffer=replace(BUFFER, written_items_max=12, loaded_items_max=8, loaded_bytes_max=8_000, topic_items_max=6),
     ),
-    namespaces={"default": replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800)},
+    namespaces={name: replace(_NAMESPACE, weight=weight) for name, weight in NAMESPACES.items()},
 )
 
 
@@ -67,6 +76,7 @@ class Incarnation:
     address: str
     process: Process
     connections: list[int] = field(default_factory=list)
+    engine: Engine | None = None
     held_until_s: float = 0.0
     ready: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -191,6 +201,22 @@ class Cluster:
             for _, row in sorted(table.rows.items())
         ]
 
+    def is_at_rest(self) -> bool:
+        """Nothing is under way in any shard that a live host serves."""
+        return all(is_at_rest(shard) for shard in self._shards())
+
+    def differences(self) -> list[str]:
+        """What live hosts remember otherwise than the tables hold it; to be asked at rest."""
+        return [
+            f"shard {shard.number}: {difference}"
+            for shard in self._shards()
+            for difference in differences(shard, list(self._database.tables[shard.number].rows.values()))
+        ]
+
+    def _shards(self) -> list[Shard]:
+        engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]
+        return [shard for engine in engines for shard in engine.shards.values() if shard.serving]
+
     # ----------------------------------------------------------------- inside
 
     async def _host(self, me: Incarnation, number: int) -> None:
@@ -206,6 +232,7 @@ class Cluster:
             NoFacts(),
             nonce=f"nonce-{number}",
         )
+        me.engine = engine
         wire = WireServer(self.loop, Handlers(engine.queue, Identity(me.address, PORT, number), rng), WireLimits())
         listener = await self.network.listen(me.address, PORT, wire.connection)
         engine.start()
@@ -251,8 +278,10 @@ class Cluster:
     async def latency(self) -> None:
         """A statement's time: none, a little, or far too much; or the line breaks under it."""
         current = self._current()
-        if current is not None and self._pace.random() < self.troubles.cut_connection and current.connections:
-            self._database.kill(current.connections[-1])
+        if current is not None and self._pace.random() < self.troubles.cut_connection:
+            alive = [each for each in current.connections if self._database.is_alive(each)]
+            if alive:
+                self._database.kill(self._pace.choice(alive))
         if current is not None and current.held_until_s > self.loop.time():
             await asyncio.sleep(current.held_until_s - self.loop.time())
         if self._pace.random() < 0.5:

@@ -10,10 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core import life
+from foqs.core import flush, life
+from foqs.core.batch import Batch
 from foqs.core.fence import Fence, Standing
-from foqs.core.item import State
+from foqs.core.flush import Decision
+from foqs.core.item import Key, Row, State
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict
+from foqs.core.ready import ReadyIndex, Refill
+from foqs.core.rows import Load, RowCache
+from foqs.shard import writer
 from foqs.shard.writer import Writer
 from foqs.store import memory
 from foqs.store.port import Decide, StoreLost
@@ -64,14 +69,11 @@ def reply_before_commit() -> None:
 def lease_from_enqueue() -> None:
     """The lease is counted from the moment the item was enqueued."""
 
-    def hand_out(event: Event, row: Any, moment: Moment) -> Verdict:
-        verdict = original(event, row, moment)
-        if verdict.row is not None:
-            verdict.row.due_ms = row.enqueued_at_ms + (event.lease_ms or row.lease_ms)
-        return verdict
+    def leased(self: Row, due_ms: int, token: int) -> Row:
+        return original(self, self.enqueued_at_ms + self.lease_ms, token)
 
-    original = life.TABLE[State.READY, Kind.HAND_OUT].decide
-    _rule(Kind.HAND_OUT, State.READY, hand_out)
+    original = Row.leased
+    Row.leased = leased  # type: ignore[method-assign]
 
 
 def rerun_unread() -> None:
@@ -92,12 +94,45 @@ def rerun_unread() -> None:
     Writer._resolve = resolve  # type: ignore[method-assign]
 
 
+def reads_trusted() -> None:
+    """A refill and a load take what they read, whatever was written meanwhile."""
+
+    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
+        refill.noted.clear()
+        refilled(self, refill, keys, complete)
+
+    def end_load(self: RowCache, load: Load, rows: Sequence[Row]) -> None:
+        self._loading.update(dict.fromkeys(load.numbers, load))
+        self._forget(load.numbers)
+        loaded(self, load, rows)
+
+    refilled, loaded = ReadyIndex.end_refill, RowCache.end_load
+    ReadyIndex.end_refill = end_refill  # type: ignore[method-assign]
+    RowCache.end_load = end_load  # type: ignore[method-assign]
+
+
+def claim_before_commit() -> None:
+    """Who was claimed for items about to be inserted is answered when they are judged, not when they are committed."""
+
+    def judge_batch(batch: Batch, *arguments: Any) -> Decision:
+        decision = original(batch, *arguments)
+        for claim, rows in zip(batch.claims, decision.claimed, strict=True):
+            if claim.is_open:
+                claim.settle(0, rows)
+        return decision
+
+    original = flush.judge_batch
+    vars(writer)["judge_batch"] = judge_batch
+
+
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     "no-fence": no_fence,
     "token-ignored": token_ignored,
     "reply-before-commit": reply_before_commit,
     "lease-from-enqueue": lease_from_enqueue,
     "rerun-unread": rerun_unread,
+    "reads-trusted": reads_trusted,
+    "claim-before-commit": claim_before_commit,
 }
 
 

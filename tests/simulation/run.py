@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.simulation import tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.planted import plant
 from tests.simulation.workload import Plan, Run
@@ -58,6 +59,8 @@ def run_seed(seed: int, plan: Plan | None = None) -> Result:
         runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
         await runs[0].play()
 
+    tally.install()
+    tally.begin()
     crash: list[str] = []
     try:
         run_virtual(main, until_s=UNTIL_S)
@@ -73,10 +76,11 @@ def run_seed(seed: int, plan: Plan | None = None) -> Result:
         "zombies": run.cluster.zombies,
         "database restarts": run.cluster.database_restarts,
         "steps": run.cluster.loop.steps,
-    } | summary(events)
+    }
+    counts |= {name: tally.COUNTS[name] for name in tally.NAMES} | summary(events)
     return Result(
         seed,
-        [*crash, *run.cluster.disorder, *(str(each) for each in check(events, BOUNDS))],
+        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in check(events, BOUNDS))],
         counts,
         run.history.text(),
     )

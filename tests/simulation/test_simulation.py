@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.planted import BUGS
+from tests.simulation.tally import NAMES
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 500
@@ -38,6 +39,9 @@ def test_fixed_seeds_have_no_violation(base: int) -> None:
     assert calls >= 2_000
     assert items >= 300
     assert kills >= 3
+    total = next(line for line in done.stdout.splitlines() if line.startswith(f"{CHUNK} seeds from"))
+    for name in NAMES:
+        assert int(total.partition(f", {name} ")[2].partition(",")[0]) >= CHUNK // 10, name
 
 
 def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path) -> None:

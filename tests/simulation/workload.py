@@ -14,13 +14,14 @@ from random import Random
 from typing import Final
 
 from foqs_client import Client, Delivery, FoqsError, Item, Nack
-from tests.simulation.cluster import URL, Cluster, Incarnation
+from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
 from tests.support.history import History
 from tests.support.recording import RecordingClient
 
 TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung")
-PRODUCERS: Final = 2
-CONSUMERS: Final = 4
+PRODUCERS: Final = ("default", "default", "other")
+"""The namespace of each."""
+CONSUMERS: Final = ("default", "default", "default", "other", "other")
 STEPS_BETWEEN_TROUBLES: Final = (2_000, 12_000)
 
 
@@ -46,23 +47,29 @@ class Run:
         self._next_trouble = 0
         self._working = True
         self._draining = False
-        self._known: list[str] = []
+        self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
+        self.differences: list[str] = []
+        """What was remembered at rest otherwise than the tables held it."""
 
     async def play(self) -> None:
         """Works, heals, drains, and writes down what is left."""
         self._schedule_trouble()
         self.cluster.loop.on_step = self._on_step
         self.cluster.start("alpha")
-        workers = [asyncio.ensure_future(self._produce(f"producer-{n}")) for n in range(PRODUCERS)]
-        workers += [asyncio.ensure_future(self._consume(f"consumer-{n}")) for n in range(CONSUMERS)]
+        workers = [asyncio.ensure_future(self._produce(f"producer-{n}", space)) for n, space in enumerate(PRODUCERS)]
+        workers += [asyncio.ensure_future(self._consume(f"consumer-{n}", space)) for n, space in enumerate(CONSUMERS)]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
         await asyncio.gather(*workers)
         await self._recover()
+        await self._compare()
         self.history.healed()
         self._draining = True
-        await asyncio.gather(*(self._drain(f"drainer-{n}") for n in range(2)))
+        await asyncio.gather(
+            *(self._drain(f"drainer-{n}", space) for n, space in enumerate((*NAMESPACES, *NAMESPACES)))
+        )
+        await self._compare()
         self.history.present(self.cluster.rows())
 
     def _is_enough(self) -> bool:
@@ -81,6 +88,11 @@ class Run:
             self.cluster.start("alpha")
         await self._until(lambda: any(each.ready for each in self.cluster.running()))
         await asyncio.sleep(10)
+
+    async def _compare(self) -> None:
+        """At rest, what is remembered is what the tables hold."""
+        await self._until(self.cluster.is_at_rest)
+        self.differences += self.cluster.differences()
 
     # --------------------------------------------------------------- troubles
 
@@ -132,34 +144,37 @@ class Run:
 
     # ---------------------------------------------------------------- clients
 
-    def _client(self, name: str) -> RecordingClient:
+    def _client(self, name: str, namespace: str) -> RecordingClient:
         connect = self.cluster.connector(name, Random(f"{self._fate.random()}/{name}"))
-        client = Client(f"foqs://{URL}", timeout_ms=3_000, connect=connect)
+        client = Client(f"foqs://{URL}", namespace=namespace, timeout_ms=3_000, connect=connect)
         return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
 
-    async def _produce(self, name: str) -> None:
+    async def _produce(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")
-        client = self._client(name)
+        client = self._client(name, namespace)
+        known = self._known[namespace]
         number = 0
         while self._working:
             batch = []
-            for _ in range(rng.choice((1, 1, 1, 3))):
+            # A burst of one topic now and then, more than a window holds.
+            topic, count = (rng.choice(TOPICS), 24) if rng.random() < 0.03 else (None, rng.choice((1, 1, 1, 3)))
+            for _ in range(count):
                 number += 1
-                batch.append(_item(rng, f"{name}/{number}".encode()))
+                batch.append(_item(rng, topic or rng.choice(TOPICS), f"{name}/{number}".encode()))
             self.items += len(batch)
             try:
                 results = await self._call(client.enqueue(batch, timeout_ms=rng.choice((50, 500, 3_000))))
-                self._known += [result.id for result in results if result.id]
-                if rng.random() < 0.1 and self._known:
-                    await self._call(client.cancel([rng.choice(self._known[-40:])]))
+                known += [result.id for result in results if result.id]
+                if rng.random() < 0.1 and known:
+                    await self._call(client.cancel([rng.choice(known[-40:])]))
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))
         await client.client.close()
 
-    async def _consume(self, name: str) -> None:
+    async def _consume(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")
-        client = self._client(name)
+        client = self._client(name, namespace)
         old: list[Delivery] = []
         while self._working:
             topics = rng.sample(TOPICS, rng.randint(1, len(TOPICS)))
@@ -209,13 +224,17 @@ class Run:
         if rng.random() < 0.2 and old:
             done.append(old.pop(rng.randrange(len(old))))
         done = list({delivery.id: delivery for delivery in done}.values())
-        if done:
+        if done and rng.random() < 0.1:
+            # All at once: whichever comes first wins.
+            several = [client.extend(done[:1]), client.ack(done), client.release(done[-1:])]
+            await asyncio.gather(*map(self._call, several))
+        elif done:
             await self._call(client.ack(done))
             old += rng.sample(done, 1) if rng.random() < 0.1 else []
 
-    async def _drain(self, name: str) -> None:
+    async def _drain(self, name: str, namespace: str) -> None:
         """Acks whatever still comes, until nothing has come for longer than anything is delayed."""
-        client = self._client(name)
+        client = self._client(name, namespace)
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < 6:
             deliveries = await client.dequeue(dict.fromkeys(TOPICS, 20), wait_ms=500)
@@ -229,9 +248,9 @@ class Run:
         return await asked  # type: ignore[misc, no-any-return]
 
 
-def _item(rng: Random, payload: bytes) -> Item:
+def _item(rng: Random, topic: str, payload: bytes) -> Item:
     return Item(
-        topic=rng.choice(TOPICS),
+        topic=topic,
         payload=payload,
         priority=rng.choice((0, 0, 1, 5, -2_147_483_648, 2_147_483_647)),
         metadata=rng.choice((b"", b"meta")),

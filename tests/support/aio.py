@@ -7,8 +7,10 @@ suite. Knows nothing of what it runs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+
+from foqs.service.api import HandOut, Pending
 
 T = TypeVar("T")
 
@@ -25,3 +27,22 @@ def run(coro: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
             return await coro
 
     return asyncio.run(bounded())
+
+
+async def answer(begin: Callable[[Callable[[Any], None]], Pending]) -> Any:
+    """What a call by callback is done with; cancelling this abandons it."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    pending = begin(lambda result: give_back(result) if future.done() else future.set_result(result))
+    try:
+        return await future
+    except asyncio.CancelledError:
+        pending.abandon()
+        if future.done() and not future.cancelled():
+            give_back(future.result())
+        raise
+
+
+def give_back(result: Any) -> None:
+    """Nobody takes a call's result any more."""
+    if isinstance(result, HandOut):
+        result.give_back()

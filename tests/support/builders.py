@@ -6,7 +6,7 @@ from typing import Any
 
 from foqs.core.item import Delivery, NewItem, Row, State
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import EngineSettings
+from foqs.service.engine import BufferSettings, EngineSettings
 from foqs.shard.shard import ShardSettings
 
 NAMESPACE = NamespaceSettings(
@@ -28,6 +28,18 @@ CALLS = CallLimits(
     wait_ms_max=60_000,
 )
 
+BUFFER = BufferSettings(
+    written_bytes_max=40_000,
+    written_items_max=1_000,
+    loaded_bytes_max=40_000,
+    loaded_items_max=40,
+    topic_items_max=20,
+    horizon_ms=250,
+    memory_ms=1_000,
+    quiet_ms=5_000,
+    topics_max=100,
+)
+
 
 def shard_settings(**changes: Any) -> ShardSettings:
     """Small limits, quick timers."""
@@ -38,7 +50,10 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "queue_bytes_max": 1 << 24,
         "ready_window_items_max": 50,
         "ready_keys_max": 1_000,
-        "row_cache_bytes_max": 40_000,
+        "flush_items_min": 10,
+        "flush_ms_target": 1_000,
+        "flush_shared_ms_target": 1_000,
+        "topic_linger_ms": 1_000,
         "timer_page_items": 20,
         "timer_tick_ms_min": 5,
         "sweep_interval_ms": 5_000,
@@ -49,7 +64,11 @@ def shard_settings(**changes: Any) -> ShardSettings:
 
 
 def engine_settings(
-    *shards: int, handout_wait_ms_max: int = 1_000, handout_bytes_max: int = 1 << 24, **changes: Any
+    *shards: int,
+    handout_wait_ms_max: int = 1_000,
+    handout_bytes_max: int = 1 << 24,
+    buffer: BufferSettings | None = None,
+    **changes: Any,
 ) -> EngineSettings:
     """An engine of these shards with the namespaces `default` and `other`."""
     return EngineSettings(
@@ -58,6 +77,7 @@ def engine_settings(
         namespace_default=NAMESPACE,
         limits=CALLS,
         shard=shard_settings(**changes),
+        buffer=buffer or BUFFER,
         handout_wait_ms_max=handout_wait_ms_max,
         handout_bytes_max=handout_bytes_max,
     )

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
 from foqs.core.errors import FoqsError
-from foqs.core.item import State, parse_id
+from foqs.core.item import NewItem, State, parse_id
 from foqs.core.life import Event, Kind
-from foqs.service.api import HandOut, Outcome, Seen, TopicStats
+from foqs.service.api import HandOut, Outcome, Pending, Seen, TopicStats
 from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
 from foqs.store.memory import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
 from shardmgr.local import LocalCoordinator
+from tests.support.aio import answer
 from tests.support.builders import MemoryBook, engine_settings, new_item
 from tests.support.virtual import VirtualClock, run_virtual
 
@@ -95,13 +96,29 @@ class Caller:
     async def put(self, topic: str = "t", count: int = 1, timeout_s: float = 5.0, **changes: Any) -> list[str]:
         """Enqueues; every item must succeed."""
         items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
-        results = await self.queue.enqueue(self.namespace, items, self.world.in_s(timeout_s))
-        return [ok(result) for result in results]
+        return [ok(result) for result in await self.enqueue(items, timeout_s)]
+
+    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[str | FoqsError]:
+        """Enqueues; an id or an error for each."""
+        deadline = self.world.in_s(timeout_s)
+        results: list[str | FoqsError] = await answer(
+            lambda done: self.queue.enqueue(self.namespace, items, deadline, done)
+        )
+        return results
 
     async def get(
         self, topic: str = "t", count: int = 1, wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
     ) -> HandOut:
-        return await self.queue.dequeue(self.namespace, [(topic, count)], wait_ms, lease_ms, self.world.in_s(timeout_s))
+        return await self.dequeue([(topic, count)], wait_ms, lease_ms, timeout_s)
+
+    async def dequeue(
+        self, wants: Sequence[tuple[str, int]], wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
+    ) -> HandOut:
+        deadline = self.world.in_s(timeout_s)
+        handed: HandOut = await answer(
+            lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done)
+        )
+        return handed
 
     async def one(self, topic: str = "t", wait_ms: int = 0) -> Seen:
         """The one item that is there."""
@@ -111,16 +128,31 @@ class Caller:
 
     async def do(self, kind: Kind, items: Iterable[Seen], timeout_s: float = 5.0, **changes: Any) -> list[Outcome]:
         """Acks, nacks, extends, releases or cancels delivered items."""
+        held = list(items)
+        ids = [(seen.shard, seen.row.id) for seen in held]
+        deadline = self.world.in_s(timeout_s)
+        if kind is Kind.ACK:
+            tokens = [seen.row.token for seen in held]
+            return await self._outcomes(lambda done: self.queue.ack(self.namespace, ids, tokens, deadline, done))
         events = [
-            (seen.shard, Event(kind, seen.row.id, self.namespace, token=seen.row.token, **changes)) for seen in items
+            (seen.shard, Event(kind, seen.row.id, self.namespace, token=seen.row.token, **changes)) for seen in held
         ]
-        return await self.queue.apply(self.namespace, events, self.world.in_s(timeout_s))
+        return await self.apply(events, timeout_s)
 
     async def cancel(self, *ids: str) -> list[Outcome]:
         events = [
             (shard, Event(Kind.CANCEL, number, self.namespace)) for shard, number in (parse_id(i, "id") for i in ids)
         ]
-        return await self.queue.apply(self.namespace, events, self.world.in_s(5.0))
+        return await self.apply(events)
+
+    async def apply(self, events: Sequence[tuple[int, Event]], timeout_s: float = 5.0) -> list[Outcome]:
+        """Runs each (shard, event)."""
+        deadline = self.world.in_s(timeout_s)
+        return await self._outcomes(lambda done: self.queue.apply(self.namespace, events, deadline, done))
+
+    async def _outcomes(self, begin: Callable[[Callable[[list[Outcome]], None]], Pending]) -> list[Outcome]:
+        outcomes: list[Outcome] = await answer(begin)
+        return outcomes
 
     async def stats(self, topic: str = "t") -> TopicStats | None:
         page, _ = await self.queue.topics(self.namespace, topic, list(State), None, 10)

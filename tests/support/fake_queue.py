@@ -1,19 +1,32 @@
 """A queue for tests of the wire: remembers what it was asked, answers what it was told.
 
 Holds items in a list without any of the real rules but the order of calls.
-`gate` makes calls wait; `failure` makes them fail.
+`gate` makes calls wait; `failure` makes them fail; a `stubborn` one goes on with
+calls that were abandoned, which the real one never does.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from foqs.core.errors import FoqsError, NamespaceNotFound, NotFound
 from foqs.core.item import NewItem, Row, State, format_id, make_number
 from foqs.core.life import Event, Kind, admit
-from foqs.service.api import ALREADY_GONE, CallLimits, HandOut, NamespaceSettings, Outcome, Seen, TopicStats
+from foqs.service.api import (
+    ALREADY_GONE,
+    CallLimits,
+    HandOut,
+    NamespaceSettings,
+    Outcome,
+    Pending,
+    Seen,
+    TopicStats,
+)
 from foqs.shard.status import ShardStatus
+
+_T = TypeVar("_T")
 
 NOW_MS = 1_700_000_000_000
 
@@ -37,6 +50,21 @@ LIMITS = CallLimits(
 )
 
 
+class Held:
+    """A call that waits for the gate; without a task, one that was answered."""
+
+    def __init__(self, queue: FakeQueue, name: str) -> None:
+        self._queue = queue
+        self._name = name
+        self.task: asyncio.Task[None] | None = None
+
+    def abandon(self) -> None:
+        if self.task is not None:
+            self._queue.cancelled.append(self._name)
+            if not self._queue.stubborn:
+                self.task.cancel()
+
+
 class FakeQueue:
     """Answers the calls of `foqs.service.api.Queue` from one shard, number 3."""
 
@@ -58,40 +86,92 @@ class FakeQueue:
             raise NamespaceNotFound(f"there is no namespace {name!r}", field="namespace_name")
         return SETTINGS
 
-    async def enqueue(self, namespace: str, items: Sequence[NewItem], deadline: float) -> list[str | FoqsError]:
-        await self._begin("enqueue", list(items))
-        ids: list[str | FoqsError] = []
-        for item in items:
-            self._next += 1
-            number = make_number(1, self._next)
-            self.rows[number] = admit(item, number, NOW_MS)
-            ids.append(format_id(3, number))
-        return ids
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+    ) -> Pending:
+        def work() -> list[str | FoqsError]:
+            ids: list[str | FoqsError] = []
+            for item in items:
+                self._next += 1
+                number = make_number(1, self._next)
+                self.rows[number] = admit(item, number, NOW_MS)
+                ids.append(format_id(3, number))
+            return ids
 
-    async def dequeue(
-        self, namespace: str, wants: Sequence[tuple[str, int]], wait_ms: int, lease_ms: int | None, deadline: float
-    ) -> HandOut:
-        await self._begin("dequeue", (list(wants), wait_ms, lease_ms))
-        out: list[Seen] = []
-        for topic, count in wants:
-            ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
-            for row in sorted(ready, key=lambda row: row.key)[:count]:
-                self._token += 1
-                row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
-                row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
-                out.append(Seen(3, row, NOW_MS))
-        return HandOut(out, lambda: self.given_back.extend(format_id(3, seen.row.id) for seen in out))
+        return self._start("enqueue", list(items), work, done)
 
-    async def apply(self, namespace: str, events: Sequence[tuple[int, Event]], deadline: float) -> list[Outcome]:
-        await self._begin("apply", list(events))
-        outcomes: list[Outcome] = []
-        for _, event in events:
-            if event.kind in (Kind.ACK, Kind.CANCEL):
-                gone = self.rows.pop(event.id, None) is None
-                outcomes.append(ALREADY_GONE if gone else None)
-            else:
-                outcomes.append(None if event.id in self.rows else NotFound("no such item"))
-        return outcomes
+    def dequeue(
+        self,
+        namespace: str,
+        wants: Sequence[tuple[str, int]],
+        wait_ms: int,
+        lease_ms: int | None,
+        deadline: float,
+        done: Callable[[HandOut], None],
+    ) -> Pending:
+        def work() -> HandOut:
+            out: list[Seen] = []
+            for topic, count in wants:
+                ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
+                for row in sorted(ready, key=lambda row: row.key)[:count]:
+                    self._token += 1
+                    row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
+                    row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
+                    out.append(Seen(3, row, NOW_MS))
+            return HandOut(out, lambda: self.given_back.extend(format_id(3, seen.row.id) for seen in out))
+
+        return self._start("dequeue", (list(wants), wait_ms, lease_ms), work, done)
+
+    def ack(
+        self,
+        namespace: str,
+        ids: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        def work() -> list[Outcome]:
+            return [self._end(number) for _, number in ids]
+
+        return self._start("ack", list(zip(ids, tokens, strict=True)), work, done)
+
+    def apply(
+        self,
+        namespace: str,
+        events: Sequence[tuple[int, Event]],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        def outcome(event: Event) -> Outcome:
+            if event.kind is Kind.CANCEL:
+                return self._end(event.id)
+            return None if event.id in self.rows else NotFound("no such item")
+
+        return self._start("apply", list(events), lambda: [outcome(event) for _, event in events], done)
+
+    def _end(self, number: int) -> Outcome:
+        return ALREADY_GONE if self.rows.pop(number, None) is None else None
+
+    def _start(self, name: str, details: object, work: Callable[[], _T], done: Callable[[_T], None]) -> Pending:
+        """Calls `done` before it returns, or when the gate opens."""
+        self.calls.append((name, details))
+        if self.failure is not None:
+            raise self.failure
+        call = Held(self, name)
+        if self.gate is None or self.gate.is_set():
+            done(work())
+        else:
+            call.task = asyncio.get_running_loop().create_task(self._later(call, self.gate, work, done))
+        return call
+
+    async def _later(self, call: Held, gate: asyncio.Event, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+        self.running += 1
+        try:
+            await gate.wait()
+            call.task = None
+            done(work())
+        finally:
+            self.running -= 1
 
     async def topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int

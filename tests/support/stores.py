@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from foqs.core.fence import Fence
-from foqs.core.item import Delivery, Row, State
-from foqs.store.port import Store, Writes
+from foqs.core.item import Delivery, Row, State, TopicName
+from foqs.store.port import Lease, Reads, Store, Writes
 
 NONCE = "nonce-a"
 OTHER = "nonce-b"
+TOPIC: TopicName = ("default", "t")
+"""The topic of `make_row`."""
 
 
 def make_row(number: int, **changes: Any) -> Row:
@@ -53,21 +56,30 @@ class Ownership:
     def fence(self) -> Fence:
         return Fence(self.epoch, self.nonce, self.number, self.clock_ms)
 
+    @property
+    def past(self) -> Fence:
+        """The last flush known to be committed, for reads."""
+        return Fence(self.epoch, self.nonce, self.number - 1, 0)
+
     async def write(
         self,
         inserts: Sequence[Row] = (),
         updates: Sequence[Row] = (),
         deletes: Sequence[int] = (),
-        leases: Sequence[Row] = (),
+        leases: Sequence[Lease] = (),
+        topics_added: Sequence[TopicName] = (),
+        topics_removed: Sequence[TopicName] = (),
     ) -> Mapping[int, Row]:
         """One flush of these writes; returns the rows it found for what it changes."""
         found: dict[int, Row] = {}
 
         def decide(rows: Mapping[int, Row]) -> Writes:
             found.update(rows)
-            return Writes(list(deletes), list(updates), list(inserts), list(leases))
+            return Writes(
+                list(deletes), list(updates), list(inserts), list(leases), list(topics_added), list(topics_removed)
+            )
 
-        touched = [*deletes, *(row.id for row in (*updates, *leases))]
+        touched = [*deletes, *(row.id for row in updates), *(number for lease in leases for number in lease.ids)]
         await self.store.flush(self.fence, touched, [], decide)
         self.number += 1
         return found
@@ -80,13 +92,28 @@ async def opened(store: Store, epoch: int = 1, nonce: str = NONCE) -> Ownership:
     return Ownership(store, epoch, nonce)
 
 
-async def contents(store: Store) -> dict[int, Row]:
+@asynccontextmanager
+async def reading(store: Store) -> AsyncIterator[Reads]:
+    """Reads of the store, closed at the end."""
+    reads = store.reads()
+    try:
+        yield reads
+    finally:
+        await reads.close()
+
+
+async def contents(owned: Ownership) -> dict[int, Row]:
     """Every row of the shard, found through its topics."""
+    async with reading(owned.store) as reads:
+        await reads.snapshot(owned.past)
+        counts = await reads.counts()
     rows: dict[int, Row] = {}
-    for count in await store.counts():
-        listed = await store.listed(count.namespace, count.topic, count.state, None, count.rows + 1)
-        assert len(listed) == count.rows
-        rows |= {row.id: row for row in listed}
+    async with reading(owned.store) as reads:
+        for count in counts:
+            topic = (count.namespace, count.topic)
+            listed = await reads.listed(owned.past, topic, count.state, None, count.rows + 1)
+            assert len(listed) == count.rows
+            rows |= {row.id: row for row in listed}
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A served wire on a loopback port, and a client that speaks it byte by byte."""
+"""A served wire on a loopback port or over a transport in memory, and a client that speaks it byte by byte."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from thrift.Thrift import TApplicationException, TMessageType
 from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.service.api import Queue
+from foqs.wire.connection import Connection
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -56,6 +57,53 @@ async def served(queue: Queue, limits: WireLimits | None = None, port: int = 0, 
         await until(lambda: not server.connections)
         assert server.room.used == 0
         assert server.calls_in_flight == 0
+
+
+class Played(asyncio.Transport):
+    """A transport in memory, for a loop without sockets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.closed = ""
+        self.unread_bytes = 0
+        self.reading = True
+
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.writes)
+
+    def write(self, data: Any) -> None:
+        self.writes.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing to set."""
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread_bytes
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return bool(self.closed)
+
+    def close(self) -> None:
+        self.closed = self.closed or "closed"
+
+    def abort(self) -> None:
+        self.closed = "aborted"
+
+
+async def played(queue: Queue, limits: WireLimits) -> tuple[Connection, Played]:
+    """A connection over a transport in memory."""
+    handlers = Handlers(queue, Identity("h", 1, 1), random.Random(1))
+    connection, transport = WireServer(asyncio.get_running_loop(), handlers, limits).connection(), Played()
+    connection.connection_made(transport)
+    return connection, transport
 
 
 class Raw:
@@ -102,6 +150,16 @@ def parse_reply(message: bytes, name: str, compact: bool = False) -> tuple[int, 
 
 def _protocol(buffer: Any, compact: bool) -> Any:
     return (TCompactProtocolAccelerated if compact else TBinaryProtocolAccelerated)(buffer, fallback=False)
+
+
+def parse_replies(data: bytes, name: str) -> list[tuple[int, Any]]:
+    """`parse_reply` of each frame in `data`."""
+    replies = []
+    while data:
+        end = 4 + int.from_bytes(data[:4], "big")
+        replies.append(parse_reply(data[4:end], name))
+        data = data[end:]
+    return replies
 
 
 def frame(message: bytes) -> bytes:

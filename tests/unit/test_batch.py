@@ -1,160 +1,168 @@
-"""How flushes are gathered."""
+"""Works, and the batches that flushes are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.batch import Intake, Work
-from foqs.core.errors import DeadlineExceeded, FoqsError, Overloaded, UnknownOutcome
-from foqs.core.item import NewItem
-from foqs.core.life import Event, Fate, Kind, Verdict
-from tests.support.builders import new_item
+from foqs.core.batch import (
+    ALREADY_GONE,
+    OPEN,
+    Batch,
+    Events,
+    HandOut,
+    Inserts,
+    Lane,
+    Part,
+)
+from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
+from foqs.core.life import Event, Kind
+from tests.support.plain_flush import an_item, keys_of
+from tests.support.plain_intake import (
+    Caller,
+    entries_of,
+    work_of,
+)
 
-DONE = Verdict(Fate.KEPT)
-
-
-def intake(flush: int = 10, queue: int = 100, size: int = 10_000) -> Intake:
-    return Intake(flush, size, queue, size)
-
-
-def acks(*ids: int) -> Work:
-    return Work(lambda: None, events=[Event(Kind.ACK, number) for number in ids])
-
-
-def inserts(count: int, payload: bytes = b"x") -> Work:
-    items: Sequence[tuple[int, NewItem]] = [(n, new_item(payload=payload)) for n in range(1, count + 1)]
-    return Work(lambda: None, inserts=items)
-
-
-def ids_of(entries: Sequence[tuple[Work, int]]) -> list[int]:
-    return [work.events[index].id for work, index in entries]
+# ------------------------------------------------------------------------ a work
 
 
-def test_an_id_occurs_once_in_a_flush_and_the_first_comer_wins() -> None:
-    queue = intake()
-    first, second = acks(1, 2), acks(2, 3)
-    queue.submit(first)
-    queue.submit(second)
-    flush = queue.seal_events()
-    assert ids_of(flush) == [1, 2, 3]
-    assert flush[1][0] is first
-    assert ids_of(queue.seal_events()) == [2]
-
-
-def test_later_events_on_one_id_keep_their_order() -> None:
-    queue = intake()
-    works = [acks(7) for _ in range(3)]
-    for work in works:
-        queue.submit(work)
-    assert [queue.seal_events()[0][0] for _ in range(3)] == works
-
-
-def test_a_work_larger_than_a_flush_is_spread_over_several() -> None:
-    queue = intake(flush=4)
-    queue.submit(acks(*range(1, 11)))
-    assert [len(queue.seal_events()) for _ in range(4)] == [4, 4, 2, 0]
-
-
-def test_a_full_queue_refuses_a_whole_work_and_keeps_nothing_of_it() -> None:
-    queue = intake(queue=5)
-    queue.submit(acks(1, 2, 3))
-    with pytest.raises(Overloaded) as refused:
-        queue.submit(acks(4, 5, 6))
-    assert refused.value.retry_after_ms
-    assert len(queue) == 3
-
-
-def test_a_flood_of_inserts_leaves_room_for_acks() -> None:
-    queue = intake(queue=5)
-    queue.submit(inserts(5))
-    queue.submit(acks(1))
-    assert ids_of(queue.seal_events()) == [1]
-
-
-def test_bytes_are_bounded_and_given_back() -> None:
-    queue = intake(size=1_000)
-    queue.submit(inserts(3, payload=b"x" * 300))
-    with pytest.raises(Overloaded):
-        queue.submit(inserts(1, payload=b"x" * 300))
-    queue.seal_inserts()
-    queue.submit(inserts(3, payload=b"x" * 300))
-
-
-def test_a_flush_takes_bytes_up_to_its_cap_and_always_one_item() -> None:
-    queue = Intake(100, 500, 100, 10_000)
-    queue.submit(inserts(5, payload=b"x" * 400))
-    assert [len(queue.seal_inserts()) for _ in range(4)] == [2, 2, 1, 0]
+def test_the_last_result_finishes_a_work() -> None:
+    caller = Caller()
+    work = caller.acks(1, 2, 3)
+    work.settle(1, [None, ALREADY_GONE])
+    assert work.is_open
+    assert caller.calls == [0]
+    work.settle(0, [])
+    work.settle(0, [None])
+    assert not work.is_open
+    assert caller.calls == [1]
+    assert work.results == [None, None, ALREADY_GONE]
 
 
 def test_expiry_withdraws_what_is_queued_and_leaves_what_is_begun_unknown() -> None:
-    queue = intake(flush=2)
-    work = acks(1, 2, 3)
-    queue.submit(work)
-    queue.seal_events()
-    assert work.expire() == [2]
-    assert [type(result) for result in work.results] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
-    assert queue.seal_events() == []
+    caller = Caller()
+    work = caller.acks(1, 2, 3, 4)
+    work.seal(0, 3)
+    work.settle(0, [None])
+    assert work.expire() == [3]
+    assert work.results[0] is None
+    assert [type(result) for result in work.results[1:]] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
+    assert work.abandoned
+    assert caller.calls == [1]
 
 
-def test_a_withdrawn_insert_gives_its_bytes_back() -> None:
-    queue = intake(size=500)
-    work = inserts(1, payload=b"x" * 400)
-    queue.submit(work)
+def test_what_was_refused_and_waits_again_is_withdrawn_like_what_was_never_begun() -> None:
+    work = Caller().inserts(1, 5, 5)
+    work.seal(0, 2)
+    work.unseal(1, 2)
+    assert work.expire() == [1]
+    assert [type(result) for result in work.results] == [UnknownOutcome, DeadlineExceeded]
+
+
+def test_what_was_given_up_is_not_open_again_when_its_flush_was_refused() -> None:
+    work = Caller().inserts(1, 5)
+    work.seal(0, 1)
     work.expire()
-    assert queue.seal_inserts() == []
-    queue.submit(inserts(1, payload=b"x" * 400))
+    work.unseal(0, 1)
+    assert [type(result) for result in work.results] == [UnknownOutcome]
 
 
-def test_a_result_is_given_once_and_the_last_one_finishes_the_work() -> None:
-    finished: list[int] = []
-    work = Work(lambda: finished.append(1), events=[Event(Kind.ACK, 1), Event(Kind.ACK, 2)])
-    assert work.settle(0, DONE)
-    assert not work.settle(0, DONE)
-    assert finished == []
-    assert work.settle(1, DONE)
-    assert finished == [1]
+def test_a_work_that_was_given_up_takes_no_more_results() -> None:
+    caller = Caller()
+    work = caller.acks(1, 2)
+    work.seal(0, 2)
+    work.expire()
+    told = list(work.results)
+    work.settle(0, [None, None])
+    work.fail(0, 2, NotFound("x"))
+    assert work.expire() == []
+    assert work.results == told
+    assert caller.calls == [1]
 
 
-def test_failing_a_work_tells_begun_entries_from_queued_ones() -> None:
-    work = acks(1, 2)
-    work.seal(0)
-    gone, unknown = FoqsError.__subclasses__()[0]("a"), UnknownOutcome("b")
-    work.fail(unsealed=gone, sealed=unknown)
-    assert work.results == [unknown, gone]
+def test_failing_a_work_leaves_what_has_a_result() -> None:
+    caller = Caller()
+    work = caller.acks(1, 2, 3)
+    work.settle(0, [None])
+    error = Unavailable("x")
+    work.fail(0, 2, error)
+    assert work.results == [None, error, OPEN]
+    assert caller.calls == [0]
+    work.fail(1, 3, NotFound("y"))
+    assert work.results[1] is error
+    assert caller.calls == [1]
 
 
-def test_a_flush_reads_bytes_up_to_its_cap_and_always_one_event() -> None:
-    queue = Intake(100, 500, 100, 10_000)
-    queue.submit(Work(lambda: None, events=[Event(Kind.HAND_OUT, n) for n in range(1, 6)], read_bytes=300))
-    assert [len(queue.seal_events()) for _ in range(4)] == [2, 2, 1, 0]
+def test_failing_a_finished_work_calls_nobody() -> None:
+    caller = Caller()
+    work = caller.acks(1)
+    work.fail(0, 1, Unavailable("x"))
+    work.fail(0, 1, Unavailable("y"))
+    assert caller.calls == [1]
 
 
-def test_internal_events_pass_a_full_queue() -> None:
-    queue = intake(queue=1)
-    queue.submit(acks(1))
-    queue.submit(acks(2), internal=True)
-    assert len(queue) == 2
+def test_giving_up_a_finished_work_calls_nobody() -> None:
+    caller = Caller()
+    work = caller.acks(1)
+    work.settle(0, [None])
+    assert work.expire() == []
+    assert caller.calls == [1]
 
 
-@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), max_size=10), st.integers(1, 7))
-def test_every_event_is_sealed_exactly_once_and_in_order_of_its_id(groups: list[list[int]], flush: int) -> None:
-    queue = intake(flush=flush, queue=1_000)
-    works = [acks(*group) for group in groups]
-    for work in works:
-        queue.submit(work)
-    expected: dict[int, list[tuple[int, int]]] = {}
-    for number, work in enumerate(works):
-        for index, event in enumerate(work.events):
-            expected.setdefault(event.id, []).append((number, index))
-    seen: dict[int, list[tuple[int, int]]] = {}
-    while len(queue):
-        sealed = queue.seal_events()
-        assert 0 < len(sealed) <= flush
-        assert len(set(ids_of(sealed))) == len(sealed)
-        for work, index in sealed:
-            seen.setdefault(work.events[index].id, []).append((works.index(work), index))
-    assert seen == expected
+def test_sizes_are_those_of_payloads_and_metadata() -> None:
+    caller = Caller()
+    inserts = Inserts("n", [an_item(payload=b"12345", metadata=b"678"), an_item(payload=b"1")], 1, lambda: None)
+    nacks = Events("n", [Event(Kind.NACK, 1, metadata=b"1234"), Event(Kind.NACK, 2)], lambda: None)
+    assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (9, 8, 1)
+    assert (nacks.bytes, nacks.size(0, 1), nacks.size(1, 2)) == (4, 4, 0)
+    assert (caller.acks(1).bytes, caller.acks(1).size(0, 1)) == (0, 0)
+    assert repr(OPEN) == "OPEN"
+
+
+def test_a_hand_out_knows_its_keys_by_topic() -> None:
+    work = HandOut("n", [(("n", "t"), keys_of([1, 2])), (("n", "u"), keys_of([3, 4, 5]))], None, 0, lambda: None)
+    assert work.numbers == [1, 2, 3, 4, 5]
+    assert work.keys_at([0, 3, 4]) == [(("n", "t"), keys_of([1])), (("n", "u"), keys_of([4, 5]))]
+    assert work.keys_at([2]) == [(("n", "u"), keys_of([3]))]
+
+
+# ----------------------------------------------------------------------- a batch
+
+
+def test_a_batch_knows_the_ids_of_its_events() -> None:
+    caller = Caller()
+    batch = Batch()
+    for work in (caller.acks(1, 2), caller.events(Kind.NACK, 3), caller.hand_out(4, 5), caller.inserts(6, 1)):
+        batch.add([Part(work, 0, len(work))])
+    assert (batch.touched, batch.leased) == ([1, 2, 3], [4, 5])
+    assert len(batch) == 6
+    assert [len(lot) for lot in (batch.acks, batch.events, batch.hand_outs, batch.inserts)] == [1, 1, 1, 1]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([Lane.ACK, Lane.LEASE, Lane.INSERT]), st.integers(1, 5)), min_size=1, max_size=5)
+)
+def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
+    caller = Caller()
+    batch = Batch()
+    for place, (lane, count) in enumerate(sizes):
+        work = work_of(caller, lane, place * 10, count)
+        batch.add([Part(work, 0, count)])
+    first, second = batch.split()
+    assert len(first) == len(batch) // 2
+    assert all(part.count for part in (*first.parts, *second.parts))
+    assert Counter(entries_of([*first.parts, *second.parts])) == Counter(entries_of(batch.parts))
+
+
+def test_a_part_settles_and_fails_its_entries_alone() -> None:
+    work = Caller().acks(1, 2, 3, 4)
+    part = Part(work, 1, 3)
+    assert list(part.numbers) == [2, 3]
+    part.settle([None, ALREADY_GONE])
+    assert work.results == [OPEN, None, ALREADY_GONE, OPEN]
+    error = Unavailable("x")
+    Part(work, 3, 4).fail(error)
+    assert work.results == [OPEN, None, ALREADY_GONE, error]

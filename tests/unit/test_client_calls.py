@@ -305,6 +305,35 @@ def test_a_connection_is_opened_again_after_a_loss_and_nothing_is_sent_twice() -
     run(main())
 
 
+def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_next_one() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue) as host, Client(host.url) as client:
+            await client.topics()
+            task = asyncio.ensure_future(client.enqueue([Item("t")]))
+            asyncio.get_running_loop().call_soon(client._transport._link.connection_lost, None)  # type: ignore[union-attr]
+            assert (await task)[0].id is not None
+            assert [name for name, _ in queue.calls] == ["topics", "enqueue"]
+
+    run(main())
+
+
+def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host:
+            items = [Item("t")]
+
+            async def connect(factory: Any, name: str, port: int) -> Any:
+                items.append(Item("u"))
+                return await asyncio.get_running_loop().create_connection(factory, name, port)
+
+            async with Client(host.url, connect=connect) as client:
+                assert len(await client.enqueue(items)) == 1
+                assert len(items) == 2
+
+    run(main())
+
+
 def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
     async def main() -> None:
         queue = FakeQueue()

@@ -190,6 +190,8 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ('[store]\nurl = "mysql://u@h"', "store.url", "lacks a user"),
         ('[store]\nurl = "mysql://u@h:99999/d"', "store.url", "cannot be read"),
         ('[store]\nurl = "mysql://u@h/d?x=1"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u@h/d?socket=sock"', "store.url", "after the database"),
+        ('[store]\nurl = "mysql://u@h/d?socket=/s&x=1"', "store.url", "after the database"),
         ('[store]\nurl = "mysql://u:hunter2@h/d"', "store.url", "password_file"),
         ('[store]\npassword_file = "no-such-file"', "store.password_file", "cannot be read"),
     ],
@@ -267,6 +269,9 @@ def test_store_urls_are_taken_apart() -> None:
     assert parse_store_url("sqlite:./x y") == StoreUrl("sqlite", path="./x y")
     assert parse_store_url("sqlite:/x") == StoreUrl("sqlite", path="/x")
     assert parse_store_url("mysql://foqs@db/queue") == StoreUrl("mysql", "", "db", 3306, "foqs", "queue")
+    assert parse_store_url("mysql://u@localhost/d?socket=/run/my%20sql.sock") == StoreUrl(
+        "mysql", "", "localhost", 3306, "u", "d", "/run/my sql.sock"
+    )
     assert parse_store_url("mysql://a%40b@[::1]:3307/q%2Db") == StoreUrl("mysql", "", "::1", 3307, "a@b", "q-b")
 
 

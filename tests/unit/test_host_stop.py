@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from foqs.config import Config
-from foqs.host import Host
+from foqs.host import serve
 from foqs.http import HttpServer
 from foqs.service.engine import Engine
 
@@ -27,5 +27,5 @@ def test_a_host_whose_engine_breaks_stops_in_order_and_exits_with_1(monkeypatch:
     monkeypatch.setattr(Engine, "run", broken)
     monkeypatch.setattr(HttpServer, "stop", stop)
     config = Config.model_validate({"store": {"url": "memory:"}, "server": {"port": 0, "http_port": 0}})
-    assert asyncio.run(Host(config).run(None)) == 1
+    assert asyncio.run(serve(config)) == 1
     assert stopped == ["http"]

@@ -11,15 +11,22 @@ from hypothesis import strategies as st
 from foqs.core.errors import BY_CODE, Code, FoqsError, InvalidArgument, NotOwner
 from foqs.core.item import (
     EPOCH_MAX,
+    NUMBER_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
     SEQUENCE_MAX,
     SHARD_MAX,
+    TIME_MS_MAX,
     Delivery,
     Row,
     State,
     format_id,
+    key_number,
     make_number,
+    pack_key,
     parse_id,
     split_number,
+    unpack_key,
 )
 
 EPOCHS = st.integers(1, EPOCH_MAX)
@@ -137,6 +144,43 @@ def test_order_is_priority_then_deliver_after_then_id() -> None:
     ]
     mixed = [rows[at] for at in (3, 1, 4, 2, 0)]
     assert sorted(mixed, key=lambda row: row.key) == rows
+
+
+def _near(low: int, high: int) -> st.SearchStrategy[int]:
+    """Anything, and often the ends and equal values."""
+    return st.one_of(st.integers(low, high), st.sampled_from([low, low + 1, 0, 1, high - 1, high]))
+
+
+KEYS = st.tuples(_near(PRIORITY_MIN, PRIORITY_MAX), _near(0, TIME_MS_MAX), _near(0, NUMBER_MAX))
+
+
+@given(KEYS)
+def test_a_packed_key_unpacks_to_what_went_in(key: tuple[int, int, int]) -> None:
+    packed = pack_key(*key)
+    assert packed >= 0
+    assert unpack_key(packed) == key
+    assert key_number(packed) == key[2]
+    priority, after, number = key
+    assert replace(ROW, priority=priority, deliver_after_ms=after, id=number).key == packed
+
+
+@given(st.lists(KEYS, max_size=20), KEYS)
+def test_packed_keys_sort_as_their_parts_do(keys: list[tuple[int, int, int]], base: tuple[int, int, int]) -> None:
+    near = [base, (base[0], base[1], min(base[2] + 1, NUMBER_MAX)), (base[0], min(base[1] + 1, TIME_MS_MAX), 0)]
+    mixed = [*keys, *near]
+    assert [unpack_key(packed) for packed in sorted(pack_key(*key) for key in mixed)] == sorted(mixed)
+
+
+def test_extreme_keys_are_apart() -> None:
+    ends = [
+        (priority, after, number)
+        for priority in (PRIORITY_MIN, -1, 0, 1, PRIORITY_MAX)
+        for after in (0, 1, TIME_MS_MAX - 1, TIME_MS_MAX)
+        for number in (0, 1, NUMBER_MAX - 1, NUMBER_MAX)
+    ]
+    packed = [pack_key(*key) for key in ends]
+    assert packed == sorted(set(packed))
+    assert packed[0] == 0
 
 
 def test_every_code_has_one_error_class_that_says_so() -> None:

@@ -99,9 +99,9 @@ def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         world.stall()
-        begun = asyncio.ensure_future(Caller(world, engine).queue.enqueue("default", [new_item()], world.in_s(9)))
+        begun = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
         await world.pass_s(0.1)
-        queued = asyncio.ensure_future(Caller(world, engine).queue.enqueue("default", [new_item()], world.in_s(9)))
+        queued = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
         await world.pass_s(0.1)
         engine.release()
         owner = world.database.tables[1].owner
@@ -123,7 +123,7 @@ def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(mo
 
         engine = await world.engine(engine_settings(1))
         monkeypatch.setattr(MemoryStore, "flush", broken)
-        (result,) = await Caller(world, engine).queue.enqueue("default", [new_item()], world.in_s(5))
+        (result,) = await Caller(world, engine).enqueue([new_item()], 5)
         assert isinstance(result, UnknownOutcome)
         await world.pass_s(60)
         assert 10 < world.book.epochs[1] < 300
@@ -146,7 +146,7 @@ def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatc
                 raise StoreLost("the line is cut")
 
         world.faults = fail
-        (result,) = await Caller(world, engine).queue.enqueue("default", [new_item()], world.in_s(5))
+        (result,) = await Caller(world, engine).enqueue([new_item()], 5)
         assert isinstance(result, UnknownOutcome)
         with pytest.raises(StoreUnusable, match="restore it"):
             await engine.run()
@@ -170,7 +170,7 @@ def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None
         await caller.put(count=3)
         owner = world.database.tables[1].owner
         world.database.tables[1].owner = type(owner)(owner.epoch, owner.nonce, owner.flush - 1, 0, 0)
-        (result,) = await caller.queue.enqueue("default", [new_item()], world.in_s(5))
+        (result,) = await caller.enqueue([new_item()], 5)
         assert isinstance(result, NotOwner)
         await world.until(lambda: engine.is_ready)
         assert world.database.tables[1].owner.epoch == owner.epoch + 1
@@ -198,7 +198,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
         caller = Caller(world, engine)
         await caller.put()
         shard = engine.shards[1]
-        shard._sequence = SEQUENCE_MAX - 1_000_001
+        shard.numbers._last = SEQUENCE_MAX - 1_000_001
         await caller.put(count=1)
         with pytest.raises(Unavailable, match="taken over anew"):
             await caller.put(count=1)

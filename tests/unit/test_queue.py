@@ -12,22 +12,22 @@ from foqs.core.errors import DeadlineExceeded, Unavailable
 from foqs.core.item import State
 from foqs.core.life import Kind
 from foqs.service.engine import Engine
-from foqs.store.memory import MemoryStore
+from foqs.store.memory import MemoryReads
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, play
 
 
 def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Callable[[], None]:
-    """One method of one shard does not answer until the function that this returns is called."""
+    """One kind of read of one shard does not answer until the function that this returns is called."""
     answers = asyncio.Event()
-    original = getattr(MemoryStore, method)
+    original = getattr(MemoryReads, method)
 
-    async def slow(self: MemoryStore, *arguments: Any) -> Any:
-        if self._shard == shard:
+    async def slow(self: MemoryReads, *arguments: Any) -> Any:
+        if self._table is self._database.tables[shard]:
             await answers.wait()
         return await original(self, *arguments)
 
-    monkeypatch.setattr(MemoryStore, method, slow)
+    monkeypatch.setattr(MemoryReads, method, slow)
     return answers.set
 
 
@@ -97,7 +97,10 @@ def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
             assert len((await caller.get(f"t{topic}", 2)).items) == 2
             assert len(engine.shards[1].index) <= 30 + 10
         for topic in range(10):
-            assert len((await caller.get(f"t{topic}", 100)).items) == 28
+            got = 0
+            while items := (await caller.get(f"t{topic}", 100)).items:
+                got += len(items)
+            assert got == 28
 
     play(story)
 

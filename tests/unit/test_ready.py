@@ -1,208 +1,293 @@
-"""The ready index against a table that is simply sorted."""
+"""The ready index: windows, reservations, limits. Its refills are in test_ready_refill.py."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.item import Key
-from foqs.core.ready import ReadyIndex
+from foqs.core.item import unpack_key
+from foqs.core.ready import BELOW_ALL, ReadyIndex
+from tests.support.ready_windows import ALL, OTHER, TOPIC, filled, k, ks, lowered, reading, refilled, window
 
-TOPIC = ("ns", "t")
-KEYS = st.tuples(st.integers(-2, 2), st.integers(0, 3), st.integers(1, 60))
-
-
-def filled(*keys: Key, window: int = 100, total: int = 1_000) -> ReadyIndex:
-    index = ReadyIndex(window, total)
-    for key in keys:
-        index.add(TOPIC, key)
-    return index
+# ------------------------------------------------------------------- windows
 
 
 def test_take_gives_the_lowest_priority_then_the_oldest_then_the_first_id() -> None:
-    index = filled((1, 5, 1), (0, 9, 2), (0, 5, 4), (0, 5, 3))
-    assert [index.take(TOPIC) for _ in range(4)] == [(0, 5, 3), (0, 5, 4), (0, 9, 2), (1, 5, 1)]
-    assert index.head(TOPIC) is None
+    index = filled(k(1, 1, 5), k(2, 0, 9), k(4, 0, 5), k(3, -1, 7))
+    assert index.take(TOPIC, 3) == [k(3, -1, 7), k(4, 0, 5), k(2, 0, 9)]
+    assert index.take(TOPIC, 3) == [k(1, 1, 5)]
+    assert index.take(TOPIC, 3) == []
 
 
-def test_a_full_window_evicts_its_worst_key_and_says_that_more_may_lie_beyond() -> None:
-    index = filled((0, 0, 1), (0, 0, 2), (0, 0, 3), window=2)
-    assert list(index.window(TOPIC)) == [(0, 0, 1), (0, 0, 2)]
-    assert index.refill_after(TOPIC) == (0, 0, 2)
-    index.take(TOPIC)
+def test_nothing_is_taken_above_the_last_key_asked_for() -> None:
+    index = filled(*ks(1, 3, 5, 7))
+    assert index.take(TOPIC, 10, k(4)) == ks(1, 3)
+    assert index.take(TOPIC, 10, k(4)) == []
+    assert index.take(TOPIC, 1, k(7)) == ks(5)
+    assert index.take(TOPIC, 0) == []
+
+
+def test_a_full_window_evicts_its_worst_keys_and_says_that_more_may_lie_beyond() -> None:
+    index = filled(*ks(1, 2, 3, 4), window=2)
+    assert window(index) == ks(1, 2)
+    assert index.boundary(TOPIC) == k(2)
+    index.take(TOPIC, 1)
     assert not index.needs_refill(TOPIC)
-    index.take(TOPIC)
+    assert index.wants_refill(TOPIC, 2)
+    index.take(TOPIC, 1)
     assert index.needs_refill(TOPIC)
 
 
-def test_a_key_above_the_boundary_stays_out_until_a_refill_brings_it() -> None:
-    index = filled((0, 0, 1), (0, 0, 2), (0, 0, 3), window=2)
-    index.add(TOPIC, (5, 0, 9))
-    assert list(index.window(TOPIC)) == [(0, 0, 1), (0, 0, 2)]
-    index.refill(TOPIC, [(0, 0, 3), (5, 0, 9)], complete=True)
-    assert list(index.window(TOPIC)) == [(0, 0, 1), (0, 0, 2), (0, 0, 3), (5, 0, 9)]
-    assert index.refill_after(TOPIC) is None
+def test_a_window_that_covers_the_table_wants_no_refill() -> None:
+    index = filled(*ks(1, 2))
+    assert not index.wants_refill(TOPIC, 100)
+    assert index.begin_refill(TOPIC) is None
+    assert index.begin_refill(OTHER) is None
+
+
+def test_a_key_above_the_boundary_stays_out_and_one_below_enters() -> None:
+    index = lowered(*ks(2, 4))
+    index.add_many(TOPIC, ks(1, 3, 5, 6))
+    assert window(index) == ks(1, 2, 3, 4)
+    index.add(TOPIC, k(7))
+    assert len(index) == 4
 
 
 def test_an_urgent_item_enters_a_full_window() -> None:
-    index = filled((0, 0, 1), (0, 0, 2), window=2)
-    index.add(TOPIC, (-1, 0, 3))
-    assert index.take(TOPIC) == (-1, 0, 3)
+    index = filled(*ks(1, 2), window=2)
+    index.add(TOPIC, k(3, -1))
+    assert window(index) == [k(3, -1), k(1)]
 
 
-def test_a_reserved_key_is_not_refilled_and_comes_back_when_given_back() -> None:
-    index = ReadyIndex(10, 10)
+def test_a_key_is_not_added_twice_be_it_in_the_window_or_reserved() -> None:
+    index = filled(*ks(1, 2, 3, 4))
+    index.take(TOPIC, 1)
+    index.add_many(TOPIC, ks(1, 2, 4, 5))
+    index.add(TOPIC, k(5))
+    assert window(index) == ks(2, 3, 4, 5)
+    assert len(index) == 4
+    index.take(TOPIC, ALL)
+    index.add_many(TOPIC, ks(1, 2, 3, 4, 5))
+    assert window(index) == []
+
+
+@given(st.lists(st.lists(st.integers(1, 60), max_size=12, unique=True), max_size=12), st.integers(0, 9))
+def test_batches_enter_as_if_key_by_key(batches: list[list[int]], taken: int) -> None:
+    index, expected = filled(*ks(*range(10, 20))), set(range(10, 20))
+    reserved = {unpack_key(key)[2] for key in index.take(TOPIC, taken)}
+    for batch in batches:
+        index.add_many(TOPIC, ks(*sorted(batch)))
+        expected.update(batch)
+    assert window(index) == ks(*sorted(expected - reserved))
+    assert len(index) == len(expected - reserved)
+
+
+@given(st.data())
+def test_a_window_that_is_taken_from_again_and_again_keeps_its_order(data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(1, 200), unique=True, max_size=80))
+    index, left = filled(*ks(*numbers)), sorted(numbers)
+    while left:
+        count = data.draw(st.integers(1, 9))
+        taken = index.take(TOPIC, count)
+        assert taken == ks(*left[:count])
+        back = data.draw(st.integers(0, len(taken)))
+        index.give_back(TOPIC, reversed(taken[:back]))
+        left = left[:back] + left[count:]
+        if data.draw(st.booleans()) and left:
+            gone = data.draw(st.sampled_from(left))
+            index.discard(TOPIC, k(gone))
+            left.remove(gone)
+        assert window(index) == ks(*left)
+        if left and back == len(taken):
+            index.take(TOPIC, 1)
+            left = left[1:]
+
+
+def test_an_empty_complete_topic_is_forgotten() -> None:
+    index = filled(k(1))
+    index.discard(TOPIC, k(1))
+    assert index.topics() == []
+    index.add(TOPIC, k(2))
+    index.take(TOPIC, 1)
+    assert index.topics() == []
+    refilled_empty = lowered()
+    refilled(refilled_empty, [], complete=True)
+    assert refilled_empty.topics() == []
+
+
+def test_a_forgotten_topic_has_nothing_left() -> None:
+    index = filled(*ks(1, 2))
+    index.forget(TOPIC)
+    index.forget(OTHER)
+    assert (index.topics(), len(index), index.head(TOPIC)) == ([], 0, None)
+
+
+def test_a_forgotten_topic_has_no_keys_left_to_make_room_with() -> None:
+    index = ReadyIndex(100, 6)
+    index.add_many(TOPIC, ks(1, 2, 3))
+    index.forget(TOPIC)
+    index.add_many(OTHER, ks(*range(1, 9)))
+    assert (len(index), index.window_len(OTHER)) == (6, 6)
+
+
+def test_a_discovered_topic_is_read_from_its_very_first_key() -> None:
+    index = filled(*ks(1, 2))
     index.discover(TOPIC)
-    index.refill(TOPIC, [(0, 0, 1), (0, 0, 2)], complete=False)
-    assert index.take(TOPIC) == (0, 0, 1)
+    assert len(index) == 0
+    assert index.needs_refill(TOPIC)
+    refill = reading(index)
+    assert refill.after == BELOW_ALL < k(1, priority=-(1 << 31))
+
+
+def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
+    index = filled(k(1, 0, 9), k(2, 1, 3), k(3, 2, 1))
+    index.add(OTHER, k(4, 0, 5))
+    assert index.oldest_ms(0) == 5
+    assert index.oldest_ms(1) == 3
+    assert index.oldest_ms(100) == 1
+    index.take(TOPIC, 3)
+    assert index.oldest_ms(100) == 5
+    assert ReadyIndex(1, 1).oldest_ms(100) is None
+
+
+# -------------------------------------------------------------- reservations
+
+
+def test_what_is_given_back_comes_first_again() -> None:
+    index = filled(*ks(1, 2, 3, 4))
+    taken = index.take(TOPIC, 3)
+    assert index.reserved == 3
+    assert index.give_back(TOPIC, taken[1:])
+    assert index.reserved == 1
+    assert window(index) == ks(2, 3, 4)
+    assert not index.give_back(TOPIC, taken[1:])
+
+
+def test_what_is_given_back_above_a_lowered_boundary_stays_out() -> None:
+    index = filled(*ks(1, 2), window=2)
+    index.take(TOPIC, 2)
     index.discover(TOPIC)
-    index.refill(TOPIC, [(0, 0, 1), (0, 0, 2)], complete=True)
-    assert list(index.window(TOPIC)) == [(0, 0, 2)]
-    index.give_back(1)
-    assert list(index.window(TOPIC)) == [(0, 0, 1), (0, 0, 2)]
+    refilled(index, ks(1), complete=False)
+    assert index.give_back(TOPIC, ks(1, 2))
+    assert window(index) == ks(1)
 
 
 def test_a_settled_key_does_not_come_back() -> None:
-    index = filled((0, 0, 1))
-    index.take(TOPIC)
-    index.settle(1)
-    index.give_back(1)
-    assert index.head(TOPIC) is None
+    index = filled(*ks(1, 2))
+    index.take(TOPIC, 2)
+    assert index.settle([1]) == 1
+    assert index.give_back(TOPIC, ks(1, 2))
+    assert window(index) == ks(2)
     assert index.reserved == 0
+
+
+def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
+    index = filled(*ks(1, 2))
+    index.take(TOPIC, 1)
+    index.discard(TOPIC, k(1))
+    assert not index.give_back(TOPIC, ks(1))
+    assert window(index) == ks(2)
+
+
+def test_an_item_re_keyed_while_reserved_is_free_by_its_new_key_and_only_by_that() -> None:
+    index = filled(*ks(1, 2))
+    index.take(TOPIC, 1)
+    index.discard(TOPIC, k(1))
+    index.add(TOPIC, k(1, -1))
+    assert index.settle([1]) == 0
+    assert index.take(TOPIC, 1) == [k(1, -1)]
+    assert not index.give_back(TOPIC, [k(1)])
+    assert index.reserved == 1
+    assert index.give_back(TOPIC, [k(1, -1)])
+    assert window(index) == [k(1, -1), k(2)]
+
+
+# -------------------------------------------------------------------- limits
 
 
 def test_the_total_is_bounded_and_every_topic_keeps_its_best_key() -> None:
     index = ReadyIndex(100, 10)
     for number in range(1, 51):
-        index.add(("ns", f"t{number % 5}"), (0, 0, number))
-    assert len(index) <= 10
-    for topic in range(5):
-        assert index.head(("ns", f"t{topic}")) is not None
+        index.add(("ns", f"t{number % 5}"), k(number))
+    assert len(index) == 10
+    assert [index.head(("ns", f"t{topic}")) for topic in range(5)] == ks(5, 1, 2, 3, 4)
 
 
-def test_an_empty_complete_topic_is_forgotten() -> None:
-    index = filled((0, 0, 1))
-    index.discard(TOPIC, (0, 0, 1))
-    assert index.topics() == []
-    assert not index.needs_refill(TOPIC)
+def test_more_topics_than_keys_keep_one_key_each() -> None:
+    index = ReadyIndex(100, 3)
+    for number in range(1, 11):
+        index.add_many(("ns", f"t{number}"), ks(number, number + 100))
+    assert [index.window_len(("ns", f"t{number}")) for number in range(1, 11)] == [1] * 10
 
 
-def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
-    index = filled((0, 0, 1), (0, 0, 2))
-    index.take(TOPIC)
-    index.discard(TOPIC, (0, 0, 1))
-    assert index.give_back(1) is None
-    assert list(index.window(TOPIC)) == [(0, 0, 2)]
+def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> None:
+    index = ReadyIndex(100, 9)
+    names = [("ns", name) for name in "abc"]
+    for at, topic in enumerate(names):
+        index.add_many(topic, ks(*range(10 * at + 1, 10 * at + 4)))
+    index.give_back(names[0], index.take(names[0], 1))
+    index.add(("ns", "d"), k(50))
+    assert [index.window_len(topic) for topic in names] == [3, 2, 3]
+    assert index.boundary(names[1]) == k(12)
+    index.add_many(("ns", "d"), ks(51, 52))
+    assert [index.window_len(topic) for topic in names] == [3, 1, 2]
 
 
-def test_a_topic_that_the_table_has_no_more_of_needs_no_refill() -> None:
-    index = ReadyIndex(10, 10)
+def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
+    index = ReadyIndex(100, 6)
     index.discover(TOPIC)
-    index.forget(TOPIC)
-    assert not index.needs_refill(TOPIC)
-    assert index.topics() == []
-    filled((0, 0, 1)).forget(("ns", "unknown"))
+    refilled(index, ks(1, 2), complete=False)
+    index.add_many(OTHER, ks(11, 12, 13))
+    refilled(index, ks(3), complete=False)
+    index.add(("ns", "v"), k(20))
+    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (3, 2)
 
 
-def test_a_refill_brings_what_there_is_room_for_and_at_least_one_key() -> None:
-    index = ReadyIndex(10, 12)
-    assert index.room == 5
-    for number in range(1, 10):
-        index.add(("ns", f"t{number}"), (0, 0, number))
-    assert index.room == 3
-    for number in range(10, 20):
-        index.add(("ns", f"t{number}"), (0, 0, number))
-    assert index.room == 1
+def test_a_topic_in_use_gets_room_for_its_refill_from_the_others() -> None:
+    index = ReadyIndex(8, 10)
+    for number in range(1, 4):
+        index.add_many(("ns", f"t{number}"), ks(*range(number * 10, number * 10 + 4)))
+    index.discover(TOPIC)
+    refill = reading(index)
+    assert refill.limit == 4
+    index.end_refill(refill, ks(1, 2, 3, 4), complete=False)
+    assert window(index) == ks(1, 2, 3, 4)
+    assert len(index) == 10
 
 
-def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
-    index = filled((0, 9, 1), (1, 3, 2), (2, 1, 3))
-    index.add(("ns", "u"), (0, 5, 4))
-    assert index.oldest_ms(0) == 5
-    assert index.oldest_ms(1) == 3
-    assert index.oldest_ms(100) == 1
-    assert ReadyIndex(1, 1).oldest_ms(100) is None
+def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
+    index = ReadyIndex(100, 4)
+    index.add_many(TOPIC, ks(1, 2, 3))
+    index.add_many(OTHER, ks(11, 12, 13))
+    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
+    index.take(OTHER, 3)
+    refilled(index, ks(2, 3), complete=False)
+    assert index.window_len(TOPIC) == 3
+    index.add_many(OTHER, ks(14, 15, 16))
+    assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
 
 
-@given(st.lists(KEYS, unique_by=lambda key: key[2]), st.integers(1, 8), st.integers(1, 20))
-def test_taking_everything_yields_the_table_in_order(keys: list[Key], window: int, total: int) -> None:
-    index = ReadyIndex(window, total)
-    for key in keys:
-        index.add(TOPIC, key)
-    table = sorted(keys)
-    taken: list[Key] = []
-    while True:
-        while index.needs_refill(TOPIC):
-            after = index.refill_after(TOPIC)
-            rest = [key for key in table if after is None or key > after][:window]
-            index.refill(TOPIC, rest, complete=len(rest) < window)
-        if index.head(TOPIC) is None:
-            break
-        taken.append(index.take(TOPIC))
-    assert taken == table
+# ------------------------------------------------------------------ prefetch
 
 
-class AgainstATable(RuleBasedStateMachine):
-    """Invariant 13: the READY rows at or below the boundary are exactly those in the window or reserved."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.index = ReadyIndex(4, 6)
-        self.table: dict[int, Key] = {}
-        self.reserved: set[int] = set()
-
-    @rule(key=KEYS)
-    def add(self, key: Key) -> None:
-        if key[2] not in self.table:
-            self.table[key[2]] = key
-            self.index.add(TOPIC, key)
-
-    @rule(number=st.integers(1, 60))
-    def discard(self, number: int) -> None:
-        if number in self.table:
-            self.reserved.discard(number)
-            self.index.discard(TOPIC, self.table.pop(number))
-            if not self.table:
-                self.index.forget(TOPIC)
-
-    @precondition(lambda self: self.index.head(TOPIC) is not None)
-    @rule()
-    def take(self) -> None:
-        key = self.index.take(TOPIC)
-        assert key == min(key for number, key in self.table.items() if number not in self.reserved)
-        self.reserved.add(key[2])
-
-    @precondition(lambda self: self.reserved)
-    @rule(settle=st.booleans())
-    def end_of_a_reservation(self, settle: bool) -> None:
-        number = min(self.reserved)
-        self.reserved.discard(number)
-        if settle:
-            del self.table[number]
-            self.index.settle(number)
-        else:
-            self.index.give_back(number)
-
-    @rule(limit=st.integers(1, 4))
-    def refill(self, limit: int) -> None:
-        after = self.index.refill_after(TOPIC)
-        if after is not None:
-            rest = sorted(key for key in self.table.values() if key > after)[:limit]
-            self.index.refill(TOPIC, rest, complete=len(rest) < limit)
-
-    @invariant()
-    def the_window_is_the_table_up_to_the_boundary(self) -> None:
-        boundary = self.index.refill_after(TOPIC)
-        free = sorted(key for number, key in self.table.items() if number not in self.reserved)
-        assert list(self.index.window(TOPIC)) == [key for key in free if boundary is None or key <= boundary]
+def test_what_is_loaded_counts_from_the_head_and_passes_as_it_is_taken() -> None:
+    index = filled(*ks(1, 2, 3, 4, 5))
+    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 3)) == (0, ks(1, 2, 3))
+    index.set_loaded(TOPIC, k(3))
+    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 4)) == (3, ks(4))
+    index.take(TOPIC, 2)
+    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 3)) == (1, ks(4, 5))
+    index.take(TOPIC, 2)
+    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 1)) == (0, ks(5))
+    assert (index.ahead(OTHER), index.unloaded(OTHER, 9)) == (0, [])
+    index.set_loaded(OTHER, k(9))
 
 
-TestAgainstATable = AgainstATable.TestCase
-TestAgainstATable.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-
-
-def test_take_from_an_unknown_topic_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(KeyError):
-        ReadyIndex(1, 1).take(TOPIC)
+def test_nothing_above_a_lowered_boundary_counts_as_loaded() -> None:
+    index = filled(*ks(1, 2, 3, 4), window=4)
+    index.set_loaded(TOPIC, k(4))
+    index.add(TOPIC, k(9, -1))
+    index.take(TOPIC, 2)
+    refilled(index, ks(4, 5), complete=True)
+    assert window(index) == ks(2, 3, 4, 5)
+    assert index.unloaded(TOPIC, 9) == ks(4, 5)

@@ -20,6 +20,7 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.message import Method
 from tests.support.checker import check
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.recording import RecordingClient, row_event
@@ -56,7 +57,7 @@ class Scripted(Client):
     ) -> list[Delivery]:
         return list(await self.answer())
 
-    async def _outcomes(self, name: str, request: Any, timeout_ms: int | None) -> list[Outcome]:
+    async def _outcomes(self, method: Method, request: Any, timeout_ms: int | None) -> list[Outcome]:
         return list(await self.answer())
 
 

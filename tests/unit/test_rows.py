@@ -2,70 +2,275 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from foqs.core.item import Row
-from foqs.core.rows import ROW_BYTES, RowCache
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, size_of
+from foqs.core.item import Row, State
+from foqs.core.rows import Load, RowCache
 from tests.support.builders import row
 
+ONE = ROW_BYTES + 1
+"""A row of the builder's: a payload of one byte."""
 
-def find(cache: RowCache, *numbers: int, payload: bool = False) -> tuple[dict[int, Row], list[int]]:
-    found: dict[int, Row] = {}
-    missing = cache.find(numbers, found, payload=payload)
-    return found, missing
+
+def cache(written_rows: int = 100, loaded_rows: int = 100) -> RowCache:
+    return RowCache(Budget(written_rows * ONE, 1_000), LoadBudget(loaded_rows * ONE, 1_000))
+
+
+def rows(*numbers: int, **changes: object) -> list[Row]:
+    return [row(number, **changes) for number in numbers]
+
+
+def here(rows_kept: RowCache, *numbers: int) -> list[int]:
+    return [number for number in numbers if rows_kept.get(number) is not None]
+
+
+def load(rows_kept: RowCache, *numbers: int) -> Load:
+    begun = rows_kept.begin_load("default", 1, numbers, 0.0)
+    assert begun is not None
+    return begun
+
+
+# ------------------------------------------------------------------- written
 
 
 def test_a_kept_row_is_found_and_a_dropped_one_must_be_read() -> None:
-    cache = RowCache(10_000)
-    kept = row(1)
-    cache.keep(kept)
-    cache.keep(row(2))
-    cache.drop(2)
-    assert find(cache, 1, 2, 3) == ({1: kept}, [2, 3])
-
-
-def test_a_row_without_its_payload_does_not_serve_where_the_payload_is_wanted() -> None:
-    cache = RowCache(10_000)
-    cache.keep(row(1, payload=None))
-    assert find(cache, 1)[1] == []
-    assert find(cache, 1, payload=True)[1] == [1]
+    kept, (one, two) = cache(), rows(1, 2)
+    kept.keep_written([one, two])
+    kept.drop([2, 3])
+    assert (kept.get(1), kept.get(2), kept.get(3)) == (one, None, None)
+    assert len(kept) == 1
 
 
 def test_the_last_version_of_a_row_is_the_one_that_is_found() -> None:
-    cache = RowCache(10_000)
-    cache.keep(row(1))
+    kept = cache()
+    kept.keep_written(rows(1, 2))
     new = row(1, token=7, payload=b"longer than it was")
-    cache.keep(new)
-    assert find(cache, 1)[0] == {1: new}
-    assert len(cache) == 1
+    kept.keep_written([new, row(3)])
+    assert kept.get(1) is new
+    assert here(kept, 1, 2, 3) == [1, 2, 3]
 
 
-def test_a_full_cache_takes_nothing_new_and_keeps_what_it_has() -> None:
-    cache = RowCache(3 * (ROW_BYTES + 1))
-    for number in range(1, 6):
-        cache.keep(row(number))
-    assert find(cache, *range(1, 6))[1] == [4, 5]
-    cache.drop(2)
-    cache.keep(row(9))
-    assert find(cache, 9)[1] == []
+def test_a_full_pool_takes_nothing_new_and_keeps_what_it_has() -> None:
+    kept = cache(written_rows=3)
+    kept.keep_written(rows(1, 2))
+    kept.keep_written(rows(3, 4, 5))
+    assert here(kept, *range(1, 6)) == [1, 2, 3]
+    kept.keep_written(rows(1, 9, token=5))
+    assert here(kept, *range(1, 10)) == [1, 2, 3]
+    assert [kept.get(1)] == rows(1, token=5)
 
 
-def test_a_row_that_outgrows_a_full_cache_is_forgotten_and_never_stale() -> None:
-    cache = RowCache(ROW_BYTES + 10)
-    first = row(1)
-    cache.keep(first)
-    cache.keep(replace(first, metadata=b"m" * 100))
-    assert find(cache, 1)[1] == [1]
-    assert cache.bytes == 0
+def test_a_pool_is_full_as_well_when_it_has_all_the_rows_it_may_have() -> None:
+    kept = RowCache(Budget(1_000_000, 2), LoadBudget(1_000_000, 1))
+    kept.keep_written(rows(1, 2, 3))
+    kept.keep_loaded(rows(4, 5))
+    assert here(kept, *range(1, 6)) == [1, 2, 4]
 
 
-def test_bytes_are_given_back_to_the_last() -> None:
-    cache = RowCache(100_000)
-    for number in range(50):
-        cache.keep(row(number + 1, payload=b"p" * number, metadata=b"m" * (50 - number)))
-    for number in range(50):
-        cache.keep(row(number + 1, payload=b"p"))
-    assert cache.bytes == 50 * (ROW_BYTES + 1)
-    for number in range(50):
-        cache.drop(number + 1)
-    assert (cache.bytes, len(cache)) == (0, 0)
+def test_a_row_that_outgrows_a_full_pool_is_forgotten_and_never_stale() -> None:
+    kept = cache(written_rows=3)
+    kept.keep_written(rows(1, 2, 3))
+    kept.keep_written([replace(row(2), metadata=b"m" * 100), row(3, token=9), row(1, payload=None)])
+    assert here(kept, 1, 2, 3) == [1, 3]
+    assert [kept.get(3)] == rows(3, token=9)
+
+
+def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_trace() -> None:
+    loaded = LoadBudget(2 * ONE, 10)
+    kept = RowCache(Budget(100 * ONE, 100), loaded)
+    kept.keep_loaded(rows(1, 2))
+    kept.keep_written(rows(1, payload=b"longer"))
+    assert here(kept, 1, 2) == [2]
+    kept.keep_written(rows(1))
+    assert loaded.items == 1
+    kept.drop([1, 2])
+    assert (loaded.items, loaded.bytes) == (0, 0)
+
+
+# -------------------------------------------------------------------- loaded
+
+
+def test_a_row_stays_in_the_pool_it_came_into() -> None:
+    written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
+    kept = RowCache(written, loaded)
+    kept.keep_loaded(rows(1, 2))
+    kept.keep_written(rows(2, 3, state=State.LEASED, payload=None))
+    assert (written.items, written.bytes) == (1, ROW_BYTES)
+    assert (loaded.items, loaded.bytes) == (2, ONE + ROW_BYTES)
+    kept.drop([1, 2, 3])
+    assert (written.bytes, loaded.bytes) == (0, 0)
+
+
+def test_a_row_that_was_dropped_comes_back_into_the_pool_that_it_comes_into() -> None:
+    written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
+    kept = RowCache(written, loaded)
+    kept.keep_loaded(rows(1))
+    kept.drop([1])
+    kept.keep_written(rows(1))
+    kept.drop([1])
+    assert (written.items, loaded.items) == (0, 0)
+
+
+def test_what_is_here_already_is_newer_than_what_was_loaded() -> None:
+    kept = cache()
+    kept.keep_written(rows(1, token=5))
+    kept.keep_loaded(rows(1, 2))
+    assert [kept.get(1), kept.get(2)] == [row(1, token=5), row(2)]
+
+
+def test_only_what_is_not_here_is_loaded_in_the_order_asked_for() -> None:
+    kept = cache()
+    kept.keep_written([row(1), row(2, payload=None)])
+    assert load(kept, 9, 1, 2, 5).numbers == [9, 2, 5]
+    assert kept.begin_load("default", 1, [9, 1], 0.0) is None
+
+
+def test_no_more_is_loaded_than_there_is_room_for() -> None:
+    kept = cache(loaded_rows=3)
+    kept.end_load(load(kept, 1), rows(1))
+    assert load(kept, *range(2, 9)).numbers == [2, 3]
+    assert kept.begin_load("default", 1, [20], 0.0) is None
+
+
+def test_room_set_aside_for_a_load_is_given_back_when_it_ends_or_fails() -> None:
+    kept = cache(loaded_rows=20)
+    for _ in range(30):
+        kept.drop_load(load(kept, 1))
+        kept.end_load(load(kept, 1), rows(1))
+        kept.drop([1])
+
+
+def test_what_was_written_to_since_its_load_began_is_not_taken_from_the_load() -> None:
+    kept = cache(written_rows=0)
+    loading = load(kept, 1, 2, 3)
+    kept.keep_written(rows(1, token=5))
+    kept.drop([2])
+    kept.end_load(loading, rows(1, 2, 3))
+    assert here(kept, 1, 2, 3) == [3]
+
+
+def test_a_later_load_does_not_make_a_former_one_trusted_again() -> None:
+    kept = cache(written_rows=0)
+    former = load(kept, 1)
+    kept.keep_written(rows(1, token=5))
+    later = load(kept, 1)
+    kept.end_load(former, rows(1))
+    assert kept.get(1) is None
+    kept.end_load(later, rows(1, token=5))
+    assert [kept.get(1)] == rows(1, token=5)
+
+
+def test_a_row_without_its_payload_gets_it_from_a_load_and_stays_as_it_is() -> None:
+    kept = cache()
+    loading = load(kept, 1, 2)
+    kept.keep_written([row(1, payload=None, token=5), row(2, payload=None, state=State.LEASED)])
+    kept.end_load(loading, rows(1, 2, payload=b"p"))
+    assert [kept.get(1)] == rows(1, payload=b"p", token=5)
+    assert [kept.get(2)] == rows(2, payload=None, state=State.LEASED)
+
+
+def test_a_cache_that_is_cleared_leaves_the_room_to_the_others() -> None:
+    written, loaded = Budget(2 * ONE, 100), LoadBudget(2 * ONE, 100)
+    one, other = RowCache(written, loaded), RowCache(written, loaded)
+    one.keep_written(rows(1, 2))
+    one.end_load(load(one, 3), rows(3))
+    loading = load(one, 4)
+    other.keep_written(rows(1))
+    assert here(other, 1) == []
+    one.clear()
+    one.end_load(loading, rows(4))
+    assert len(one) == 0
+    other.keep_written(rows(1, 2))
+    other.keep_loaded(rows(3, 4))
+    assert here(other, 1, 2, 3, 4) == [1, 2, 3, 4]
+
+
+# ---------------------------------------------------------------- everything
+
+numbers = st.lists(st.integers(1, 12), unique=True, max_size=6)
+sizes = st.integers(0, 300)
+
+
+class AgainstATable(RuleBasedStateMachine):
+    """A row that is here is the row in the table, and the budgets hold exactly what is here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written, self.loaded = Budget(4 * ROW_BYTES, 5), LoadBudget(5 * ROW_BYTES, 6)
+        self.caches = [RowCache(self.written, self.loaded) for _ in range(2)]
+        self.tables: list[dict[int, Row]] = [{}, {}]
+        self.loads: list[tuple[int, Load, list[Row]]] = []
+        self.token = 0
+
+    def version(self, number: int, size: int, *, payload: bool) -> Row:
+        self.token += 1
+        name = "default" if number % 2 else "other"
+        content = b"p" * number if payload else None
+        return row(number, namespace=name, token=self.token, metadata=b"m" * size, payload=content)
+
+    @rule(at=st.integers(0, 1), numbers=numbers, size=sizes, payload=st.booleans())
+    def write(self, at: int, numbers: Iterable[int], size: int, payload: bool) -> None:
+        fresh = [self.version(number, size, payload=payload) for number in numbers]
+        self.caches[at].keep_written(fresh)
+        self.tables[at].update({row.id: row for row in fresh})
+
+    @rule(at=st.integers(0, 1), numbers=numbers)
+    def delete(self, at: int, numbers: list[int]) -> None:
+        self.caches[at].drop(numbers)
+        for number in numbers:
+            self.tables[at].pop(number, None)
+
+    @rule(at=st.integers(0, 1), numbers=numbers)
+    def begin_load(self, at: int, numbers: list[int]) -> None:
+        begun = self.caches[at].begin_load("default", 1, [number for number in numbers if number % 2], 0.0)
+        if begun is not None:
+            self.loads.append((at, begun, []))
+
+    @precondition(lambda self: self.loads)
+    @rule(read=st.booleans())
+    def read_or_end(self, read: bool) -> None:
+        at, begun, found = self.loads[0]
+        if read or not found:
+            found[:] = [
+                replace(self.tables[at][number], payload=b"p" * number)
+                for number in begun.numbers
+                if number in self.tables[at]
+            ]
+        if not read:
+            self.caches[at].end_load(begun, found)
+            self.loads.pop(0)
+
+    @rule()
+    def clear(self) -> None:
+        for kept in self.caches:
+            kept.clear()
+        claimed = sum(begun.bytes for _, begun, _ in self.loads)
+        assert (self.written.bytes, self.loaded.bytes) == (0, claimed)
+
+    @invariant()
+    def what_is_here_is_in_the_table(self) -> None:
+        for kept, table in zip(self.caches, self.tables, strict=True):
+            found = [found for number in range(1, 13) if (found := kept.get(number)) is not None]
+            assert len(found) == len(kept)
+            for one in found:
+                assert replace(one, payload=None) == replace(table[one.id], payload=None)
+
+    @invariant()
+    def the_budgets_hold_what_is_here(self) -> None:
+        found = [row for kept in self.caches for number in range(1, 13) if (row := kept.get(number)) is not None]
+        claimed = sum(begun.bytes for _, begun, _ in self.loads)
+        assert self.written.bytes + self.loaded.bytes == size_of(found) + claimed
+        assert self.written.items + self.loaded.items == len(found) + sum(len(b.numbers) for _, b, _ in self.loads)
+        for budget in (self.written, self.loaded):
+            assert 0 <= budget.bytes <= budget.bytes_max
+            assert 0 <= budget.items <= budget.items_max
+
+
+TestAgainstATable = AgainstATable.TestCase
+TestAgainstATable.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

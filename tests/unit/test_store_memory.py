@@ -1,4 +1,4 @@
-"""What is the memory store's alone: a COMMIT on its way while its sender is gone."""
+"""What is the memory store's alone: a COMMIT on its way while its sender is gone, a read while others write."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from foqs.core.item import State
 from foqs.store.memory import MemoryDatabase, MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
 from tests.support.aio import run
-from tests.support.stores import OTHER, Ownership, contents, make_row, opened
+from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
 
 
 class SlowDatabase(MemoryDatabase):
@@ -51,7 +52,7 @@ def test_commit_once_sent_takes_effect_though_its_sender_died() -> None:
         assert not takeover.done()
         database.arrive.set()
         assert (await takeover).epoch == 2
-        assert set(await contents(successor)) == {1}
+        assert set(await contents(Ownership(successor, 2, OTHER))) == {1}
 
     run(story())
 
@@ -63,7 +64,7 @@ def test_commit_still_on_its_way_neither_blocks_nor_outlives_the_check() -> None
         assert (await owned.store.owner()).flush == 0
         database.arrive.set()
         await owned.write(inserts=[make_row(2)])
-        assert set(await contents(owned.store)) == {2}
+        assert set(await contents(owned)) == {2}
         assert (await owned.store.owner()).flush == 1
 
     run(story())
@@ -77,7 +78,7 @@ def test_refused_writes_are_told_with_the_reason_given() -> None:
         with pytest.raises(WriteRefused, match="the disk is full"):
             await owned.write(inserts=[make_row(1)])
         await owned.store.flush(owned.fence, [], [], lambda found: Writes(deletes=[1]))
-        assert await contents(owned.store) == {}
+        assert await contents(owned) == {}
 
     run(story())
 
@@ -92,5 +93,87 @@ def test_killed_connection_is_lost_and_its_lock_free() -> None:
             await owned.write(inserts=[make_row(1)])
         await owned.store.owner()
         await owned.write(inserts=[make_row(1)])
+
+    run(story())
+
+
+class Steps:
+    """A latency that lets a task go on one step at a time, when told."""
+
+    def __init__(self) -> None:
+        self.held: asyncio.Task[object] | None = None
+        self._go = asyncio.Semaphore(0)
+
+    async def __call__(self) -> None:
+        if asyncio.current_task() is self.held:
+            await self._go.acquire()
+        await asyncio.sleep(0)
+
+    async def step(self) -> None:
+        self._go.release()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_flush_that_commits_while_a_read_is_under_way_is_in_it_or_not(steps: int) -> None:
+    """Two ways: there and back; what commits before the first has ended is seen."""
+
+    async def story() -> None:
+        latency = Steps()
+        database = MemoryDatabase(lambda: 1, latency)
+        owned = await opened(database.store(1))
+        async with reading(owned.store) as reads:
+            await reads.rows(owned.past, [])
+            read = asyncio.ensure_future(reads.rows(owned.past, [1]))
+            latency.held = read
+            await asyncio.sleep(0)
+            for _ in range(steps):
+                await latency.step()
+            assert read.done() == (steps == 2)
+            await owned.write(inserts=[make_row(1)])
+            while not read.done():
+                await latency.step()
+            assert [row.id for row in await read] == ([1] if steps == 0 else [])
+
+    run(story())
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_read_whose_connection_is_killed_under_way_is_lost(steps: int) -> None:
+    async def story() -> None:
+        latency = Steps()
+        database = MemoryDatabase(lambda: 1, latency)
+        owned = await opened(database.store(1))
+        async with reading(owned.store) as reads:
+            await reads.rows(owned.past, [])
+            read = asyncio.ensure_future(reads.rows(owned.past, [1]))
+            latency.held = read
+            await asyncio.sleep(0)
+            for _ in range(steps):
+                await latency.step()
+            for connection in range(1, 100):
+                database.kill(connection)
+            while not read.done():
+                await latency.step()
+            with pytest.raises(StoreLost):
+                await read
+            assert await reads.rows(owned.past, [1]) == []
+
+    run(story())
+
+
+def test_rows_that_were_read_are_nobody_elses() -> None:
+    async def story() -> None:
+        database = MemoryDatabase(lambda: 1)
+        owned = await opened(database.store(1))
+        await owned.write(inserts=[make_row(1)])
+        async with reading(owned.store) as reads:
+            for row in (
+                *await reads.rows(owned.past, [1]),
+                *await reads.listed(owned.past, TOPIC, State.READY, None, 1),
+            ):
+                row.attempt = 99
+        assert await contents(owned) == {1: make_row(1)}
 
     run(story())

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from foqs.core.fence import Fence
 from foqs.store import sql_sqlite
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sql_migrations import Migration
 from foqs.store.sqlite import SqliteStore
 from foqs.store.sqlite_file import SqliteFile
+from foqs.store.sqlite_reads import SqliteReads
 from tests.support.aio import run
-from tests.support.stores import OTHER, contents, make_row, opened
+from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
 
 _OTHER_PROCESS = """
 import asyncio, sys
@@ -143,26 +145,104 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
         await owned.store.close()
 
     run(fill())
-    note = Migration(2, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
-    broken = Migration(3, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
+    note = Migration(3, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
+    broken = Migration(4, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
     monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, broken))
     with pytest.raises(StoreLost):
         _open_and_close(SqliteStore(path, 1))
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    assert db.execute("PRAGMA user_version").fetchone() == (2,)
     assert db.execute("SELECT name FROM sqlite_schema WHERE name = 'note'").fetchall() == []
     monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, replace(broken, statements=broken.statements[:1])))
 
     async def story() -> None:
         store = SqliteStore(path, 1)
         await store.open()
-        assert await contents(store) == {1: make_row(1)}
+        assert await contents(Ownership(store)) == {1: make_row(1)}
         await store.close()
 
     run(story())
     assert db.execute("SELECT n FROM note ORDER BY n").fetchall() == [(1,), (2,)]
-    assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    assert db.execute("PRAGMA user_version").fetchone() == (4,)
     db.close()
+
+
+def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    topics = [("n", "a"), ("n", "A"), ("n", "a "), ("N", "a")]
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        rows = [make_row(n, namespace=namespace, topic=topic) for n, (namespace, topic) in enumerate(topics * 3, 1)]
+        await owned.write(inserts=rows)
+        await owned.store.close()
+
+    async def story() -> None:
+        store = SqliteStore(path, 1)
+        await store.open()
+        assert sorted(await store.topics()) == sorted(topics)
+        assert len(await contents(Ownership(store))) == 3 * len(topics)
+        await store.close()
+
+    run(fill())
+    _edit(path, "DROP TABLE topic", "PRAGMA user_version = 1")
+    run(story())
+
+
+def test_reads_of_a_missing_file_are_lost_and_make_none(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        async with reading(SqliteStore(path, 1)) as reads:
+            with pytest.raises(StoreLost, match="unable to open"):
+                await reads.rows(Fence(1, "n", 0, 0), [1])
+        assert not path.exists()
+
+    run(story())
+
+
+def test_reads_cannot_write(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0)
+    file.open(create=True).close()
+    db = file.open_for_reading()
+    try:
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            db.execute("UPDATE owner SET epoch = 7")
+    finally:
+        db.close()
+
+
+def test_statement_of_a_cancelled_read_is_ended(tmp_path: Path) -> None:
+    """Else the next call would wait for an answer that nobody wants."""
+    long = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 1000000) SELECT COUNT(tell()) FROM n"
+    errors: list[str] = []
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(tmp_path / "s.db", 1))
+        loop = asyncio.get_running_loop()
+        running = asyncio.Event()
+
+        def tell() -> None:
+            loop.call_soon_threadsafe(running.set)
+
+        def count(db: sqlite3.Connection) -> None:
+            db.create_function("tell", 0, tell)
+            try:
+                db.execute(long).fetchone()
+            except sqlite3.OperationalError as error:
+                errors.append(str(error))
+                raise
+
+        async with reading(owned.store) as reads:
+            assert isinstance(reads, SqliteReads)
+            counting = asyncio.ensure_future(reads._read(owned.past, count))
+            await running.wait()
+            counting.cancel()
+            assert await reads.rows(owned.past, [1]) == []
+            assert errors == ["interrupted"]
+        await owned.store.close()
+
+    run(story())
 
 
 def test_many_may_open_a_new_file_at_once(tmp_path: Path) -> None:
@@ -201,11 +281,11 @@ def test_two_processes_fence_each_other_by_the_owner_row(tmp_path: Path) -> None
 
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2, nonce=OTHER)
-        assert set(await contents(owned.store)) == {1}
+        assert set(await contents(owned)) == {1}
         told, _ = await asyncio.to_thread(other.communicate, "go on\n")
         assert told == "FencedOut\n"
         await owned.write(inserts=[make_row(3)])
-        assert set(await contents(owned.store)) == {1, 3}
+        assert set(await contents(owned)) == {1, 3}
         await owned.store.close()
 
     try:
@@ -226,7 +306,7 @@ def test_killed_process_leaves_what_it_committed(tmp_path: Path) -> None:
 
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2, nonce=OTHER)
-        assert set(await contents(owned.store)) == {1}
+        assert set(await contents(owned)) == {1}
         await owned.store.close()
 
     run(story())
@@ -252,7 +332,7 @@ def test_flush_that_meets_a_locked_file_may_be_run_again(tmp_path: Path) -> None
         with pytest.raises(WriteRefused, match="lock") as refused:
             await owned.write(inserts=[make_row(1)])
         assert refused.value.again
-        assert await contents(owned.store) == {}
+        assert await contents(owned) == {}
         holder.execute("ROLLBACK")
         holder.close()
         await owned.write(inserts=[make_row(1)])
@@ -279,7 +359,7 @@ def test_full_disk_refuses_the_inserts_and_takes_the_deletes(tmp_path: Path) -> 
         assert not refused.value.again
         await owned.write(inserts=[make_row(1)])
         await owned.write(deletes=[1])
-        assert await contents(owned.store) == {}
+        assert await contents(owned) == {}
         assert (await owned.store.owner()).flush == 2
         await owned.store.close()
 
@@ -331,7 +411,7 @@ def test_broken_disk_is_lost_until_the_owner_row_was_read(tmp_path: Path, code: 
         with pytest.raises(StoreLost, match="check the disk"):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreLost):
-            await store.counts()
+            await store.topics()
         assert (await store.owner()).flush == 1
         await store.close()
 

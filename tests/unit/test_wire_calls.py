@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from foqs.core.errors import Code, FoqsError, Overloaded
-from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State
+from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import Seen
 from foqs.wire import codec
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.message import Bounds, Decoder, raw_spec, read_head
+from foqs.wire.methods import Method
 from foqs_client.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.wire import call
@@ -22,14 +26,42 @@ from tests.support.wire import call
 ID = "3-8796093022209"
 
 
+class Asked:
+    """A `Caller` that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.complaints: list[str] = []
+
+    def answer(self, shape: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
+        self.reply.set_result(shape(value))
+
+    def fail(self, error: Exception) -> None:
+        self.reply.set_exception(error)
+
+    def complain(self, text: str) -> None:
+        self.complaints.append(text)
+
+
+def ask(method: Method, request: Any) -> Any:
+    """The reply struct for a decoded request."""
+
+    async def main() -> Any:
+        asked = Asked()
+        method.serve(request, 1e9, asked)
+        return await asked.reply
+
+    return asyncio.run(main())
+
+
 def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     """The reply struct, through the bytes that a client would send."""
     message = call(name, request)[4:]
-    head = read_head(message)
+    head, _ = read_head(message)
     arguments = Decoder(Bounds(1 << 24, 200_000)).decode(message, head, raw_spec(getattr(Foqs, f"{name}_args")))
     handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
     handlers.timeout_s(arguments.request)
-    return asyncio.run(handlers.methods[name.encode()].serve(arguments.request, 1e9)).reply  # type: ignore[arg-type]
+    return ask(handlers.methods[name.encode()], arguments.request)
 
 
 def refusal(queue: FakeQueue, name: str, request: Any) -> tuple[str, str | None]:
@@ -204,7 +236,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
     unserved = set()
     for name, method in handlers.methods.items():
         try:
-            asyncio.run(method.serve(getattr(method.args[0](), "request", None), 1e9))  # type: ignore[arg-type]
+            ask(method, getattr(method.args[0](), "request", None))
         except FoqsError as error:
             assert error.code is Code.NOT_IMPLEMENTED
             unserved.add(name.decode())
@@ -248,7 +280,7 @@ def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
         queue = FakeQueue()
         handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(seed))
         raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
-        asyncio.run(handlers.nack(ttypes.NackRequest(b"default", raw), 1e9))
+        ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
         return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
 
     assert events(1) == events(1)
@@ -269,6 +301,87 @@ def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: A
     assert outcomes[0].already_gone
     assert (outcomes[1].error.code, outcomes[1].error.field) == (Code.INVALID_ARGUMENT, field)
     assert len(queue.calls[0][1]) == 1  # type: ignore[arg-type]
+
+
+def test_acks_reach_the_queue_in_columns_and_the_refused_ones_do_not() -> None:
+    one, two = 8796093022209, 8796093022210
+    good = [ttypes.Lease(f"3-{one}", 5), ttypes.Lease(f"65535-{two}", -6)]
+    for bad, field in [
+        (None, None),
+        (ttypes.Lease(None, 1), "id"),
+        (ttypes.Lease("nonsense", 1), "id"),
+        (ttypes.Lease("x" * 65, 1), "id"),
+        (ttypes.Lease(f"4-{one}"), "token"),
+        (ttypes.Lease(f"3-{one}", 7), "id"),
+    ]:
+        queue = FakeQueue()
+        leases = good if bad is None else [good[0], bad, good[1]]
+        outcomes = serve(queue, "ack", ttypes.AckRequest("default", leases)).outcomes
+        assert queue.calls == [("ack", [((3, one), 5), ((65535, two), -6)])]
+        assert [outcome.already_gone for outcome in outcomes if outcome.error is None] == [True, True]
+        assert [outcome.error.field for outcome in outcomes if outcome.error] == (
+            [f"leases[1].{field}"] if field else []
+        )
+
+
+def test_a_call_without_one_good_entry_is_answered_without_the_queue() -> None:
+    queue = FakeQueue()
+    bad = ttypes.Lease("nonsense", 1)
+    assert len(serve(queue, "ack", ttypes.AckRequest("default", [bad, bad])).outcomes) == 2
+    assert len(serve(queue, "release", ttypes.ReleaseRequest("default", [bad])).outcomes) == 1
+    assert len(serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()])).results) == 1
+    assert queue.calls == []
+
+
+NUMBERS = st.one_of(
+    st.integers(0, 1 << 64),
+    st.sampled_from([8796093022207, 8796093022208, 8796093022209, (1 << 44), (1 << 63) - 1, 1 << 63]),
+)
+
+
+@example("3-08796093022209")
+@example("03-8796093022209")
+@example(f"3-{(1 << 63) + 1}")
+@given(
+    st.one_of(
+        st.builds("{}-{}".format, st.one_of(st.integers(-1, 70_000), st.sampled_from([0, 65535, 65536])), NUMBERS),
+        st.builds("{}{}".format, st.sampled_from(["0", "+", " ", "3-0", "3-+", "3- ", "3--", "-"]), NUMBERS),
+        st.builds("3-{}{}".format, NUMBERS, st.sampled_from(["", " ", "\n", "-", "-1", "_1", "\u0661", "\0"])),
+        st.text(max_size=30),
+    )
+)
+def test_many_ids_at_once_are_read_exactly_as_one_is(text: str) -> None:
+    try:
+        expected = [(3, 8796093022209), parse_id(text, "id")]
+    except FoqsError:
+        expected = None
+    assert codec.parse_ids([ID.encode(), text.encode(errors="surrogatepass")]) == expected
+
+
+def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
+    queue = FakeQueue()
+    topics = ["a", "a", "", "b", None, "a", "é"]
+    request = ttypes.EnqueueRequest("default", [ttypes.NewItem(topic=topic) for topic in topics])
+    results = serve(queue, "enqueue", request).results
+    assert [item.topic for item in queue.calls[0][1]] == ["a", "a", "b", "a", "é"]  # type: ignore[attr-defined]
+    assert [result.error and result.error.field for result in results] == [
+        None, None, "items[2].topic", None, "items[4].topic", None, None,
+    ]  # fmt: skip
+    assert [queue.rows[int(result.id[2:])].topic for result in results if result.id] == ["a", "a", "b", "a", "é"]
+
+
+def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
+    raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
+    handlers = Handlers(FakeQueue(), Identity("here", 7411, 42), random.Random(1))
+
+    async def main() -> list[str]:
+        asked = Asked()
+        handlers.methods[b"enqueue"].serve(ttypes.EnqueueRequest(b"default", raw), 1e9, asked)
+        assert len((await asked.reply).results) == 3
+        return asked.complaints
+
+    [complaint] = asyncio.run(main())
+    assert "items[0].topic" in complaint
 
 
 def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,11 +14,12 @@ from foqs.core.errors import Code
 from foqs.wire.complaints import Complaints
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
-from foqs.wire.server import Connection, WireServer
+from foqs.wire.message import Decoder
+from foqs.wire.server import WireServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Served, call, enqueue, parse_reply, served, until
+from tests.support.wire import Played, Served, call, enqueue, parse_reply, played, served, until
 
 FAST = WireLimits(reply_grace_s=0.05)
 
@@ -395,41 +397,6 @@ def test_every_answer_is_told_to_the_observer() -> None:
     assert sorted(told) == [("ack", "INVALID_ARGUMENT"), ("enqueue", "NAMESPACE_NOT_FOUND"), ("getRouting", "OK")]
 
 
-class Played(asyncio.Transport):
-    """A transport in memory, for a loop without sockets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = ""
-        self.unread_bytes = 0
-        self.reading = True
-
-    def write(self, data: Any) -> None:
-        self.written += bytes(data)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing to set."""
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread_bytes
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return bool(self.closed)
-
-    def close(self) -> None:
-        self.closed = self.closed or "closed"
-
-    def abort(self) -> None:
-        self.closed = "aborted"
-
-
 class FakeTimeLoop(asyncio.SelectorEventLoop):
     """A loop whose clock a test moves."""
 
@@ -487,12 +454,26 @@ def test_silence_ends_a_connection_only_when_it_owes_something_or_is_long(
     assert silent(chunks, waited_s, WireLimits(silence_timeout_s=60, idle_timeout_s=600)).closed == end
 
 
-async def played(queue: FakeQueue, limits: WireLimits) -> tuple[Connection, Played]:
-    """A connection over a transport in memory."""
-    handlers = Handlers(queue, Identity("h", 1, 1), random.Random(1))
-    connection, transport = WireServer(asyncio.get_running_loop(), handlers, limits).connection(), Played()
-    connection.connection_made(transport)
-    return connection, transport
+def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = Mock(wraps=Decoder.decode)
+    monkeypatch.setattr(Decoder, "decode", lambda *arguments: decode(*arguments))
+
+    async def main() -> None:
+        queue = FakeQueue()
+        connection, _ = await played(queue, WireLimits())
+        again, other = call("dequeue", wants(1)), call("dequeue", wants(2))
+        bad = again[:-10] + b"\x0b" + again[-9:]
+        for frame in (again, again, other, again, bad, bad, again, call("dequeue", wants(1), compact=True)):
+            connection.data_received(frame)
+        counts = [details[0][0][1] for _, details in queue.calls]  # type: ignore[index]
+        assert counts == [1, 1, 2, 1, 1, 1]
+        assert decode.call_count == 6
+        connection.connection_lost(None)
+
+    run(main())
+    assert len(caplog.records) == 2
 
 
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:

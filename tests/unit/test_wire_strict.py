@@ -7,12 +7,13 @@ import struct
 import pytest
 from thrift.Thrift import TType
 
-from foqs.wire.message import BadMessage, Bounds, Decoder, Head, raw_spec, read_head
-from foqs.wire.strict import VALUES_MAX, WrongType, check_types
+from foqs.wire.message import BadMessage, Bounds, Decoder, raw_spec, read_head
+from foqs.wire.strict import VALUES_MAX, TypeCheck, WrongType
 from foqs_client.idl import Foqs, ttypes
 from tests.support.wire import call, enqueue, head
 
 SPEC = raw_spec(Foqs.enqueue_args)
+CHECK = TypeCheck(SPEC)
 DECODER = Decoder(Bounds(1 << 20, 10_000))
 
 
@@ -33,16 +34,34 @@ def items(*bodies: bytes) -> bytes:
 
 def check(body: bytes) -> None:
     message = head("enqueue") + body
-    parsed = read_head(message)
-    check_types(message, parsed, SPEC, DECODER.decode(message, parsed, SPEC))
+    parsed, _ = read_head(message)
+    CHECK.check(message, parsed, DECODER.decode(message, parsed, SPEC))
+
+
+LONG = field(TType.STRING, 3) + text(b"x" * 3_000)
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_what_a_generated_client_sends_passes(compact: bool) -> None:
-    request = enqueue("a", "b", payload=b"\xff\x00", delay_ms=5, policy=ttypes.DeliveryPolicy.AT_MOST_ONCE, priority=-1)
+@pytest.mark.parametrize("payload", [None, b"", b"\xff\x00", b"x" * 127, b"x" * 128, b"x" * 16_383, b"x" * 16_384])
+def test_what_a_generated_client_sends_passes_without_being_walked(
+    compact: bool, payload: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foqs.wire.strict._Walk", None)
+    request = enqueue(
+        "a",
+        "b",
+        "x" * 255,
+        "x" * 255,
+        "x" * 255,
+        "x" * 255,
+        payload=payload,
+        delay_ms=5,
+        policy=ttypes.DeliveryPolicy.AT_MOST_ONCE,
+        priority=-1,
+    )
     message = call("enqueue", request, compact=compact)[4:]
-    parsed: Head = read_head(message)
-    check_types(message, parsed, SPEC, DECODER.decode(message, parsed, SPEC))
+    parsed, _ = read_head(message)
+    CHECK.check(message, parsed, DECODER.decode(message, parsed, SPEC))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +72,11 @@ def test_what_a_generated_client_sends_passes(compact: bool) -> None:
         (items(field(TType.STRING, 2) + text(b"\xff\xfe")), "items[0].priority"),
         (items(field(TType.LIST, 1) + bytes((TType.BOOL,)) + struct.pack(">i", 0)), "items[0].topic"),
         (items(field(TType.STRING, 1) + text(b"a") + field(TType.STRING, 1) + text(b"b")), "items[0].topic"),
+        (items(LONG, field(TType.I32, 5) + b"\0\0\0\1"), "items[1].delay_ms"),
+        (items(LONG, field(TType.LIST, 3) + bytes((TType.BOOL,)) + struct.pack(">i", 0)), "items[1].payload"),
+        (items(LONG, LONG + LONG), "items[1].payload"),
+        (items(LONG, LONG + field(TType.I32, 3) + b"\0\0\0\1"), "items[1].payload"),
+        (field(TType.STRUCT, 1) + LONG + field(TType.STRUCT, 2) + b"\0\0\0", "timeout_ms"),
     ],
 )
 def test_a_known_field_of_the_wrong_type_or_twice_is_named(body: bytes, path: str) -> None:

@@ -1,0 +1,164 @@
+"""How much room remembered rows may take, over all the caches that share it.
+
+A budget counts bytes and rows and never holds more than its limits. A load
+budget also divides its room between namespaces. Knows sizes, not which rows are
+held, nor where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from foqs.core.item import Row
+
+ROW_BYTES: Final = 512
+"""What a row costs in memory, besides payload and metadata."""
+
+_FIRST_GUESS_BYTES: Final = 2_048
+"""What a row is taken for in a namespace of which none was loaded yet."""
+
+_ASKED_S: Final = 1.0
+"""A namespace that asked for room counts for so long."""
+
+
+def size_of(rows: Collection[Row]) -> int:
+    """The bytes that these rows take, as far as their payload is here."""
+    content = sum([len(row.metadata) if row.payload is None else len(row.metadata) + len(row.payload) for row in rows])
+    return ROW_BYTES * len(rows) + content
+
+
+class Budget:
+    """At most `bytes_max` bytes and `items_max` rows; `bytes` and `items` are what is held of them."""
+
+    def __init__(self, bytes_max: int, items_max: int) -> None:
+        self.bytes_max: Final = bytes_max
+        self.items_max: Final = items_max
+        self.bytes = 0
+        self.items = 0
+
+    def fits(self, items: int, size: int) -> bool:
+        """Whether so many rows of `size` bytes altogether have room."""
+        return self.items + items <= self.items_max and self.bytes + size <= self.bytes_max
+
+    def fitting(self, rows: Iterable[Row]) -> list[Row]:
+        """Those that have room when each is taken in that fits beside the ones before it."""
+        fitting: list[Row] = []
+        size = 0
+        for row in rows:
+            row_size = size_of((row,))
+            if self.fits(len(fitting) + 1, size + row_size):
+                fitting.append(row)
+                size += row_size
+        return fitting
+
+    def add(self, rows: Collection[Row], size: int) -> None:
+        """Takes in rows of `size` bytes altogether, which fit."""
+        self.items += len(rows)
+        self.bytes += size
+
+    def remove(self, rows: Collection[Row], size: int) -> None:
+        """Gives back the room of rows of `size` bytes altogether."""
+        self.items -= len(rows)
+        self.bytes -= size
+
+
+class _Tenant:
+    """What a namespace holds, set aside room included, and when it asked last."""
+
+    __slots__ = ("asked_s", "bytes", "items", "row_bytes", "weight")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.items = 0
+        self.weight = 0.0
+        self.asked_s = 0.0
+        self.row_bytes = _FIRST_GUESS_BYTES
+
+
+class LoadBudget(Budget):
+    """A budget for rows loaded ahead, divided between the namespaces that hold or want something.
+
+    Half of it is for whoever comes first. Of the rest a namespace gets what it
+    lacks of its share, by weight, among those that hold something or asked a
+    moment ago. So one that is alone may have everything, and one that comes
+    later gets its share as soon as rows of the others go.
+    """
+
+    def __init__(self, bytes_max: int, items_max: int) -> None:
+        super().__init__(bytes_max, items_max)
+        self._tenants: dict[str, _Tenant] = {}
+        self._tenants_max = 64
+        """When there are more, those that count no longer go."""
+
+    @property
+    def namespaces(self) -> int:
+        """How many namespaces are known."""
+        return len(self._tenants)
+
+    def claim(self, namespace: str, weight: float, items: int, now_s: float) -> tuple[int, int]:
+        """Sets room aside for rows to be read. `weight` is above 0; `now_s` never goes back.
+
+        Returns:
+            (rows, bytes): how many of the `items` to read; what is set aside, to be given to `release`.
+        """
+        tenant = self._tenants.get(namespace) or self._enter(namespace, now_s)
+        tenant.weight = weight
+        tenant.asked_s = now_s
+        since_s = now_s - _ASKED_S
+        weights = sum([other.weight for other in self._tenants.values() if other.items or other.asked_s > since_s])
+        part = weight / weights
+        room_items = _room(self.items_max, self.items, part, tenant.items)
+        room_bytes = _room(self.bytes_max, self.bytes, part, tenant.bytes)
+        # Whoever holds nothing may try one row: it may be smaller than those seen before.
+        fitting = room_bytes // tenant.row_bytes or int(room_bytes > 0 and not tenant.items)
+        count = max(0, min(items, room_items, fitting))
+        size = min(count * tenant.row_bytes, room_bytes) if count else 0
+        self._change(tenant, count, size)
+        return count, size
+
+    def release(self, namespace: str, items: int, size: int) -> None:
+        """Gives back what `claim` set aside."""
+        self._change(self._tenants[namespace], -items, -size)
+
+    def learn(self, namespace: str, rows: Collection[Row]) -> None:
+        """These were read: the next ones of the namespace are taken to be as large."""
+        tenant = self._tenants.get(namespace)
+        if rows and tenant is not None:
+            tenant.row_bytes = size_of(rows) // len(rows)
+
+    def add(self, rows: Collection[Row], size: int) -> None:
+        self._divide(rows, size, 1)
+
+    def remove(self, rows: Collection[Row], size: int) -> None:
+        self._divide(rows, size, -1)
+
+    def _divide(self, rows: Collection[Row], size: int, sign: int) -> None:
+        names = {row.namespace for row in rows}
+        for name in names:
+            part = rows if len(names) == 1 else [row for row in rows if row.namespace == name]
+            part_size = size if len(names) == 1 else size_of(part)
+            tenant = self._tenants.get(name) or self._enter(name, 0.0)
+            self._change(tenant, sign * len(part), sign * part_size)
+
+    def _change(self, tenant: _Tenant, items: int, size: int) -> None:
+        tenant.items += items
+        tenant.bytes += size
+        self.items += items
+        self.bytes += size
+
+    def _enter(self, namespace: str, now_s: float) -> _Tenant:
+        if len(self._tenants) >= self._tenants_max:
+            since_s = now_s - _ASKED_S
+            self._tenants = {
+                name: tenant for name, tenant in self._tenants.items() if tenant.items or tenant.asked_s > since_s
+            }
+            self._tenants_max = 64 + 2 * len(self._tenants)
+        tenant = self._tenants[namespace] = _Tenant()
+        return tenant
+
+
+def _room(most: int, held: int, part: float, own: int) -> int:
+    """What of `most` somebody may still get who holds `own` of it and whose share is `part`."""
+    free = most - held
+    return min(free, max(free - most // 2, int(most * part) - own))

@@ -1,0 +1,247 @@
+"""One dequeue, from its call to its answer.
+
+It looks for keys, has their shards lease them, and answers with what committed;
+where there is nothing it waits in the queues of its topics until it is served,
+claimed for items about to be inserted, or out of time. Always true: between
+looking and reserving, and between finding nothing and standing in the queues,
+lies nothing; it is in one of four states, and `done` is called once at most;
+whatever is leased for it after it has ended is released.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Protocol
+
+from foqs.core.batch import HandOut as HandOutWork
+from foqs.core.item import Key, Row, TopicName
+from foqs.deadlines import Deadlines
+from foqs.service.api import HandOut, Seen
+from foqs.shard.shard import Shard
+
+Spans = list[tuple[TopicName, list[Key]]]
+
+
+class Counter(Protocol):
+    """What a dequeue needs of its host."""
+
+    @property
+    def deadlines(self) -> Deadlines: ...
+
+    def now(self) -> float:
+        """The loop's clock."""
+        ...
+
+    def take(self, topics: Sequence[tuple[TopicName, int]], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
+        """Reserves the best keys that are certain; if it is late, without those shards that still read."""
+        ...
+
+    def may_come(self, topics: Sequence[tuple[TopicName, int]]) -> bool:
+        """Some shard is reading for one of these topics, which it begins here where it must."""
+        ...
+
+    def join(self, dequeue: Dequeue) -> None: ...
+    def leave(self, dequeue: Dequeue) -> None: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+
+class _State(enum.Enum):
+    LOOKING = enum.auto()
+    WAITING = enum.auto()
+    LEASING = enum.auto()
+    ENDED = enum.auto()
+
+
+class Dequeue:
+    """One call.
+
+    Args:
+        topics: each with how many items are wanted.
+        until: when it stops waiting for items; at most `deadline`.
+        handout_s_max: how long it waits for shards that lease, and for those that read.
+    """
+
+    __slots__ = (
+        "_counter",
+        "_deadline",
+        "_done",
+        "_handout_s_max",
+        "_items_max",
+        "_open",
+        "_patience",
+        "_slot",
+        "_state",
+        "_until",
+        "_wake",
+        "_works",
+        "item_bytes",
+        "lease_ms",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        counter: Counter,
+        topics: Sequence[tuple[TopicName, int]],
+        lease_ms: int | None,
+        item_bytes: int,
+        items_max: int,
+        until: float,
+        deadline: float,
+        handout_s_max: float,
+        done: Callable[[HandOut], None],
+    ) -> None:
+        self.topics = topics
+        self.lease_ms = lease_ms
+        self.item_bytes = item_bytes
+        self._counter = counter
+        self._items_max = items_max
+        self._until = until
+        self._patience = inf
+        """Until when it waits for a read that is under way; infinite when there is none."""
+        self._wake = 0.0
+        self._deadline = deadline
+        self._handout_s_max = handout_s_max
+        self._done: Callable[[HandOut], None] | None = done
+        self._state = _State.LOOKING
+        self._works: list[tuple[Shard, HandOutWork]] = []
+        self._open = 0
+        self._slot = 0
+
+    # ------------------------------------------------------------------ looking
+
+    def look(self) -> bool:
+        """Takes what there is; else stands in the queues of its topics, where it keeps its place, and returns False.
+
+        While something is being read for it, it waits for that even if it has
+        no other time to wait, but not for ever: shards that are late are left out.
+        """
+        return self._look(self._counter.now())
+
+    def _look(self, now: float) -> bool:
+        counter = self._counter
+        taken = counter.take(self.topics, self._items_max, late=self._patience <= now)
+        if taken:
+            self._stop_waiting()
+            self._lease(taken)
+            return True
+        if not counter.may_come(self.topics):
+            self._patience = inf
+        elif self._patience == inf:
+            self._patience = min(self._deadline, now + self._handout_s_max)
+        wake = self._patience if now < self._patience < inf else self._until
+        if counter.draining or wake <= now:
+            self._stop_waiting()
+            self._end([])
+            return True
+        if self._state is not _State.WAITING:
+            self._state = _State.WAITING
+            counter.join(self)
+        elif wake == self._wake:
+            return False
+        else:
+            counter.deadlines.remove(self._slot, self)
+        self._wake = wake
+        self._slot = counter.deadlines.add(wake, self)
+        return False
+
+    def _stop_waiting(self) -> None:
+        if self._state is _State.WAITING:
+            self._counter.leave(self)
+            self._counter.deadlines.remove(self._slot, self)
+        self._state = _State.LOOKING
+
+    # ------------------------------------------------------------------ leasing
+
+    def _lease(self, taken: Sequence[tuple[Shard, Spans]]) -> None:
+        self._state = _State.LEASING
+        self._slot = self._counter.deadlines.add(min(self._deadline, self._counter.now() + self._handout_s_max), self)
+        self._works = []
+        self._open = len(taken)
+        for shard, spans in taken:
+            namespace = spans[0][0][0]
+            self._works.append((shard, shard.hand_out(namespace, spans, self.lease_ms, self.item_bytes, self._leased)))
+
+    def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> HandOutWork:
+        """It gets these, which the shard is about to insert; it must be waiting."""
+        self._stop_waiting()
+        self._state = _State.LEASING
+        self._slot = self._counter.deadlines.add(min(self._deadline, self._counter.now() + self._handout_s_max), self)
+        work = HandOutWork(topic[0], [(topic, keys)], self.lease_ms, 0, self._leased)
+        work.seal(0, len(keys))
+        self._works = [(shard, work)]
+        self._open = 1
+        return work
+
+    def _leased(self) -> None:
+        """One of the works has all its results."""
+        self._open -= 1
+        if not self._open and self._state is _State.LEASING:
+            self._collect()
+
+    def _collect(self, *, late: bool = False) -> None:
+        """Answers with what committed; what commits later is given back by its shard."""
+        found: list[Seen] = []
+        for shard, work in self._works:
+            now_ms, number = shard.now_ms(), shard.number
+            found += [Seen(number, row, now_ms) for row in work.results if type(row) is Row]
+        if not found and not late:
+            self._counter.deadlines.remove(self._slot, self)
+            self.look()
+            return
+        # What one shard hands out is in order.
+        if len(self._works) > 1:
+            if len(self.topics) > 1:
+                order = {topic: place for place, (topic, _) in enumerate(self.topics)}
+                found.sort(key=lambda seen: (order[seen.row.namespace, seen.row.topic], seen.row.key))
+            else:
+                found.sort(key=_key)
+        self._end(found)
+
+    # ------------------------------------------------------------------ the end
+
+    def expire(self) -> None:
+        """It is time to look for the last time, or to leave out who is late."""
+        if self._state is _State.WAITING:
+            # The loop may ring a hair's breadth too early, by its own clock.
+            self._look(max(self._counter.now(), self._wake))
+        elif self._state is _State.LEASING:
+            self._give_up_open()
+            self._collect(late=True)
+
+    def abandon(self) -> None:
+        """Nobody waits any more: gives everything back."""
+        self._done = None
+        self._counter.deadlines.remove(self._slot, self)
+        if self._state is _State.WAITING:
+            self._counter.leave(self)
+        elif self._state is _State.LEASING:
+            self._give_up_open()
+            self._release()
+        self._state = _State.ENDED
+
+    def _give_up_open(self) -> None:
+        """The hand-outs that are not committed: their shards give them back, now or when they are."""
+        self._state = _State.ENDED
+        for shard, work in self._works:
+            if work.is_open:
+                shard.abandon(work)
+
+    def _release(self) -> None:
+        for shard, work in self._works:
+            shard.release([row for row in work.results if type(row) is Row])
+
+    def _end(self, items: list[Seen]) -> None:
+        self._state = _State.ENDED
+        self._counter.deadlines.remove(self._slot, self)
+        done, self._done = self._done, None
+        if done is not None:
+            done(HandOut(items, self._release))
+
+
+def _key(seen: Seen) -> Key:
+    return seen.row.key

@@ -1,0 +1,319 @@
+"""What a shard remembers: its ready index, rows, counts and topics.
+
+Always true between two flushes: index and counts show exactly the committed
+rows, less what is reserved for hand-outs that wait; a remembered row is the row
+in the table. Everything that happens to the memory because of a flush happens
+in `applied`, after the commit; what a read brings comes in between two flushes.
+Knows nothing of connections, tasks or time's passing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Any, Final, Protocol
+
+from foqs.core.batch import Batch, HandOut, Part
+from foqs.core.counts import TopicCounts
+from foqs.core.flush import Decision
+from foqs.core.item import Key, Row, State, TopicName, pack_key
+from foqs.core.life import Kind
+from foqs.core.ready import ReadyIndex
+from foqs.core.rows import RowCache
+from foqs.shard.facts import Facts
+from foqs.shard.writer import Flush
+
+_TOPICS_OVER_PER_FLUSH: Final = 100
+_SPOT: Final = attrgetter("namespace", "topic", "state")
+
+
+class Consumers(Protocol):
+    """Those who wait for items of this host, as its shards see them."""
+
+    def waits(self, namespace: str) -> bool:
+        """Somebody waits for some topic of this namespace."""
+        ...
+
+    def claim(self, shard: Any, topic: TopicName, keys: Sequence[Key]) -> list[HandOut]:
+        """Hand-outs, of these keys in order, that waiters get as soon as they are inserted."""
+        ...
+
+    def ready(self, topics: Iterable[TopicName]) -> None:
+        """These topics have items: somebody may be waiting."""
+        ...
+
+
+class ShardMemory:
+    """One shard's memory; see `writer.Memory`.
+
+    Args:
+        timed: told the least due that a flush has written.
+        linger_ms: how long a topic without items keeps its row in the topics table.
+        release: gives back items whose lease nobody has received.
+        refused: told the keys of a hand-out that the database refused.
+    """
+
+    def __init__(
+        self,
+        shard: Any,
+        index: ReadyIndex,
+        cache: RowCache,
+        timed: Callable[[int], None],
+        consumers: Consumers,
+        facts: Facts,
+        linger_ms: int,
+        now_ms: Callable[[], int],
+        release: Callable[[Sequence[Row]], None],
+        refused: Callable[[list[tuple[TopicName, list[Key]]]], None],
+    ) -> None:
+        self.index = index
+        self.cache = cache
+        self.counts = TopicCounts()
+        self._shard = shard
+        self._timed = timed
+        self._consumers = consumers
+        self._facts = facts
+        self._linger_ms = linger_ms
+        self._now_ms = now_ms
+        self._release = release
+        self._hand_out_refused = refused
+        self._topics: dict[str, set[str]] = {}
+        """The topics table, by namespace."""
+        self._over: dict[TopicName, int] = {}
+        """Topics in the table without items, and since when."""
+
+    # ----------------------------------------------------------------- reads
+
+    def recovered(self, topics: Iterable[TopicName]) -> None:
+        """The topics table as a takeover finds it: each may have READY items."""
+        for topic in topics:
+            self._topics.setdefault(topic[0], set()).add(topic[1])
+            self.index.discover(topic)
+
+    def counted(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
+        """What was in the table at the takeover."""
+        self.counts.found(counts)
+        now_ms = self._now_ms()
+        for namespace, names in self._topics.items():
+            for name in names:
+                topic = (namespace, name)
+                if topic not in self.counts:
+                    self._over[topic] = now_ms
+                if not self.counts.of(topic, State.READY):
+                    self.index.forget(topic)
+
+    def topics(self, namespace: str) -> list[str]:
+        """Names of topics that have items, or may have while the counts lag."""
+        if self.counts.lag:
+            return list(self._topics.get(namespace, ()))
+        return self.counts.topics(namespace)
+
+    # ---------------------------------------------------------- before a flush
+
+    def claims(self, batch: Batch) -> list[HandOut]:
+        """Hand-outs, for waiters, of items that this batch is about to insert."""
+        now_ms = self._now_ms()
+        found: dict[TopicName, list[Key]] = {}
+        for part in batch.inserts:
+            namespace = part.work.namespace
+            if not self._consumers.waits(namespace):
+                continue
+            items = part.work.items[part.start : part.stop]
+            for number, item in zip(part.numbers, items, strict=True):
+                if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
+                    key = pack_key(item.priority, now_ms, number)
+                    found.setdefault((namespace, item.topic), []).append(key)
+        claims: list[HandOut] = []
+        for topic, keys in found.items():
+            keys.sort()
+            claims += self._consumers.claim(self._shard, topic, keys)
+        return claims
+
+    def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+        """Those that are not in the topics table yet."""
+        return [
+            (namespace, name)
+            for namespace, names in topics.items()
+            for name in sorted(names.difference(self._topics.get(namespace, ())))
+        ]
+
+    def topics_over(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+        """Those in the topics table that have had no item for a while, nor will have with these."""
+        if self.counts.lag or not self._over:
+            return []
+        long_ago = self._now_ms() - self._linger_ms
+        return [
+            (namespace, name)
+            for (namespace, name), since_ms in islice(self._over.items(), _TOPICS_OVER_PER_FLUSH)
+            if since_ms <= long_ago and name not in topics.get(namespace, ())
+        ]
+
+    # ----------------------------------------------------------- after a flush
+
+    def applied(self, flush: Flush) -> None:
+        """A flush is committed: brings the memory up to it, then tells the callers."""
+        batch, decision = flush.batch, flush.decision
+        self._remember_topics(flush)
+        ready = self._entered(decision)
+        self._left(decision)
+        self._leased(batch, decision)
+        self._moved(decision, ready)
+        self._tell_due(decision)
+        self._report(decision)
+        orphans: list[Row] = []
+        for part, results in decision.results:
+            work = part.work
+            if work.abandoned and isinstance(work, HandOut):
+                orphans += [row for row in results if row is not None]
+            work.settle(part.start, results)
+        for inserts in batch.inserts:
+            inserts.work.settle(inserts.start, [None] * inserts.count)
+        for claim, rows in zip(batch.claims, decision.claimed, strict=True):
+            if claim.abandoned:
+                orphans += [row for row in rows if row is not None]
+            claim.settle(0, rows)
+        if orphans:
+            self._release(orphans)
+        if ready:
+            self._consumers.ready(ready)
+
+    def _remember_topics(self, flush: Flush) -> None:
+        for namespace, name in flush.topics_added:
+            self._topics.setdefault(namespace, set()).add(name)
+        for topic in flush.topics_removed:
+            del self._over[topic]
+            names = self._topics[topic[0]]
+            names.discard(topic[1])
+            if not names:
+                del self._topics[topic[0]]
+        if self._over:
+            for namespace, names in flush.decision.topics.items():
+                for name in names:
+                    self._over.pop((namespace, name), None)
+
+    def _entered(self, decision: Decision) -> dict[TopicName, None]:
+        """New rows. Returns the topics that have READY ones."""
+        rows = decision.inserted
+        if not rows:
+            return {}
+        self.counts.change_all(_spots(rows), 1)
+        keys: dict[TopicName, list[Key]] = {}
+        for row in rows:
+            if row.state is State.READY:
+                topic = (row.namespace, row.topic)
+                found = keys.get(topic)
+                if found is None:
+                    keys[topic] = [row.key]
+                else:
+                    found.append(row.key)
+        for topic, found in keys.items():
+            found.sort()
+            self.index.add_many(topic, found)
+        self.cache.keep_written(rows)
+        return dict.fromkeys(keys)
+
+    def _left(self, decision: Decision) -> None:
+        """Rows that are gone."""
+        for rows in filter(None, decision.gone.values()):
+            spots = _spots(rows)
+            self.counts.change_all(spots, -1)
+            for row in rows:
+                if row.state is State.READY:
+                    self.index.discard((row.namespace, row.topic), row.key)
+            self._check_over(spots)
+            self.cache.drop([row.id for row in rows])
+
+    def _leased(self, batch: Batch, decision: Decision) -> None:
+        """Rows that were handed out, and reservations that came to nothing."""
+        olds, news = decision.leased
+        if batch.leased and self.index.settle(batch.leased) < len(batch.leased):
+            # Some were re-keyed since they were taken: their new keys may stand in a window.
+            for row in olds:
+                self.index.discard((row.namespace, row.topic), row.key)
+        if news:
+            spots = _spots(olds)
+            self.counts.change_all(_spots(news), 1)
+            self.counts.change_all(spots, -1)
+            self._check_over(spots)
+            self.cache.keep_written(news)
+
+    def _moved(self, decision: Decision, ready: dict[TopicName, None]) -> None:
+        """Rows that changed in another way; topics that have READY ones enter `ready`."""
+        for _, old, new in decision.changed:
+            topic = (old.namespace, old.topic)
+            self.counts.change(topic, new.state, 1)
+            self.counts.change(topic, old.state, -1)
+            if old.state is State.READY:
+                self.index.discard(topic, old.key)
+                self._check_over([(*topic, State.READY)])
+            if new.state is State.READY:
+                self.index.add(topic, new.key)
+                ready[topic] = None
+        if decision.changed:
+            self.cache.keep_written([new for _, _, new in decision.changed])
+
+    def _check_over(self, spots: Iterable[tuple[str, str, State]]) -> None:
+        """Some items of these topics have left these states: perhaps they were the last."""
+        if self.counts.lag:
+            return
+        for namespace, name, state in spots:
+            topic = (namespace, name)
+            if state is State.READY and not self.counts.of(topic, State.READY):
+                self.index.forget(topic)
+            if topic not in self.counts:
+                self._over.setdefault(topic, self._now_ms())
+
+    def _tell_due(self, decision: Decision) -> None:
+        dues = [due_ms for due_ms, _, _ in decision.leases]
+        dues += [row.due_ms for row in decision.inserted if row.due_ms is not None]
+        dues += [row.due_ms for _, _, row in decision.changed if row.due_ms is not None]
+        if dues:
+            self._timed(min(dues))
+
+    def _report(self, decision: Decision) -> None:
+        facts = self._facts
+        if decision.inserted:
+            facts.enqueued(len(decision.inserted))
+        leased = len(decision.leased[1]) + sum([len(rows) for rows in decision.claimed])
+        if leased:
+            facts.handed_out(leased)
+        tally = {kind: len(rows) for kind, rows in decision.gone.items()}
+        dead = 0
+        for kind, old, new in decision.changed:
+            if kind is not Kind.DUE or old.state is not State.DEFERRED:
+                tally[kind] = tally.get(kind, 0) + 1
+            dead += new.state is State.DEAD
+        tells = {
+            Kind.ACK: facts.acked,
+            Kind.NACK: facts.nacked,
+            Kind.RELEASE: facts.released,
+            Kind.DUE: facts.expired,
+        }
+        for kind, items in tally.items():
+            if items and kind in tells:
+                tells[kind](items)
+        if dead:
+            facts.dead(dead)
+
+    # ------------------------------------------------------------- what fails
+
+    def refused(self, part: Part[Any]) -> None:
+        """The database refused a single event; its caller has been told.
+
+        An item that cannot be leased stays reserved for a while: nobody tries it
+        again at full speed, and it does not stand before the others.
+        """
+        if isinstance(part.work, HandOut):
+            self._hand_out_refused(part.work.keys_at([part.start]))
+
+    def answers_again(self) -> None:
+        """The store answers after it had not."""
+        self._consumers.ready(self.index.topics())
+
+
+def _spots(rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:
+    """How many of these rows, of which there is one at least, are where."""
+    spots = set(map(_SPOT, rows))
+    return {spots.pop(): len(rows)} if len(spots) == 1 else Counter(map(_SPOT, rows))

@@ -1,0 +1,143 @@
+"""The reads of one shard, beside its flushes.
+
+One task, one connection, one read at a time; namespaces take turns by weight.
+What is read may be stale when it arrives: every job says itself what is to be
+done about that. A read that fails is tried once more, over a new connection,
+and then fails alone. Knows nothing of indexes or rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, Generic, Protocol, TypeVar
+
+from foqs.core.errors import Unavailable
+from foqs.core.fair import FairQueue
+from foqs.core.fence import Fence
+from foqs.shard.writer import Retry
+from foqs.store.port import Reads, StoreLost
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_TRIES: Final = 2
+
+
+class Job(Protocol):
+    """One read."""
+
+    @property
+    def wanted(self) -> bool:
+        """False when nobody needs it any more."""
+        ...
+
+    async def run(self, reads: Reads, past: Fence) -> None:
+        """Reads, and does what is to be done with it. Raises `StoreLost`."""
+        ...
+
+    def failed(self, error: Unavailable) -> None:
+        """It could not be read."""
+        ...
+
+
+class Reader:
+    """Runs jobs until it is cancelled.
+
+    Args:
+        past: the last flush known to be committed; every read shows at least that.
+        weight: of a namespace.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        reads: Reads,
+        past: Callable[[], Fence],
+        weight: Callable[[str], int],
+        retry: Retry,
+        rng: Random,
+    ) -> None:
+        self._shard = shard
+        self._reads = reads
+        self._past = past
+        self._retry = retry
+        self._rng = rng
+        self._jobs: FairQueue[Job] = FairQueue(weight)
+        self._wake = asyncio.Event()
+        self._ended = False
+
+    def submit(self, namespace: str, cost: float, job: Job) -> None:
+        """Queues a job; `cost` is about how many rows it reads."""
+        if self._ended:
+            # After a pause: whoever hears of it may well ask again.
+            pause_s = self._retry.pause_s(0, self._rng)
+            asyncio.get_running_loop().call_later(pause_s, job.failed, self._closed())
+            return
+        self._jobs.push(namespace, cost, job)
+        self._wake.set()
+
+    async def once(self, namespace: str, what: Callable[[Reads, Fence], Awaitable[T]]) -> T:
+        """What `what` returns. Raises `Unavailable`."""
+        job = _Once(what)
+        self.submit(namespace, 1, job)
+        return await job.future
+
+    async def run(self) -> None:
+        """Serves until it is cancelled."""
+        failures = 0
+        job: Job | None = None
+        try:
+            while True:
+                while self._jobs:
+                    job = self._jobs.pop()
+                    for attempt in range(_TRIES):
+                        if not job.wanted:
+                            break
+                        try:
+                            await job.run(self._reads, self._past())
+                            failures = 0
+                            break
+                        except StoreLost as lost:
+                            log.warning("shard %d: a read failed: %s", self._shard, lost)
+                            await asyncio.sleep(self._retry.pause_s(failures, self._rng))
+                            failures += 1
+                            if attempt + 1 == _TRIES:
+                                job.failed(
+                                    Unavailable(f"shard {self._shard} could not read this: {lost}", retry_after_ms=1000)
+                                )
+                    job = None
+                self._wake.clear()
+                await self._wake.wait()
+        finally:
+            self._ended = True
+            for left in (*([job] if job else ()), *self._jobs.drain()):
+                left.failed(self._closed())
+            await self._reads.close()
+
+    def _closed(self) -> Unavailable:
+        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=500)
+
+
+class _Once(Generic[T]):
+    """A job whose result somebody awaits."""
+
+    def __init__(self, what: Callable[[Reads, Fence], Awaitable[T]]) -> None:
+        self._what = what
+        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    @property
+    def wanted(self) -> bool:
+        return not self.future.done()
+
+    async def run(self, reads: Reads, past: Fence) -> None:
+        result = await self._what(reads, past)
+        if not self.future.done():
+            self.future.set_result(result)
+
+    def failed(self, error: Unavailable) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

@@ -1,0 +1,134 @@
+"""One shard's tables in memory: rows, their orders, their topics and their owner row.
+
+Always true: `due` and `ready` hold exactly the rows they should, sorted; rows
+are handed out as copies. Everything here happens at one moment; who waits for
+whom, and which connection may do what, is `memory`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Key, Row, State, TopicName
+from foqs.store.port import Due, Lease, TopicCount, Writes
+
+
+@dataclass(slots=True)
+class Table:
+    """One shard, and who holds its owner row's lock."""
+
+    rows: dict[int, Row] = field(default_factory=dict)
+    topics: set[TopicName] = field(default_factory=set)
+    due: list[tuple[int, int]] = field(default_factory=list)
+    ready: dict[TopicName, list[Key]] = field(default_factory=dict)
+    owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
+    locked_by: int | None = None
+    unlocked: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # ---------------------------------------------------------------- writing
+
+    def write(self, fence: Fence, writes: Writes) -> None:
+        """A flush takes effect, whole."""
+        for number in writes.deletes:
+            self.drop(number)
+        for lease in writes.leases:
+            self.lease(lease)
+        for row in writes.updates:
+            self.change(row)
+        for row in writes.inserts:
+            self.put(replace(row))
+        self.topics.difference_update(writes.topics_removed)
+        self.topics.update(writes.topics_added)
+        self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms)
+
+    def put(self, row: Row) -> None:
+        """Adds a row, or replaces it."""
+        self.drop(row.id)
+        self.rows[row.id] = row
+        if row.due_ms is not None:
+            insort(self.due, (row.due_ms, row.id))
+        if row.state is State.READY:
+            insort(self.ready.setdefault((row.namespace, row.topic), []), row.key)
+
+    def change(self, new: Row) -> None:
+        """Writes the mutable columns of a row that exists."""
+        row = self.rows.get(new.id)
+        if row is None:
+            return
+        self.put(
+            replace(
+                row,
+                priority=new.priority,
+                deliver_after_ms=new.deliver_after_ms,
+                expires_at_ms=new.expires_at_ms,
+                metadata=new.metadata,
+                state=new.state,
+                due_ms=new.due_ms,
+                token=new.token,
+                attempt=new.attempt,
+            )
+        )
+
+    def lease(self, lease: Lease) -> None:
+        """Leases those of the rows that exist."""
+        for number in lease.ids:
+            row = self.rows.get(number)
+            if row is not None:
+                values = replace(row, state=State.LEASED, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
+                self.put(values)
+
+    def drop(self, number: int) -> None:
+        """Removes a row, if it is there."""
+        row = self.rows.pop(number, None)
+        if row is None:
+            return
+        if row.due_ms is not None:
+            del self.due[bisect_right(self.due, (row.due_ms, number)) - 1]
+        if row.state is State.READY:
+            keys = self.ready[row.namespace, row.topic]
+            del keys[bisect_right(keys, row.key) - 1]
+
+    # ---------------------------------------------------------------- reading
+
+    def copies(self, ids: Iterable[int], *, payload: bool) -> list[Row]:
+        """The rows of these ids that exist."""
+        found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
+        return [replace(row) if payload else replace(row, payload=None) for row in found]
+
+    def ready_keys(self, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
+        """As `Reads.ready`."""
+        keys = self.ready.get(topic, [])
+        start = 0 if after is None else bisect_right(keys, after)
+        return keys[start : start + limit]
+
+    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+        """As `Reads.listed`."""
+        rows = [
+            row
+            for row in self.rows.values()
+            if (row.namespace, row.topic) == topic and row.state is state and (after is None or row.key > after)
+        ]
+        return [replace(row) for row in sorted(rows, key=lambda row: row.key)[:limit]]
+
+    def due_page(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+        """As `Store.due`."""
+        start = 0 if low_ms is None else bisect_right(self.due, (low_ms, -1))
+        if after is not None:
+            start = max(start, bisect_right(self.due, (after.due_ms, after.id)))
+        stop = bisect_right(self.due, (high_ms + 1, -1))
+        return [Due(at, number) for at, number in self.due[start : min(stop, start + limit)]]
+
+    def next_due_ms(self, above_ms: int) -> int | None:
+        """As `Store.next_due_ms`."""
+        at = bisect_right(self.due, (above_ms + 1, -1))
+        return self.due[at][0] if at < len(self.due) else None
+
+    def counts(self) -> list[TopicCount]:
+        """As `Reads.counts`."""
+        count = Counter((row.namespace, row.topic, row.state) for row in self.rows.values())
+        return [TopicCount(*key, rows) for key, rows in sorted(count.items())]

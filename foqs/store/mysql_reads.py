@@ -1,0 +1,97 @@
+"""Reading a shard's MySQL tables beside its flushes: a connection of its own.
+
+Always true: each call is one round trip and one transaction that only reads, so
+the owner row and what is read with it are of one moment; it waits for no lock;
+a call that ends in any other way than with its answer ends the connection.
+Knows nothing of SQL's text or of the driver's ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foqs.core.fence import Fence
+from foqs.core.item import Key, Row, State, TopicName
+from foqs.store import sql_mysql as sql
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql_rows import counts_in, owner_in, rows_in
+from foqs.store.port import StoreLost, TopicCount, check_past
+from foqs.store.sql_rows import keys_of
+
+
+class MysqlReads:
+    """A connection for reading; see `port.Reads`."""
+
+    def __init__(self, settings: MysqlSettings, shard: int) -> None:
+        self._settings = settings
+        self._shard = shard
+        self._sql = sql.Statements(shard)
+        self._link: Link | None = None
+        self._in_snapshot = False
+        self._busy = False
+        self._closed = False
+
+    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
+        return rows_in(await self._read(past, self._sql.read_rows(list(dict.fromkeys(ids)), payload=True)))
+
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
+        (found,) = await self._read(past, [self._sql.ready(topic, after, limit)])
+        return keys_of(found.rows)
+
+    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+        return rows_in(await self._read(past, [self._sql.listed(topic, state, after, limit)]))
+
+    async def snapshot(self, past: Fence) -> None:
+        await self._ask([sql.BEGIN_READ, self._sql.read_owner()], past)
+        self._in_snapshot = True
+
+    async def counts(self) -> list[TopicCount]:
+        if not self._in_snapshot:
+            raise StoreLost(f"{self._settings.where}: there is no snapshot to count in")
+        (found,) = await self._ask([self._sql.counts])
+        return counts_in(found)
+
+    async def close(self) -> None:
+        self._closed = True
+        link, self._link = self._link, None
+        if link is not None:
+            await link.close()
+
+    async def _read(self, past: Fence, statements: Sequence[bytes]) -> list[Result]:
+        if self._in_snapshot:
+            raise RuntimeError("only counts may be read in a snapshot")
+        _, _, *found, _ = await self._ask([sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], past)
+        return found
+
+    async def _ask(self, statements: Sequence[bytes], past: Fence | None = None) -> list[Result]:
+        """One packet; with `past`, its second statement reads the owner row, which must show that flush."""
+        if self._busy:
+            raise RuntimeError(f"shard {self._shard}: a connection runs one call at a time")
+        self._busy = True
+        try:
+            link = self._link or await self._connect()
+            found = await link.run(*statements)
+            if past is not None:
+                check_past(past, owner_in(found[1]))
+        except (ServerError, LinkLost) as error:
+            self._drop()
+            raise StoreLost(f"{self._settings.where}: {error}") from error
+        except BaseException:
+            self._drop()
+            raise
+        finally:
+            self._busy = False
+        return found
+
+    async def _connect(self) -> Link:
+        if self._closed:
+            raise StoreLost(f"{self._settings.where}: these reads were closed")
+        self._link = link = await Link.connect(self._settings)
+        await link.run(*sql.session(self._settings.lock_wait_timeout_s, reads=True))
+        return link
+
+    def _drop(self) -> None:
+        self._in_snapshot = False
+        link, self._link = self._link, None
+        if link is not None:
+            link.abort()

@@ -1,0 +1,49 @@
+"""What MySQL's results mean: owner, rows, keys, topics and counts.
+
+Always true: names are stored as bytes and are text here. Knows nothing of
+connections or statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from foqs.core.fence import Owner
+from foqs.core.item import Row, State, TopicName
+from foqs.store.mysql_driver import Result
+from foqs.store.port import TopicCount
+from foqs.store.sql_rows import owner_of, row_of
+
+
+def owner_in(found: Result) -> Owner:
+    """The owner row."""
+    epoch, nonce, *rest = found.rows[0]
+    return owner_of((epoch, nonce.decode(), *rest))
+
+
+def rows_in(results: Iterable[Result]) -> list[Row]:
+    """Rows of any number of statements."""
+    rows = [row_of(values) for result in results for values in result.rows]
+    for row in rows:
+        row.namespace = _name(row.namespace)
+        row.topic = _name(row.topic)
+    return rows
+
+
+def topics_in(found: Result) -> list[TopicName]:
+    """The topics table."""
+    return [(_name(namespace), _name(topic)) for namespace, topic in found.rows]
+
+
+def counts_in(found: Result) -> list[TopicCount]:
+    """Rows by topic and state."""
+    return [
+        TopicCount(_name(namespace), _name(topic), State(state), rows) for namespace, topic, state, rows in found.rows
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _name(value: bytes | str) -> str:
+    """A name's text; few names make up many rows."""
+    return str(value, "utf-8") if isinstance(value, bytes) else value

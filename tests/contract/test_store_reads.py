@@ -1,0 +1,318 @@
+"""What every store's reads give: whole flushes, never older than asked for, beside whatever is written. Run on all three."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.fence import Fence
+from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, Key, Row, State, pack_key
+from foqs.store.port import Reads, StoreLost, TopicCount
+from tests.contract.conftest import Bench
+from tests.contract.zombie import Zombie
+from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
+
+CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
+    "rows": lambda reads, past: reads.rows(past, [1]),
+    "ready": lambda reads, past: reads.ready(past, TOPIC, None, 1),
+    "listed": lambda reads, past: reads.listed(past, TOPIC, State.READY, None, 1),
+    "snapshot": lambda reads, past: reads.snapshot(past),
+}
+
+
+def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
+    names = ["a", "A", "a ", " a", "ä", "a\u0308", "😀", "'; --", '"\\', "\\'", "%_%s", "\n", "\0", "x" * 255]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(number, topic=name, namespace="n" + name[:254]) for number, name in enumerate(names, 1)]
+        await owned.write(inserts=rows)
+        async with reading(owned.store) as reads:
+            for row in rows:
+                topic = (row.namespace, row.topic)
+                assert await reads.ready(owned.past, topic, None, 10) == [row.key]
+                assert await reads.listed(owned.past, topic, State.READY, None, 10) == [row]
+            await reads.snapshot(owned.past)
+            counted = await reads.counts()
+        assert sorted(counted, key=lambda count: count.topic) == sorted(
+            (TopicCount(row.namespace, row.topic, State.READY, 1) for row in rows), key=lambda count: count.topic
+        )
+
+    bench.run(story())
+
+
+def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(number, priority=priority, deliver_after_ms=after)
+            for number, (priority, after) in enumerate(
+                ((p, a) for p in (PRIORITY_MIN, -1, 0, 0, PRIORITY_MAX) for a in (5, 5, 6)), 1
+            )
+        ]
+        noise = [
+            make_row(101, state=State.LEASED, due_ms=1),
+            make_row(102, topic="u"),
+            make_row(103, namespace="other"),
+        ]
+        await owned.write(inserts=[*reversed(rows), *noise])
+        keys = sorted(row.key for row in rows)
+        async with reading(owned.store) as reads:
+            for limit in (1, 2, 4, 100):
+                paged: list[Key] = []
+                while page := await reads.ready(owned.past, TOPIC, paged[-1] if paged else None, limit):
+                    assert len(page) <= limit
+                    paged += page
+                assert paged == keys
+            between = pack_key(0, 5, 0)
+            assert await reads.ready(owned.past, TOPIC, between, 3) == [key for key in keys if key > between][:3]
+            assert await reads.ready(owned.past, TOPIC, None, 0) == []
+
+    bench.run(story())
+
+
+def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        dead = [
+            make_row(number, state=State.DEAD, due_ms=number, priority=number % 3, payload=b"%d" % number)
+            for number in range(1, 12)
+        ]
+        await owned.write(inserts=[*dead, *(make_row(number) for number in range(20, 30))])
+        expected = sorted(dead, key=lambda row: row.key)
+        paged: list[Row] = []
+        async with reading(owned.store) as reads:
+            while page := await reads.listed(owned.past, TOPIC, State.DEAD, paged[-1].key if paged else None, 4):
+                paged += page
+            assert await reads.listed(owned.past, TOPIC, State.DEFERRED, None, 4) == []
+        assert paged == expected
+
+    bench.run(story())
+
+
+def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [
+            make_row(number, topic=f"t{number % 2}", state=State(number % 4 + 1), due_ms=number)
+            for number in range(1, 13)
+        ]
+        await owned.write(inserts=rows)
+        expected: dict[tuple[str, State], int] = {}
+        for row in rows:
+            expected[row.topic, row.state] = expected.get((row.topic, row.state), 0) + 1
+        async with reading(owned.store) as reads:
+            await reads.snapshot(owned.past)
+            counted = await reads.counts()
+        assert {(count.topic, count.state): count.rows for count in counted} == expected
+
+    bench.run(story())
+
+
+def test_read_shows_every_flush_that_was_committed_when_it_began(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        async with reading(owned.store) as reads:
+            for number in range(1, 10):
+                await owned.write(inserts=[make_row(number)])
+                assert [row.id for row in await reads.rows(owned.past, [number])] == [number]
+                assert len(await reads.ready(owned.past, TOPIC, None, 100)) == number
+
+    bench.run(story())
+
+
+def test_read_shows_all_of_a_flush_or_nothing_of_it(bench: Bench) -> None:
+    """Each flush writes the same number into every row, more of them than one statement names."""
+    numbers = range(1, 1_201)
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(number, payload=b"") for number in numbers])
+        writing = True
+
+        async def write() -> None:
+            nonlocal writing
+            for attempt in range(1, 9):
+                await owned.write(updates=[make_row(number, payload=b"", attempt=attempt) for number in numbers])
+            writing = False
+
+        async def read() -> None:
+            async with reading(owned.store) as reads:
+                while writing:
+                    past = owned.past
+                    rows = await reads.rows(past, numbers)
+                    assert len(rows) == len(numbers)
+                    (attempt,) = {row.attempt for row in rows}
+                    assert attempt >= past.flush - 1
+
+        await asyncio.gather(write(), read())
+
+    bench.run(story())
+
+
+def test_reads_beside_an_open_flush_wait_for_nothing_and_see_nothing_of_it(bench: Bench) -> None:
+    async def story() -> None:
+        zombie = Zombie(bench, "written", make_row(1))
+        await zombie.pause()
+        async with reading(bench.store()) as reads:
+            before = Fence(1, NONCE, 0, 0)
+            assert await reads.rows(before, [1]) == []
+            assert await reads.ready(before, TOPIC, None, 9) == []
+            assert await reads.listed(before, TOPIC, State.READY, None, 9) == []
+            async with reading(bench.store()) as others:
+                await others.snapshot(before)
+                assert await others.counts() == []
+            assert await zombie.resume() is None
+            assert await reads.rows(Fence(1, NONCE, 1, 0), [1]) == [make_row(1)]
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("past", [Fence(1, NONCE, 2, 0), Fence(2, NONCE, 1, 0), Fence(1, OTHER, 1, 0)])
+def test_database_that_is_behind_or_anothers_is_lost_and_may_be_asked_again(
+    bench: Bench, call: str, past: Fence
+) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        async with reading(owned.store) as reads:
+            with pytest.raises(StoreLost, match="owner row shows epoch 1, flush 1"):
+                await CALLS[call](reads, past)
+            with pytest.raises(StoreLost):
+                await reads.counts()
+            assert await reads.rows(owned.past, [1]) == [make_row(1)]
+            await CALLS[call](reads, replace(owned.past, flush=0))
+
+    bench.run(story())
+
+
+def test_former_owner_reads_nothing_after_a_takeover(bench: Bench) -> None:
+    async def story() -> None:
+        former = await opened(bench.store())
+        async with reading(former.store) as reads:
+            assert await reads.rows(former.past, [1]) == []
+            new = await opened(bench.store(), epoch=2, nonce=OTHER)
+            await new.write(inserts=[make_row(1)])
+            with pytest.raises(StoreLost):
+                await reads.rows(former.past, [1])
+
+    bench.run(story())
+
+
+def test_snapshot_shows_its_moment_whatever_is_written_later(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1), make_row(2)])
+        async with reading(owned.store) as reads, reading(owned.store) as others:
+            await reads.snapshot(owned.past)
+            await owned.write(inserts=[make_row(3), make_row(4, topic="u")], deletes=[1])
+            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2)]
+            await owned.write(deletes=[2, 3, 4])
+            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2)]
+            await others.snapshot(owned.past)
+            assert await others.counts() == []
+            with pytest.raises(RuntimeError, match="snapshot"):
+                await reads.rows(owned.past, [1])
+
+    bench.run(story())
+
+
+def test_counting_without_a_snapshot_is_lost(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        async with reading(owned.store) as reads:
+            with pytest.raises(StoreLost, match="no snapshot"):
+                await reads.counts()
+            await reads.rows(owned.past, [1])
+            with pytest.raises(StoreLost, match="no snapshot"):
+                await reads.counts()
+
+    bench.run(story())
+
+
+def test_several_reads_and_a_flush_run_at_once(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(number, payload=b"%d" % number) for number in range(1, 21)])
+        past = owned.past
+        async with reading(owned.store) as one, reading(owned.store) as other:
+
+            async def ask(reads: Reads, numbers: range) -> None:
+                for number in numbers:
+                    assert [row.payload for row in await reads.rows(past, [number])] == [b"%d" % number]
+
+            await asyncio.gather(ask(one, range(1, 11)), ask(other, range(11, 21)), owned.write(inserts=[make_row(99)]))
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("call", ["rows", "ready", "listed"])
+def test_reads_may_be_cancelled_and_answer_rightly_afterwards(bench: Bench, call: str) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1), make_row(2)])
+        async with reading(owned.store) as reads:
+            for steps in range(12):
+                read = asyncio.ensure_future(CALLS[call](reads, owned.past))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                read.cancel()
+                await asyncio.wait([read])
+                assert await reads.rows(owned.past, [2]) == [make_row(2)]
+
+    bench.run(story())
+
+
+def test_snapshot_or_count_that_was_cancelled_is_taken_anew(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        for steps in range(12):
+            async with reading(owned.store) as reads:
+                await reads.snapshot(owned.past)
+                count = asyncio.ensure_future(reads.counts())
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                count.cancel()
+                await asyncio.wait([count])
+                try:
+                    counted = await reads.counts()
+                except StoreLost:
+                    await reads.snapshot(owned.past)
+                    counted = await reads.counts()
+                assert counted == [TopicCount(*TOPIC, State.READY, 1)]
+
+    bench.run(story())
+
+
+def test_closed_reads_are_lost_and_may_be_closed_again(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        reads = owned.store.reads()
+        await reads.rows(owned.past, [1])
+        await reads.close()
+        await reads.close()
+        with pytest.raises(StoreLost):
+            await reads.rows(owned.past, [1])
+        never_used = owned.store.reads()
+        await never_used.close()
+        with pytest.raises(StoreLost):
+            await never_used.snapshot(owned.past)
+
+    bench.run(story())
+
+
+def test_reads_outlive_the_loss_of_the_writers_connection(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        async with reading(owned.store) as reads:
+            await reads.rows(owned.past, [1])
+            await owned.store.close()
+            assert await reads.rows(owned.past, [1]) == [make_row(1)]
+
+    bench.run(story())

@@ -1,0 +1,142 @@
+"""How often the interesting things happened in a run: races above all.
+
+Counts by wrapping the product's own methods, once in a process; `COUNTS` is
+cleared before each run. Changes nothing that it counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foqs.core.intake import Intake
+from foqs.core.item import Key, Row, TopicName, key_number
+from foqs.core.ready import ReadyIndex, Refill
+from foqs.core.rows import Load, RowCache
+from foqs.core.work import HandOut, Work
+from foqs.service.dequeue import Dequeue
+from foqs.service.waiters import Waiters
+
+NAMES: Final = (
+    "refills",
+    "refills void",
+    "reads distrusted",
+    "overtakings",
+    "evictions",
+    "loads",
+    "loads distrusted",
+    "waits",
+    "claims",
+    "claims that came to nothing",
+    "claims for nobody",
+    "held events",
+)
+COUNTS: Final[Counter[str]] = Counter()
+CLAIMED: Final[set[HandOut]] = set()
+"""Claims that are being written."""
+
+
+def _wrap(owner: type, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    setattr(owner, name, around(getattr(owner, name)))
+
+
+def _end_refill(original: Callable[..., Any]) -> Callable[..., Any]:
+    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
+        window = self._windows.get(refill.topic)
+        if window is None or window.refill is not refill:
+            COUNTS["refills void"] += 1
+        else:
+            COUNTS["refills"] += bool(keys)
+            COUNTS["reads distrusted"] += any(key_number(key) in refill.noted for key in keys)
+        original(self, refill, keys, complete)
+
+    return end_refill
+
+
+def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(self: ReadyIndex, window: Any, keys: Sequence[Key]) -> None:
+        COUNTS["overtakings"] += bool(len(window)) and keys[0] < window.keys[window.start]
+        original(self, window, keys)
+
+    return enter
+
+
+def _lower(original: Callable[..., Any]) -> Callable[..., Any]:
+    def lower(self: ReadyIndex, window: Any, keep: int) -> None:
+        COUNTS["evictions"] += len(window) > keep
+        original(self, window, keep)
+
+    return lower
+
+
+def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    def end_load(self: RowCache, load: Load, rows: Sequence[Row]) -> None:
+        COUNTS["loads"] += bool(rows)
+        COUNTS["loads distrusted"] += any(self._loading.get(row.id) is not load for row in rows)
+        original(self, load, rows)
+
+    return end_load
+
+
+def _join(original: Callable[..., Any]) -> Callable[..., Any]:
+    def join(self: Waiters[Any], waiter: Dequeue) -> None:
+        COUNTS["waits"] += 1
+        original(self, waiter)
+
+    return join
+
+
+def _claim(original: Callable[..., Any]) -> Callable[..., Any]:
+    def claim(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[Key]) -> HandOut:
+        COUNTS["claims"] += 1
+        work: HandOut = original(self, shard, topic, keys)
+        CLAIMED.add(work)
+        return work
+
+    return claim
+
+
+def _settle(original: Callable[..., Any]) -> Callable[..., Any]:
+    def settle(self: HandOut, start: int, results: Sequence[Any]) -> None:
+        if self in CLAIMED:
+            CLAIMED.discard(self)
+            COUNTS["claims for nobody"] += self.abandoned and any(row is not None for row in results)
+            COUNTS["claims that came to nothing"] += all(row is None for row in results)
+        original(self, start, results)
+
+    return settle
+
+
+def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
+    def submit_in_parts(self: Intake, work: Work) -> None:
+        COUNTS["held events"] += 1
+        original(self, work)
+
+    return submit_in_parts
+
+
+_installed = False
+
+
+def install() -> None:
+    """Counts from now on, in this process; once is enough."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _wrap(ReadyIndex, "end_refill", _end_refill)
+    _wrap(ReadyIndex, "_enter", _enter)
+    _wrap(ReadyIndex, "_lower", _lower)
+    _wrap(RowCache, "end_load", _end_load)
+    _wrap(Waiters, "join", _join)
+    _wrap(Dequeue, "claim", _claim)
+    _wrap(HandOut, "settle", _settle)
+    _wrap(Intake, "_submit_in_parts", _submit_in_parts)
+
+
+def begin() -> None:
+    """A run begins."""
+    COUNTS.clear()
+    COUNTS.update(dict.fromkeys(NAMES, 0))
+    CLAIMED.clear()

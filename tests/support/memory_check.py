@@ -1,0 +1,93 @@
+"""Compares what a shard remembers with what its tables hold (invariants 10 and 13).
+
+To be asked only at rest. Knows the shard's insides, so that no test needs to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from foqs.core.item import Row, State
+from foqs.shard.shard import Shard
+
+
+def is_at_rest(shard: Shard) -> bool:
+    """Nothing is queued, being written, being read or reserved."""
+    writer = shard._writer
+    return not any(
+        (
+            shard._intake,
+            writer._suspects,
+            writer._begun,
+            writer._reads,
+            shard.index.reserved,
+            shard._refilling,
+            shard._loading,
+            shard.counts.lag,
+        )
+    )
+
+
+def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:
+    """What of the shard's memory is not as its table's `rows` say."""
+    return [*_counts(shard, rows), *_index(shard, rows), *_cache(shard, rows), *_timers(shard, rows)]
+
+
+def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+    counts = shard.counts
+    held = Counter((row.namespace, row.topic, row.state) for row in rows)
+    counted = {
+        (namespace, name, state): counts.of((namespace, name), state)
+        for namespace, names in counts._topics.items()
+        for name in names
+        for state in State
+        if counts.of((namespace, name), state)
+    }
+    if counted != dict(held):
+        yield f"counts {counted} instead of {dict(held)}"
+    totals = [sum(row.state is state for row in rows) for state in State]
+    if counts.totals[1:] != totals:
+        yield f"totals {counts.totals[1:]} instead of {totals}"
+
+
+def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+    index = shard.index
+    keys: dict[tuple[str, str], list[int]] = {}
+    for row in rows:
+        if row.state is State.READY:
+            keys.setdefault((row.namespace, row.topic), []).append(row.key)
+    for topic in index.topics():
+        if topic not in keys:
+            yield f"invariant 13: {topic} has a window but nothing is ready"
+    for topic, ready in keys.items():
+        boundary = index.boundary(topic)
+        within = sorted(key for key in ready if boundary is None or key <= boundary)
+        if topic not in index:
+            yield f"invariant 13: {topic} has {len(ready)} ready items and no window"
+        elif index.peek(topic, len(rows) + 1) != within:
+            yield f"invariant 13: {topic} has window {index.peek(topic, len(rows) + 1)} instead of {within}"
+    if len(index) != sum(map(index.window_len, index.topics())):
+        yield "the index does not know its size"
+
+
+def _cache(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+    table = {row.id: row for row in rows}
+    for number, row in shard.memory.cache._rows.items():
+        there = table.get(number)
+        if there is None:
+            yield f"row {number} is remembered and gone"
+        elif replace(row, payload=there.payload) != there:
+            yield f"row {number} is remembered as {row} and is {there}"
+        elif row.payload is not None and row.payload != there.payload:
+            yield f"row {number} is remembered with another payload"
+
+
+def _timers(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
+    dues = [row.due_ms for row in rows if row.due_ms is not None]
+    watermark_ms = shard._timers.watermark_ms
+    if watermark_ms is not None and any(due < watermark_ms for due in dues):
+        yield f"invariant 10: due {min(dues)} lies below the watermark {watermark_ms}"
+    if dues and shard._timers.next_scan_ms() > min(dues):
+        yield f"invariant 10: due {min(dues)} is before the next scan at {shard._timers.next_scan_ms()}"

@@ -1,0 +1,144 @@
+"""The plain flush: what a batch must come to, entry by entry.
+
+`plain_flush` asks the table of an item's life about one entry after the other.
+`after` is the table that a decision leaves, made as a store makes it. Knows
+nothing of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from foqs.core.batch import Batch
+from foqs.core.flush import Decision, outcome
+from foqs.core.item import Delivery, Key, NewItem, Row, State, pack_key
+from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
+
+
+def a_row(number: int = 1, **changes: Any) -> Row:
+    """A READY row of namespace `n`, never delivered."""
+    row = Row(
+        id=number,
+        namespace="n",
+        topic="t",
+        priority=0,
+        deliver_after_ms=1_000,
+        enqueued_at_ms=1_000,
+        lease_ms=500,
+        ttl_ms=None,
+        expires_at_ms=None,
+        policy=Delivery.AT_LEAST_ONCE,
+        attempts_max=0,
+        payload_bytes=1,
+        payload=b"p",
+        metadata=b"",
+        state=State.READY,
+        due_ms=None,
+        token=0,
+        attempt=0,
+    )
+    return replace(row, **changes)
+
+
+def an_item(**changes: Any) -> NewItem:
+    """An item to enqueue into namespace `n`, ready at once."""
+    item = NewItem(
+        namespace="n",
+        topic="t",
+        priority=0,
+        payload=b"p",
+        metadata=b"",
+        delay_ms=0,
+        deliver_after_ms=None,
+        lease_ms=500,
+        ttl_ms=None,
+        policy=Delivery.AT_LEAST_ONCE,
+        attempts_max=0,
+    )
+    return replace(item, **changes)
+
+
+def keys_of(numbers: Iterable[int]) -> list[Key]:
+    return [pack_key(0, 1_000, number) for number in numbers]
+
+
+@dataclass
+class PlainOutcome:
+    """The table after a flush, what each part's entries are told, and what each claim gets."""
+
+    table: dict[int, Row]
+    results: list[list[Any]]
+    claimed: list[list[Row | None]]
+
+
+def plain_flush(batch: Batch, table: Mapping[int, Row], moment: Moment, watermark_ms: int | None) -> PlainOutcome:
+    """Judges every entry of a batch by its row, one after the other."""
+    after = dict(table)
+    results: list[list[Any]] = []
+
+    def lifted(row: Row) -> Row:
+        if row.due_ms is None or watermark_ms is None:
+            return row
+        return replace(row, due_ms=max(row.due_ms, watermark_ms))
+
+    def apply(event: Event) -> Verdict:
+        verdict = judge(event, after.get(event.id), moment)
+        if verdict.fate is Fate.GONE:
+            del after[event.id]
+        elif verdict.row is not None:
+            after[event.id] = lifted(verdict.row)
+        return verdict
+
+    def leased(event: Event) -> Row | None:
+        return after[event.id] if apply(event).row is not None else None
+
+    for acks in batch.acks:
+        work = acks.work
+        places = range(acks.start, acks.stop)
+        events = [Event(Kind.ACK, work.numbers[i], work.namespace, work.tokens[i]) for i in places]
+        results.append([outcome(apply(event)) for event in events])
+    for part in batch.events:
+        results.append([apply(event) for event in part.work.events[part.start : part.stop]])
+    for hand_out in batch.hand_outs:
+        lease_ms = hand_out.work.lease_ms
+        results.append([leased(Event(Kind.HAND_OUT, n, lease_ms=lease_ms)) for n in hand_out.numbers])
+    for inserts in batch.inserts:
+        for place in range(inserts.start, inserts.stop):
+            number = inserts.work.numbers[place]
+            after[number] = lifted(admit(inserts.work.items[place], number, moment.now_ms))
+    claimed = [
+        [leased(Event(Kind.HAND_OUT, n, lease_ms=claim.lease_ms)) for n in claim.numbers] for claim in batch.claims
+    ]
+    return PlainOutcome(after, results, claimed)
+
+
+def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
+    """The table when a decision is written: absolute values, whatever the rows were."""
+    rows = dict(table)
+    for gone in decision.gone.values():
+        for row in gone:
+            del rows[row.id]
+    for (due_ms, token, attempt), ids in decision.leases.items():
+        for number in ids:
+            rows[number] = replace(rows[number], state=State.LEASED, due_ms=due_ms, token=token, attempt=attempt)
+    for _, _, row in decision.changed:
+        rows[row.id] = row
+    for row in decision.inserted:
+        assert row.id not in rows
+        rows[row.id] = row
+    return rows
+
+
+def is_same(told: Any, expected: Any) -> bool:
+    """Two results say the same to a caller: errors are compared by what they are."""
+    if isinstance(told, Verdict) and isinstance(expected, Verdict):
+        return (told.fate, type(told.error), told.already_gone) == (
+            expected.fate,
+            type(expected.error),
+            expected.already_gone,
+        )
+    if isinstance(told, Exception):
+        return type(told) is type(expected)
+    return bool(told == expected)

@@ -1,0 +1,158 @@
+"""The plain intake, and short ways to make works and to read batches.
+
+`PlainIntake` is a list of single entries, first come first served; it says what
+a flush may take, not what it must. Knows nothing of lanes' shares or turns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from foqs.core.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
+from foqs.core.intake import SHARES, Intake, IntakeLimits
+from foqs.core.item import Key, TopicName
+from foqs.core.life import Event, Kind
+from tests.support.plain_flush import an_item, keys_of
+
+LIMITS = IntakeLimits(
+    flush_items_max=100, flush_bytes_max=10_000, queue_items_max=10_000, queue_bytes_max=1_000_000, shares=SHARES
+)
+KINDS = {
+    Lane.ACK: Kind.CANCEL,
+    Lane.NACK: Kind.NACK,
+    Lane.RELEASE: Kind.RELEASE,
+    Lane.EXTEND: Kind.EXTEND,
+    Lane.DUE: Kind.DUE,
+    Lane.LEASE: Kind.HAND_OUT,
+}
+
+
+def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
+    return Intake(replace(LIMITS, **limits), lambda namespace: (weights or {}).get(namespace, 1))
+
+
+def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Work:
+    if lane is Lane.INSERT:
+        return caller.inserts(first, *[1] * count, namespace=namespace)
+    return caller.events(KINDS[lane], *range(first, first + count), namespace=namespace)
+
+
+def numbers_at(parts: list[Part[Any]]) -> list[int]:
+    return [work.numbers[place] for work, place in entries_of(parts)]
+
+
+def numbers_of(batch: Batch) -> list[int]:
+    return numbers_at(batch.parts)
+
+
+def namespaces_of(batch: Batch) -> Counter[str]:
+    return Counter(work.namespace for work, _ in entries_of(batch.parts))
+
+
+def lanes_of(batch: Batch) -> Counter[Lane]:
+    return Counter(work.lane for work, _ in entries_of(batch.parts))
+
+
+def is_within(parts: list[Part[Any]], bytes_max: int) -> bool:
+    """Not more bytes than that, or all of them of one entry."""
+    sizes = [work.size(place, place + 1) + work.read_bytes for work, place in entries_of(parts)]
+    return sum(sizes) <= bytes_max or sum(map(bool, sizes)) == 1
+
+
+def sealed(queue: Intake) -> Batch:
+    """A flush that is written at once."""
+    batch = queue.seal()
+    queue.written(batch)
+    return batch
+
+
+class Caller:
+    """Makes works and counts how often each was told that it is finished."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def _finished(self) -> Any:
+        place = len(self.calls)
+        self.calls.append(0)
+
+        def finished() -> None:
+            self.calls[place] += 1
+
+        return finished
+
+    def acks(self, *numbers: int, namespace: str = "n", token: int = 1) -> Acks:
+        return Acks(namespace, numbers, [token] * len(numbers), self._finished())
+
+    def events(self, kind: Kind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
+        return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._finished())
+
+    def hand_out(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
+        spans: list[tuple[TopicName, list[Key]]] = [((namespace, "t"), keys_of(numbers))]
+        return HandOut(namespace, spans, None, read_bytes, self._finished())
+
+    def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
+        items = [an_item(namespace=namespace, payload=bytes(size)) for size in sizes]
+        return Inserts(namespace, items, first, self._finished())
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One entry of a work."""
+
+    work: Work
+    place: int
+
+    @property
+    def number(self) -> int:
+        return self.work.numbers[self.place]
+
+    @property
+    def is_event(self) -> bool:
+        return not isinstance(self.work, Inserts)
+
+
+def entries_of(parts: Iterable[Part[Any]]) -> list[tuple[Work, int]]:
+    return [(part.work, place) for part in parts for place in range(part.start, part.stop)]
+
+
+@dataclass
+class PlainIntake:
+    """What waits, in the order in which it came, and the ids that are being written."""
+
+    waiting: list[Entry] = field(default_factory=list)
+    flying: set[int] = field(default_factory=set)
+
+    def submit(self, work: Work) -> None:
+        self.waiting += [Entry(work, place) for place in range(len(work))]
+
+    def withdraw(self, work: Work, places: list[int]) -> None:
+        """Somebody waits no more for these; nothing else of the work may wait."""
+        mine = [entry for entry in self.waiting if entry.work is work]
+        assert [entry.place for entry in mine] == places
+        self.waiting = [entry for entry in self.waiting if entry.work is not work]
+
+    def may_seal(self) -> list[Entry]:
+        """The first on each id that is not being written, and every insert."""
+        seen = set(self.flying)
+        found: list[Entry] = []
+        for entry in self.waiting:
+            if not entry.is_event:
+                found.append(entry)
+            elif entry.number not in seen:
+                seen.add(entry.number)
+                found.append(entry)
+        return found
+
+    def seal(self, batch: Batch) -> None:
+        """A flush took these: it must have been allowed to."""
+        allowed = {(entry.work, entry.place): entry for entry in self.may_seal()}
+        taken = [allowed.pop(entry) for entry in entries_of(batch.parts)]
+        self.waiting = [entry for entry in self.waiting if entry not in taken]
+        self.flying |= {entry.number for entry in taken if entry.is_event}
+
+    def written(self) -> None:
+        self.flying.clear()

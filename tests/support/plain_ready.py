@@ -1,0 +1,72 @@
+"""The ready index in its plainest form: the specification of the fast one.
+
+Per topic a sorted list of keys with a boundary, changed key by key; a refill
+reads the table as it is at that moment, with nothing beside it. Always true:
+a window holds exactly the topic's READY keys at or below its boundary that are
+not reserved.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+
+from foqs.core.item import Key, TopicName, key_number
+from foqs.core.ready import BELOW_ALL
+
+
+class PlainReady:
+    """READY keys of one shard, at most `window_keys_max` for a topic."""
+
+    def __init__(self, window_keys_max: int) -> None:
+        self._window_keys_max = window_keys_max
+        self.windows: dict[TopicName, list[Key]] = {}
+        self.boundaries: dict[TopicName, Key | None] = {}
+        self.reserved: dict[int, Key] = {}
+
+    def discover(self, topic: TopicName) -> None:
+        self.windows[topic] = []
+        self.boundaries[topic] = BELOW_ALL
+
+    def forget(self, topic: TopicName) -> None:
+        self.windows.pop(topic, None)
+        self.boundaries.pop(topic, None)
+
+    def add(self, topic: TopicName, key: Key) -> None:
+        window = self.windows.setdefault(topic, [])
+        boundary = self.boundaries.setdefault(topic, None)
+        if key in window or key_number(key) in self.reserved or (boundary is not None and key > boundary):
+            return
+        insort(window, key)
+        if len(window) > self._window_keys_max:
+            window.pop()
+            self.boundaries[topic] = window[-1]
+
+    def discard(self, topic: TopicName, key: Key) -> None:
+        self.reserved.pop(key_number(key), None)
+        if key in self.windows.get(topic, []):
+            self.windows[topic].remove(key)
+
+    def take(self, topic: TopicName, key: Key) -> None:
+        """Reserves a READY key, whether it is in the window or not."""
+        if key in self.windows.get(topic, []):
+            self.windows[topic].remove(key)
+        self.reserved[key_number(key)] = key
+
+    def settle(self, number: int) -> int:
+        return int(self.reserved.pop(number, None) is not None)
+
+    def give_back(self, topic: TopicName, keys: Iterable[Key]) -> bool:
+        back = [key for key in keys if self.reserved.get(key_number(key)) == key]
+        for key in back:
+            del self.reserved[key_number(key)]
+            self.add(topic, key)
+        return bool(back)
+
+    def head(self, topic: TopicName, ready: Iterable[Key]) -> Key | None:
+        """The best key, after as many refills from the `ready` keys of the topic's table as it takes."""
+        while not self.windows.get(topic) and (boundary := self.boundaries.get(topic)) is not None:
+            read = sorted(key for key in ready if key > boundary)[: self._window_keys_max]
+            self.windows[topic] = [key for key in read if key_number(key) not in self.reserved]
+            self.boundaries[topic] = read[-1] if len(read) == self._window_keys_max else None
+        return next(iter(self.windows.get(topic, [])), None)

@@ -1,0 +1,251 @@
+"""The client's link: what leaves when, what comes back in any pieces, and how calls end without a reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from thrift.Thrift import TApplicationException, TMessageType
+
+from foqs_client.idl import Foqs, ttypes
+from foqs_client.link import UNSENT_BYTES_MAX, Link, NoReply, NotSent
+from foqs_client.message import Method, Refused
+from tests.support.virtual import run_virtual
+from tests.support.wire import call, frame, head
+
+ITEM = Method("getItem")
+BODY = ITEM.encode(ttypes.GetItemRequest("default", "3-1", timeout_ms=5))
+
+
+class Wire(asyncio.Transport):
+    """Where the link writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def abort(self) -> None:
+        self.closing = True
+
+    def close(self) -> None:
+        self.closing = True
+
+
+def linked(program: Callable[[Link, Wire], Awaitable[None]]) -> None:
+    """Runs a program with a connected link, under virtual time."""
+
+    async def main() -> None:
+        link, wire = Link(asyncio.get_running_loop()), Wire()
+        link.connection_made(wire)
+        assert link.ready
+        await program(link, wire)
+
+    run_virtual(main)
+
+
+def answer(seqid: int, text: str = "") -> bytes:
+    """A frame of a reply whose body is `text`, which the link does not read."""
+    return frame(head(text, seqid)[:3] + b"\2" + head("getItem", seqid)[4:] + text.encode())
+
+
+async def turn() -> None:
+    await asyncio.sleep(0)
+
+
+def test_calls_of_one_turn_leave_in_one_write_as_the_contract_spells_them() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        numbers = [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)]
+        assert wire.written == []
+        await turn()
+        request = ttypes.GetItemRequest("default", "3-1", timeout_ms=5)
+        assert wire.written == [b"".join(call("getItem", request, number) for number in numbers)]
+        link.send(ITEM, BODY, 9.0)
+        await turn()
+        assert len(wire.written) == 2
+
+    linked(program)
+
+
+def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_they_wake() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        async def caller() -> None:
+            await link.send(ITEM, BODY, 9.0)[1]
+            link.send(ITEM, BODY, 9.0)
+
+        tasks = [asyncio.ensure_future(caller()) for _ in range(3)]
+        await turn()
+        await turn()
+        assert len(wire.written) == 1
+        link.data_received(b"".join(answer(number) for number in (1, 2, 3)))
+        await turn()
+        assert all(task.done() for task in tasks)
+        assert len(wire.written) == 2
+
+    linked(program)
+
+
+def test_much_is_written_before_the_turn_ends() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
+        assert wire.written == []
+        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
+        assert len(wire.written) == 1
+        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
+        assert len(wire.written) == 1
+
+    linked(program)
+
+
+def test_what_was_written_when_the_connection_is_lost_may_be_done_and_the_rest_is_not() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        sent = link.send(ITEM, BODY, 9.0)[1]
+        await turn()
+        wire.closing = True
+        unsent = link.send(ITEM, BODY, 9.0)[1]
+        await turn()
+        assert len(wire.written) == 1
+        link.connection_lost(OSError("cut"))
+        assert isinstance(sent.exception(), NoReply)
+        assert isinstance(unsent.exception(), NotSent)
+        assert not link.ready
+        assert not link.open
+
+    linked(program)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5, 11, 12, 13, 30, 1_000])
+def test_replies_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        calls = [link.send(ITEM, BODY, 9.0) for _ in range(4)]
+        texts = ["", "a", "b" * 40, "c" * 300]
+        data = b"".join(answer(number, text) for (number, _), text in zip(calls, texts, strict=True))
+        for position in range(0, len(data), size):
+            link.data_received(data[position : position + size])
+        assert [(await reply).decode() for _, reply in calls] == texts
+        assert not wire.closing
+
+    linked(program)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(head("getItem")[:3] + b"\1" + head("getItem")[4:]),
+        frame(b"\x80\1\0\2\0\0\0\xff" + bytes(100)),
+        frame(b"\x80\1\0\2\0\0\0\0\0\0\0"),
+        b"\x80\0\0\0",
+    ],
+)
+def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        reply = link.send(ITEM, BODY, 9.0)[1]
+        await turn()
+        link.data_received(data)
+        assert wire.closing
+        assert not link.ready
+        link.connection_lost(None)
+        with pytest.raises(NoReply, match="no FOQS host"):
+            await reply
+
+    linked(program)
+
+
+def test_a_host_that_cannot_read_a_call_is_quoted() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        number, reply = link.send(ITEM, BODY, 9.0)
+        plain = head("getItem", number)
+        said = b"\x0b\0\1\0\0\0\5what?\x08\0\2\0\0\0\1\0"
+        link.data_received(frame(plain[:3] + bytes([TMessageType.EXCEPTION]) + plain[4:] + said))
+        with pytest.raises(Refused, match=r"what\?") as caught:
+            await reply
+        assert caught.value.reason == TApplicationException.UNKNOWN_METHOD
+
+    linked(program)
+
+
+def test_each_call_ends_at_its_own_deadline_and_an_early_one_is_not_kept_by_a_late_one() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        loop = asyncio.get_running_loop()
+        ended: dict[float, float] = {}
+
+        async def caller(deadline: float) -> None:
+            with pytest.raises(NoReply, match="in time"):
+                await link.send(ITEM, BODY, deadline)[1]
+            ended[deadline] = loop.time()
+
+        await asyncio.gather(*(caller(deadline) for deadline in (7.0, 2.0, 2.001, 2.5, 60.0)))
+        assert list(ended) == [2.0, 2.001, 2.5, 7.0, 60.0]
+        assert all(deadline <= at < deadline + 0.02 for deadline, at in ended.items())
+
+    linked(program)
+
+
+def test_a_call_that_was_answered_leaves_nothing_and_a_late_reply_is_dropped() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        number, reply = link.send(ITEM, BODY, 1.0)
+        link.data_received(answer(number, "x") + answer(number, "again") + answer(77, "nobody's"))
+        assert await reply == b"x"
+        assert link._waiting == {}
+        late, reply = link.send(ITEM, BODY, 1.0)
+        with pytest.raises(NoReply):
+            await reply
+        link.forget(late)
+        link.data_received(answer(late, "late"))
+        assert link._waiting == {}
+        assert not wire.closing
+
+    linked(program)
+
+
+def test_a_link_is_not_ready_while_its_peer_does_not_read() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        link.pause_writing()
+        assert not link.ready
+        assert link.open
+        waiting = asyncio.ensure_future(link.writable())
+        await turn()
+        assert not waiting.done()
+        link.resume_writing()
+        await waiting
+        assert link.ready
+        link.pause_writing()
+        link.close()
+        link.resume_writing()
+        assert not link.ready
+
+    linked(program)
+
+
+def test_nothing_more_is_sent_to_a_host_that_has_said_its_last_word() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        link.eof_received()
+        assert not link.ready
+        assert not link.open
+
+    linked(program)
+
+
+def test_numbers_in_use_are_passed_over_when_they_come_round_again() -> None:
+    async def program(link: Link, wire: Wire) -> None:
+        link._seqid = 0x7FFFFFFE
+        assert [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)] == [0x7FFFFFFF, 0, 1]
+        link._seqid = 0x7FFFFFFE
+        assert link.send(ITEM, BODY, 9.0)[0] == 2
+
+    linked(program)
+
+
+def test_every_method_of_the_contract_can_be_made() -> None:
+    names = [name.removesuffix("_args") for name in vars(Foqs) if name.endswith("_args")]
+    assert len(names) > 20
+    for name in names:
+        assert Method(name).frame(1, b"\0").endswith(b"\0\0")

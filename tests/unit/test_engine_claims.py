@@ -1,0 +1,305 @@
+"""Items for those who wait, claimed while they are inserted; and those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.item import State, parse_id
+from foqs.core.life import Kind
+from foqs.service.api import HandOut
+from foqs.service.dequeue import Dequeue
+from foqs.shard.keeper import TakenByAnother
+from foqs.shard.shard import Shard
+from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.store.port import Writes
+from tests.support.builders import BUFFER, engine_settings, new_item
+from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, begin, closed, rest, restarted
+
+
+def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each claim was for, from now on."""
+    found: list[int] = []
+    original = Dequeue.claim
+
+    def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
+        found.append(len(keys))
+        return original(self, shard, topic, keys)
+
+    monkeypatch.setattr(Dequeue, "claim", claim)
+    return found
+
+
+def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        claims = claims_of(monkeypatch)
+        written: list[Writes] = []
+
+        def refuse(writes: Writes) -> None:
+            written.append(writes)
+
+        world.database.refuse = refuse
+        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        await world.pass_s(0.1)
+        await caller.put(count=3)
+        handed = await waiting
+        assert claims == [2]
+        (only,) = [writes for writes in written if writes.inserts or writes.leases]
+        assert [row.state for row in only.inserts] == [State.LEASED, State.LEASED, State.READY]
+        assert {seen.row.attempt for seen in handed.items} == {1}
+        assert await caller.do(Kind.ACK, handed.items) == [None, None]
+        assert world.rows() == [("t", State.READY)]
+
+    play(story)
+
+
+def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        claims = claims_of(monkeypatch)
+        refusals = 1
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal refusals
+            refusals -= bool(writes.inserts)
+            return "not today" if writes.inserts and refusals >= 0 else None
+
+        world.database.refuse = refuse
+        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        await world.pass_s(0.1)
+        await caller.put(count=2)
+        handed = await waiting
+        assert claims == [2]
+        assert [seen.row.attempt for seen in handed.items] == [1] * len(handed.items)
+        assert len(handed.items) >= 1
+
+    play(story)
+
+
+def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        claims = claims_of(monkeypatch)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        await world.pass_s(0.1)
+        with closed(commits):
+            putting = begin(caller.put(count=2, attempts_max=1))
+            await world.until(lambda: commits.held == 1)
+            waiting.cancel()
+            await world.pass_s(0.01)
+        await putting
+        assert claims == [2]
+        handed = await caller.get(count=9, wait_ms=1_000)
+        assert [seen.row.attempt for seen in handed.items] == [1, 1]
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_claim_that_commits_too_late_for_its_consumer_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, handout_wait_ms_max=50))
+        caller = Caller(world, engine)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        waiting = begin(caller.get(wait_ms=5_000))
+        await world.pass_s(0.1)
+        with closed(commits):
+            putting = begin(caller.put())
+            assert (await waiting).items == []
+        await putting
+        assert (await caller.one(wait_ms=1_000)).row.attempt == 1
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        claims = claims_of(monkeypatch)
+        waiting = begin(caller.get(wait_ms=5_000))
+        await world.pass_s(0.1)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits.close()
+        putting = begin(caller.enqueue([new_item()]))
+        await world.until(lambda: commits.held == 1)
+        (lost,) = [number for number, shard in engine.shards.items() if shard._writer._begun]
+        engine.shards[lost]._writer.give_up("a test says so")
+        table = world.database.tables[lost]
+        table.owner = type(table.owner)(table.owner.epoch + 1, "somebody", 0, 0, 0)
+        world.database.kill(engine.shards[lost]._store._connection)  # type: ignore[attr-defined]
+        commits.open()
+        assert not isinstance((await putting)[0], str)
+        assert claims == [1]
+        assert not waiting.done()
+        await caller.put()
+        assert len((await waiting).items) == 1
+        with pytest.raises(TakenByAnother):
+            await engine.run()
+
+    play(story)
+
+
+def test_a_deferred_item_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        claims = claims_of(monkeypatch)
+        waiting = begin(caller.get(count=5, wait_ms=5_000))
+        await world.pass_s(0.1)
+        await caller.put(delay_ms=300)
+        assert not waiting.done()
+        before = world.loop.time()
+        assert len((await waiting).items) == 1
+        assert world.loop.time() - before >= 0.299
+        assert claims == []
+
+    play(story)
+
+
+def test_nothing_is_claimed_of_a_topic_that_has_items_that_may_be_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(priority=-5, payload=b"better")
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        claims = claims_of(monkeypatch)
+        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        with closed(reads):
+            waiting = begin(caller.get(wait_ms=5_000))
+            await world.pass_s(0.1)
+            await caller.put(priority=3)
+        assert [seen.row.payload for seen in (await waiting).items] == [b"better"]
+        assert claims == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("spurious", [0, 3])
+def test_waiters_are_served_in_their_order(spurious: int) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        order: list[int] = []
+        waiting = []
+        for place in range(6):
+            each = begin(caller.get(wait_ms=9_000))
+            each.add_done_callback(lambda _, place=place: order.append(place))  # type: ignore[misc]
+            waiting.append(each)
+            await world.pass_s(0.01)
+        for _ in range(spurious):
+            caller.queue.ready([("default", "t")])
+        for _ in range(6):
+            await caller.put()
+        await asyncio.gather(*waiting)
+        assert order == list(range(6))
+
+    play(story)
+
+
+def test_what_comes_back_at_once_serves_all_who_wait() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put(count=3)
+        handed = await caller.get(count=3)
+        waiting = [begin(caller.get(wait_ms=9_000)) for _ in range(3)]
+        await world.pass_s(0.1)
+        await caller.do(Kind.RELEASE, handed.items)
+        before = world.loop.time()
+        assert [len((await each).items) for each in waiting] == [1, 1, 1]
+        assert world.loop.time() - before < 0.1
+
+    play(story)
+
+
+def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many consumers of several topics over several shards, with windows that must be refilled again and again."""
+
+    async def story(world: World) -> None:
+        settings = engine_settings(
+            1,
+            2,
+            3,
+            ready_window_items_max=4,
+            ready_keys_max=10,
+            buffer=replace(BUFFER, written_items_max=5, loaded_items_max=5),
+        )
+        engine = await world.engine(settings)
+        for topic in "abc":
+            for _ in range(6):
+                await Caller(world, engine).put(topic, 20, priority=world.rng.randint(0, 3))
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        got: list[Any] = []
+
+        async def consume(wants: list[tuple[str, int]]) -> None:
+            while len(got) < 3 * 240:
+                before = world.loop.time()
+                handed: HandOut = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
+                assert world.loop.time() - before < 2
+                got.extend(handed.items)
+                await caller.do(Kind.ACK, handed.items)
+
+        async def produce() -> None:
+            for _ in range(120):
+                for topic in "abc":
+                    await caller.put(topic)
+                await world.pass_s(0.01)
+
+        wants = [[("a", 2)], [("b", 1), ("a", 1)], [("c", 7)], [("c", 1), ("b", 3), ("a", 5)]]
+        consuming = [begin(consume(each)) for each in wants * 3]
+        await produce()
+        await world.until(lambda: len(got) == 3 * 240, within_s=20)
+        for each in consuming:
+            each.cancel()
+        assert len({(seen.shard, seen.row.id) for seen in got}) == 3 * 240
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        for _ in range(4):
+            await caller.put(count=2)
+        engine.shards[1]._writer.trouble = "it does not answer"
+        assert {seen.shard for seen in (await caller.get(count=9)).items} == {2}
+        ids = [parse_id(name, "id")[0] for _ in range(4) for name in await caller.put("other")]
+        assert set(ids) == {2}
+        waiting = begin(caller.get(count=9, wait_ms=5_000))
+        await world.pass_s(0.1)
+        assert not waiting.done()
+        engine.shards[1]._writer.trouble = None
+        engine.shards[1].memory.answers_again()
+        assert {seen.shard for seen in (await waiting).items} == {1}
+
+    play(story)
+
+
+def test_drain_answers_all_that_wait_also_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, 2)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put("a", 3)
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        reads.close()
+        waiting = [begin(caller.dequeue([(t, 1) for t in topics], 9_000)) for topics in ("a", "b", "ab", "ba")]
+        await world.pass_s(0.1)
+        before = world.loop.time()
+        caller.queue.drain()
+        assert [(await each).items for each in waiting] == [[]] * 4
+        assert world.loop.time() - before < 0.1
+        assert len(caller.queue.waiters) == 0
+
+    play(story)

@@ -1,0 +1,101 @@
+"""Namespaces beside each other on one shard, in flushes and virtual time (invariant 17)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.errors import Overloaded
+from foqs.core.life import Kind
+from foqs.service.engine import EngineSettings
+from foqs.store.port import Writes
+from tests.support.builders import NAMESPACE, engine_settings, new_item
+from tests.support.engines import Caller, World, play
+from tests.support.races import begin
+
+QUEUE = 1_000
+
+
+def weighted(**weights: int) -> EngineSettings:
+    """One shard, flushes of 40 entries, at most half of them inserts."""
+    return replace(
+        engine_settings(1, queue_items_max=QUEUE, flush_items_max=40),
+        namespaces={name: replace(NAMESPACE, weight=weight) for name, weight in weights.items()},
+    )
+
+
+class Flushes:
+    """What each flush inserted, by namespace."""
+
+    def __init__(self, world: World) -> None:
+        self.inserted: list[Counter[str]] = []
+        world.database.refuse = self._note
+
+    def _note(self, writes: Writes) -> None:
+        self.inserted.append(Counter(row.namespace for row in writes.inserts))
+
+
+async def flood(caller: Caller, calls: int = 1_000_000) -> None:
+    """Keeps the queue as full as it may."""
+    pending: set[asyncio.Future[list[str]]] = set()
+    while calls:
+        calls -= 1
+        pending.add(begin(_put(caller)))
+        if len(pending) > QUEUE // 10:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _put(caller: Caller) -> list[str]:
+    try:
+        results = await caller.enqueue([new_item("flood", namespace=caller.namespace)] * 10, 60)
+    except Overloaded:
+        await asyncio.sleep(0.002)
+        return []
+    return [result for result in results if isinstance(result, str)]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 5_000])
+def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(weighted(default=1, other=1))
+        flushes = Flushes(world)
+        quiet = Caller(world, engine, "other")
+        flooding = begin(flood(Caller(world, engine, "default")))
+        shard = engine.shards[1]
+        await world.until(lambda: shard.queued_items >= QUEUE // 2 - 50)
+        for _ in range(10):
+            before = len(flushes.inserted)
+            if wait_ms:
+                waiting = begin(quiet.get(wait_ms=wait_ms))
+                await asyncio.sleep(0)
+                await quiet.put()
+                (seen,) = (await waiting).items
+            else:
+                await quiet.put()
+                seen = await quiet.one()
+            # The flush under way and, with the insert, its own; and one more for the lease.
+            assert len(flushes.inserted) - before <= (2 if wait_ms else 4)
+            assert await quiet.do(Kind.ACK, [seen]) == [None]
+            assert shard.queued_items >= QUEUE // 3
+        flooding.cancel()
+
+    play(story)
+
+
+@pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 5)])
+def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(weighted(default=weights[0], other=weights[1]))
+        flushes = Flushes(world)
+        flooding = [begin(flood(Caller(world, engine, name))) for name in ("default", "other")]
+        await world.until(lambda: len(flushes.inserted) >= 60)
+        total: Counter[str] = sum(flushes.inserted[20:60], Counter())
+        assert total.total() >= 40 * 18
+        assert total["default"] / total["other"] == pytest.approx(weights[0] / weights[1], rel=0.15)
+        for each in flooding:
+            each.cancel()
+
+    play(story)

@@ -1,0 +1,149 @@
+"""Reads beside the flushes of an engine: what is stale when it arrives is not believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.life import Kind
+from foqs.store.memory import MemoryReads, MemoryStore
+from tests.support.builders import BUFFER, engine_settings, new_item
+from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, begin, closed, rest, restarted
+
+
+def test_a_refill_whose_read_is_older_than_the_flush_under_way_takes_nothing_that_flush_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The read sees rows that a flush, begun before it and committed after it, deletes."""
+
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        names = await Caller(world, engine).put(count=6)
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        await world.until(lambda: not engine.shards[1].counts.lag)
+        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=True)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits.close()
+        cancelling = begin(caller.cancel(*names[3:]))
+        await world.until(lambda: commits.held == 1)
+        getting = begin(caller.get(count=1))
+        with closed(reads):
+            await world.until(lambda: reads.held == 1)
+        await world.pass_s(0.1)
+        commits.open()
+        assert await cancelling == [None] * 3
+        await getting
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_refill_that_ends_while_a_flush_is_under_way_misses_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The read is back before the flush, which adds an item below what was read, is committed."""
+
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(count=3, priority=5)
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        with closed(commits):
+            putting = begin(caller.put(count=2, priority=1))
+            await world.until(lambda: commits.held == 1)
+            getting = begin(caller.get(count=1, wait_ms=500))
+            await world.pass_s(0.1)
+            assert not getting.done()
+        await putting
+        assert [seen.row.priority for seen in (await getting).items] == [1]
+        await rest(world, engine)
+        assert [seen.row.priority for seen in (await caller.get(count=9)).items] == [1, 5, 5, 5]
+
+    play(story)
+
+
+def test_a_row_loaded_ahead_and_changed_meanwhile_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, buffer=replace(BUFFER, written_items_max=0))
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(count=8, attempts_max=2)
+        engine = await restarted(world, engine, settings)
+        caller = Caller(world, engine)
+        loads = Gate(monkeypatch, MemoryReads, "rows", on_the_way_back=True)
+        with closed(loads):
+            (first,) = (await caller.get(wait_ms=100)).items
+            await caller.do(Kind.NACK, [first], delay_ms=0, metadata=b"once")
+            await world.until(lambda: loads.held == 1)
+            handed = await caller.get(count=9)
+            assert len(handed.items) == 8
+            await caller.do(Kind.NACK, handed.items, delay_ms=0, metadata=b"twice")
+        await rest(world, engine)
+        assert {row.metadata for row in world.database.tables[1].rows.values()} == {b"twice"}
+
+    play(story)
+
+
+def test_a_dequeue_without_wait_waits_for_what_must_be_read_first() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, 2)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(count=3)
+        engine = await restarted(world, engine, settings)
+        before = world.loop.time()
+        assert len((await Caller(world, engine).get(count=3)).items) == 3
+        assert world.loop.time() - before < 0.1
+
+    play(story)
+
+
+def test_a_dequeue_without_wait_waits_no_longer_than_a_late_shard_may_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, handout_wait_ms_max=300)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(count=3)
+        engine = await restarted(world, engine, settings)
+        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        reads.close()
+        before = world.loop.time()
+        assert (await Caller(world, engine).get(count=3)).items == []
+        assert 0.3 <= world.loop.time() - before < 0.4
+
+    play(story)
+
+
+def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put(count=3)
+        engine = await restarted(world, engine, settings)
+        failures = 1
+        original = MemoryReads.ready
+
+        async def ready(self: MemoryReads, *arguments: Any) -> Any:
+            nonlocal failures
+            failures -= 1
+            if failures >= 0:
+                raise RuntimeError("nobody thought of this")
+            return await original(self, *arguments)
+
+        monkeypatch.setattr(MemoryReads, "ready", ready)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        caller = Caller(world, engine)
+        with closed(commits):
+            putting = begin(caller.enqueue([new_item("other")]))
+            await world.until(lambda: commits.held == 1)
+            waiting = begin(caller.get(count=3, wait_ms=9_000))
+            await world.pass_s(0.05)
+        await putting
+        assert len((await waiting).items) == 3
+        assert "nobody thought of this" in caplog.text
+
+    play(story)

@@ -1,0 +1,149 @@
+"""Counts and the topics table of an engine, over takeovers."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core.life import Kind
+from foqs.shard.keeper import TakenByAnother
+from foqs.store.memory import MemoryReads
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, closed, rest, restarted
+
+
+def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put("a", 30)
+        await Caller(world, engine).put("b", 3)
+        await engine.abort()
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        with closed(counting):
+            engine = await world.engine(settings)
+            caller = Caller(world, engine)
+            # As many of it have come as gone, and yet the table holds more.
+            await caller.put("a", priority=-9)
+            assert (await caller.one("a")).row.priority == -9
+            await caller.put("a", 5)
+            await caller.put("c", 4, delay_ms=60_000)
+            handed = await caller.get("a", 50)
+            await caller.do(Kind.ACK, handed.items[:10])
+            await caller.do(Kind.ACK, (await caller.get("b", 3)).items)
+            assert len(handed.items) > 10
+            stats = await caller.stats("a")
+            assert stats is not None
+            assert stats.counts_lag
+        await world.until(lambda: not engine.shards[1].counts.lag)
+        await rest(world, engine)
+
+    play(story)
+
+
+def topics_of(world: World, shard: int = 1) -> set[str]:
+    return {name for _, name in world.database.tables[shard].topics}
+
+
+def test_a_topics_row_comes_with_its_first_item_and_goes_when_it_was_empty_for_a_while() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, topic_linger_ms=500))
+        caller = Caller(world, engine)
+        await caller.put("a")
+        assert topics_of(world) == {"a"}
+        await caller.do(Kind.ACK, [await caller.one("a")])
+        assert topics_of(world) == {"a"}
+        await world.pass_s(0.4)
+        await caller.put("b", delay_ms=86_400_000)
+        assert topics_of(world) == {"a", "b"}
+        await world.pass_s(0.2)
+        await caller.put("c")
+        assert topics_of(world) == {"b", "c"}
+        await caller.put("a")
+        assert topics_of(world) == {"a", "b", "c"}
+        await world.pass_s(1)
+        await caller.put("c")
+        assert topics_of(world) == {"a", "b", "c"}
+        engine = await restarted(world, engine, engine_settings(1))
+        assert len((await Caller(world, engine).get("a", 9)).items) == 1
+
+    play(story)
+
+
+def test_a_topic_that_has_an_item_again_keeps_its_row() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, topic_linger_ms=500)))
+        for _ in range(5):
+            await caller.put("a")
+            await world.pass_s(0.3)
+            await caller.do(Kind.ACK, [await caller.one("a")])
+            await caller.put("b")
+            assert topics_of(world) == {"a", "b"}
+        await world.pass_s(0.6)
+        await caller.put("a")
+        assert topics_of(world) == {"a", "b"}
+
+    play(story)
+
+
+def test_a_topic_whose_items_another_owner_added_is_found_and_never_removed_while_it_holds_them() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, topic_linger_ms=100)
+        first = await world.engine(settings)
+        await Caller(world, first).put("old")
+        second = await world.engine(settings)
+        await Caller(world, second).put("new", 2)
+        for shard in first.shards.values():
+            shard._writer.beat()
+        with pytest.raises(TakenByAnother):
+            await first.run()
+        third = await restarted(world, second, settings)
+        caller = Caller(world, third)
+        await caller.put("mine")
+        await world.pass_s(0.5)
+        await caller.put("mine")
+        assert topics_of(world) == {"old", "new", "mine"}
+        assert len((await caller.get("new", 9, wait_ms=100)).items) == 2
+        assert len((await caller.get("old", 9, wait_ms=100)).items) == 1
+        await rest(world, third)
+
+    play(story)
+
+
+def test_no_topic_row_goes_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, topic_linger_ms=100)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put("a", 2)
+        await engine.abort()
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        with closed(counting):
+            engine = await world.engine(settings)
+            caller = Caller(world, engine)
+            await caller.do(Kind.ACK, [await caller.one("a")])
+            await world.pass_s(1)
+            await caller.put("b")
+            assert topics_of(world) == {"a", "b"}
+        await world.pass_s(1)
+        await caller.put("b")
+        assert topics_of(world) == {"a", "b"}
+        assert len((await caller.get("a", 9)).items) == 1
+
+    play(story)
+
+
+def test_a_takeover_clears_up_topics_that_it_finds_without_items() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, topic_linger_ms=500)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put("a")
+        await Caller(world, engine).do(Kind.ACK, [await Caller(world, engine).one("a")])
+        engine = await restarted(world, engine, settings)
+        assert topics_of(world) == {"a"}
+        await rest(world, engine)
+        assert engine.shards[1].index.topics() == []
+        await world.pass_s(1)
+        await Caller(world, engine).put("b")
+        assert topics_of(world) == {"b"}
+
+    play(story)

@@ -1,0 +1,298 @@
+"""A flush decides what the table of an item's life says, entry by entry."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, Events, HandOut, Inserts, Part
+from foqs.core.errors import StaleLease
+from foqs.core.flush import Decision, find_in, judge_batch, outcome
+from foqs.core.item import Delivery, NewItem, Row, State
+from foqs.core.life import Event, Fate, Kind, Moment, Policy, Verdict
+from foqs.core.timers import Timers
+from tests.support.plain_flush import a_row, after, an_item, is_same, keys_of, plain_flush
+from tests.support.plain_intake import Caller
+
+NOW = 1_000_000
+TOKEN = 42
+POLICIES = {name: Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000) for name in "nm"}
+MOMENT = Moment(NOW, TOKEN, POLICIES)
+IDS = range(1, 21)
+FIRST_NEW = 100
+
+
+def timers(watermark_ms: int | None = None) -> Timers:
+    made = Timers(5_000)
+    if watermark_ms is not None:
+        made.scanned(watermark_ms, None, swept=True)
+    return made
+
+
+def judged(batch: Batch, rows: list[Row], watermark_ms: int | None = None) -> Decision:
+    return judge_batch(batch, {row.id: row for row in rows}.get, MOMENT, timers(watermark_ms))
+
+
+def whole(*works: Any) -> Batch:
+    batch = Batch()
+    for work in works:
+        batch.add([Part(work, 0, len(work))])
+    return batch
+
+
+# ------------------------------------------------------------ against the table
+
+moments = st.sampled_from([NOW - 5_000, NOW - 1, NOW, NOW + 1, NOW + 5_000])
+
+
+@st.composite
+def a_table(draw: st.DrawFn) -> dict[int, Row]:
+    table = {}
+    for number in draw(st.sets(st.sampled_from(IDS), max_size=15)):
+        expires_at_ms = draw(st.none() | moments)
+        table[number] = a_row(
+            number,
+            namespace=draw(st.sampled_from("nm")),
+            topic=draw(st.sampled_from("tu")),
+            state=draw(st.sampled_from(State)),
+            deliver_after_ms=draw(moments),
+            due_ms=draw(st.none() | moments),
+            ttl_ms=None if expires_at_ms is None else 700,
+            expires_at_ms=expires_at_ms,
+            lease_ms=draw(st.sampled_from([500, 900])),
+            policy=draw(st.sampled_from(Delivery)),
+            attempts_max=draw(st.sampled_from([0, 1, 3])),
+            attempt=draw(st.integers(1, 3)),
+            token=draw(st.sampled_from([0, 5, 6])),
+        )
+    return table
+
+
+@st.composite
+def an_event(draw: st.DrawFn, kind: Kind, number: int, namespace: str) -> Event:
+    return Event(
+        kind,
+        number,
+        draw(st.sampled_from([namespace, None])),
+        token=draw(st.sampled_from([0, 5, 6])),
+        delay_ms=draw(st.sampled_from([None, 0, 300])),
+        deliver_after_ms=draw(st.none() | moments),
+        jitter=0.5,
+        metadata=draw(st.sampled_from([None, b"new"])),
+        dead=draw(st.booleans()),
+        lease_ms=draw(st.sampled_from([None, 50])),
+    )
+
+
+@st.composite
+def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
+    at_ms = draw(st.none() | moments)
+    return an_item(
+        namespace=namespace,
+        topic=draw(st.sampled_from("tu")),
+        delay_ms=None if at_ms is not None else draw(st.sampled_from([0, 300])),
+        deliver_after_ms=at_ms,
+        ttl_ms=draw(st.sampled_from([None, 1, 700])),
+        lease_ms=draw(st.sampled_from([500, 900])),
+    )
+
+
+def nobody() -> None: ...
+
+
+@st.composite
+def a_batch(draw: st.DrawFn) -> Batch:
+    """Parts of works, each id once; some works reach beyond their parts."""
+    batch = Batch()
+    numbers = draw(st.permutations(IDS))
+    while numbers:
+        count = draw(st.integers(1, 6))
+        mine, numbers = numbers[:count], numbers[count:]
+        namespace = draw(st.sampled_from("nm"))
+        kind = draw(st.sampled_from(Kind))
+        work: Acks | Events | HandOut
+        if kind is Kind.ACK and draw(st.booleans()):
+            work = Acks(namespace, mine, [draw(st.sampled_from([0, 5, 6])) for _ in mine], nobody)
+        elif kind is Kind.HAND_OUT and draw(st.booleans()):
+            spans = [((namespace, "t"), keys_of(mine[:2])), ((namespace, "u"), keys_of(mine[2:]))]
+            work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody)
+        else:
+            work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in mine], nobody)
+        start = draw(st.integers(0, len(work) - 1))
+        batch.add([Part(work, start, draw(st.integers(start + 1, len(work))))])
+    first = FIRST_NEW
+    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=3)):
+        items = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
+        inserts = Inserts(namespace, items, first, nobody)
+        start = draw(st.integers(0, len(items) - 1))
+        part = Part(inserts, start, draw(st.integers(start + 1, len(items))))
+        batch.add([part])
+        first += len(items)
+        claimed = [number for number in part.numbers if draw(st.booleans())]
+        if claimed:
+            spans = [((namespace, "t"), keys_of(claimed))]
+            batch.claims.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+    return batch
+
+
+@given(a_batch(), a_table(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
+def test_a_batch_is_judged_as_its_entries_are_one_by_one(
+    batch: Batch, table: dict[int, Row], watermark_ms: int | None
+) -> None:
+    before = deepcopy(table)
+    plain = plain_flush(batch, table, MOMENT, watermark_ms)
+    decision = judge_batch(batch, table.get, MOMENT, timers(watermark_ms))
+    assert table == before
+
+    assert [part for part, _ in decision.results] == [*batch.acks, *batch.events, *batch.hand_outs]
+    for (part, told), expected in zip(decision.results, plain.results, strict=True):
+        assert len(told) == part.count
+        assert all(map(is_same, told, expected))
+    assert decision.claimed == plain.claimed
+    assert after(decision, table) == plain.table
+
+    gone = [row for rows in decision.gone.values() for row in rows]
+    olds, news = decision.leased
+    touched = [*gone, *[old for _, old, _ in decision.changed], *olds]
+    assert all(row is table[row.id] for row in touched)
+    assert [row.id for row in news] == [row.id for row in olds]
+    assert sorted(number for ids in decision.leases.values() for number in ids) == sorted(row.id for row in olds)
+    assert all(plain.table[row.id] == row for row in news)
+    written = [row.id for row in (*touched, *decision.inserted)]
+    assert len(written) == len(set(written))
+    kinds = {event.id: event.kind for part in batch.events for event in part.work.events}
+    for kind, rows in decision.gone.items():
+        assert all(kinds.get(row.id, kind) is kind for row in rows)
+    assert all(kinds[old.id] is kind for kind, old, _ in decision.changed)
+    assert {(space, name) for space, names in decision.topics.items() for name in names} == {
+        (row.namespace, row.topic) for row in decision.inserted
+    }
+
+
+@given(a_batch(), a_table())
+def test_a_batch_that_is_judged_again_comes_to_the_same(batch: Batch, table: dict[int, Row]) -> None:
+    first = judge_batch(batch, table.get, MOMENT, timers(NOW + 600))
+    again = judge_batch(batch, table.get, MOMENT, timers(NOW + 600))
+    assert after(first, table) == after(again, table)
+    assert first.claimed == again.claimed
+
+
+# ------------------------------------------------------------------- rule by rule
+
+
+def test_acks_delete_rows_of_their_token_and_namespace_alone() -> None:
+    rows = [
+        a_row(1, state=State.LEASED, token=5),
+        a_row(2, state=State.LEASED, token=6),
+        a_row(3, state=State.READY, token=5),
+        a_row(4, state=State.LEASED, token=5, namespace="m"),
+        a_row(5, token=0),
+    ]
+    work = Acks("n", [1, 2, 3, 4, 5, 6], [5, 5, 5, 5, 0, 5], nobody)
+    decision = judged(whole(work), rows)
+    assert [row.id for row in decision.gone[Kind.ACK]] == [1, 3]
+    ((_, told),) = decision.results
+    assert told[0] is None
+    assert told[2] is None
+    assert told[5] is ALREADY_GONE
+    assert [type(told[i]).__name__ for i in (1, 3, 4)] == ["StaleLease", "NotFound", "StaleLease"]
+
+
+def test_a_hand_out_leases_ready_rows_with_the_flushs_token_and_its_own_lease() -> None:
+    rows = [a_row(1), a_row(2, lease_ms=900, attempt=2), a_row(3, state=State.DEFERRED), a_row(4, expires_at_ms=NOW)]
+    rows += [a_row(5), a_row(6, lease_ms=900, attempt=2)]
+    decision = judged(whole(Caller().hand_out(1, 2, 3, 4, 5, 6, 7)), rows)
+    ((_, told),) = decision.results
+    assert [row and (row.id, row.state, row.due_ms, row.token, row.attempt) for row in told] == [
+        (1, State.LEASED, NOW + 500, TOKEN, 1),
+        (2, State.LEASED, NOW + 900, TOKEN, 3),
+        None,
+        None,
+        (5, State.LEASED, NOW + 500, TOKEN, 1),
+        (6, State.LEASED, NOW + 900, TOKEN, 3),
+        None,
+    ]
+    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 5], (NOW + 900, TOKEN, 3): [2, 6]}
+    assert [row.id for row in decision.gone[Kind.HAND_OUT]] == [4]
+
+
+def test_equal_leases_of_several_hand_outs_are_one_group() -> None:
+    caller = Caller()
+    decision = judged(whole(caller.hand_out(1, 2), caller.hand_out(3)), [a_row(n) for n in (1, 2, 3)])
+    assert decision.leases == {(NOW + 500, TOKEN, 1): [1, 2, 3]}
+
+
+def test_the_callers_lease_goes_before_the_items() -> None:
+    work = HandOut("n", [(("n", "t"), keys_of([1, 2]))], 50, 0, nobody)
+    decision = judged(whole(work), [a_row(1), a_row(2, lease_ms=900)])
+    assert decision.leases == {(NOW + 50, TOKEN, 1): [1, 2]}
+
+
+def test_no_due_is_written_below_the_watermark() -> None:
+    high = NOW + 10_000
+    caller = Caller()
+    inserts = Inserts("n", [an_item(delay_ms=10), an_item(ttl_ms=10), an_item(), an_item()], FIRST_NEW, nobody)
+    batch = whole(caller.hand_out(1), caller.events(Kind.NACK, 2), inserts)
+    batch.claims = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 3]))], None, 0, nobody)]
+    decision = judged(batch, [a_row(1), a_row(2, state=State.LEASED)], high)
+    assert list(decision.leases) == [(high, TOKEN, 1)]
+    assert [row.due_ms for row in decision.leased[1]] == [high]
+    assert [(new.due_ms, new.deliver_after_ms) for _, _, new in decision.changed] == [(high, NOW + 100)]
+    assert [row.due_ms for row in decision.inserted] == [high, high, None, high]
+    assert decision.inserted[0].deliver_after_ms == NOW + 10
+
+
+def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
+    inserts = Inserts("n", [an_item(), an_item(delay_ms=10), an_item()], FIRST_NEW, nobody)
+    batch = whole(inserts)
+    batch.claims = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW + 1, FIRST_NEW + 2]))], 50, 0, nobody)]
+    decision = judged(batch, [])
+    assert [(row.state, row.token, row.attempt, row.due_ms) for row in decision.inserted] == [
+        (State.READY, 0, 0, None),
+        (State.DEFERRED, 0, 0, NOW + 10),
+        (State.LEASED, TOKEN, 1, NOW + 50),
+    ]
+    assert decision.claimed == [[None, decision.inserted[2]]]
+    assert (decision.leases, decision.leased) == ({}, ([], []))
+
+
+def test_part_of_a_work_is_judged_alone() -> None:
+    inserts = Inserts("n", [an_item(topic="t"), an_item(topic="u"), an_item(topic="v")], FIRST_NEW, nobody)
+    acks = Acks("n", [1, 2, 3], [7, 8, 9], nobody)
+    batch = Batch([Part(acks, 1, 3), Part(inserts, 1, 2)])
+    decision = judged(batch, [a_row(n, state=State.LEASED, token=6 + n) for n in (1, 2, 3)])
+    assert [(row.id, row.topic) for row in decision.inserted] == [(FIRST_NEW + 1, "u")]
+    assert decision.topics == {"n": {"u"}}
+    assert [row.id for row in decision.gone[Kind.ACK]] == [2, 3]
+
+
+def test_topics_of_inserts_are_named_once() -> None:
+    caller = Caller()
+    decision = judged(whole(caller.inserts(10, 1, 1), caller.inserts(20, 1), caller.inserts(30, 1, namespace="m")), [])
+    assert decision.topics == {"n": {"t"}, "m": {"t"}}
+
+
+def test_a_row_is_looked_up_in_one_source_after_the_other() -> None:
+    first, second, third = a_row(1), a_row(2), a_row(1, topic="u")
+    assert find_in({1: first})(1) is first
+    find = find_in({1: first}, {1: third, 2: second}.get)
+    assert (find(1), find(2), find(3)) == (first, second, None)
+
+
+def test_a_caller_is_told_nothing_an_error_or_that_it_was_gone_already() -> None:
+    error = StaleLease("x")
+    assert outcome(Verdict(Fate.GONE)) is None
+    assert outcome(Verdict(Fate.KEPT, already_gone=True)) is ALREADY_GONE
+    assert outcome(Verdict(Fate.KEPT, error=error)) is error
+
+
+def test_rows_as_they_were_stay_as_they_were() -> None:
+    ready, leased = a_row(1), a_row(2, state=State.LEASED)
+    kept = replace(ready), replace(leased)
+    caller = Caller()
+    judged(whole(caller.hand_out(1), caller.events(Kind.RELEASE, 2)), [ready, leased], NOW + 10_000)
+    assert (ready, leased) == kept

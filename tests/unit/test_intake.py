@@ -1,0 +1,340 @@
+"""How works wait: one id in one flush, limits, and all of it against a plain list."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from foqs.core.batch import OPEN, SEALED, Batch, Lane, Part, Work
+from foqs.core.errors import Overloaded, Unavailable
+from foqs.core.intake import SHARES, Intake
+from foqs.core.life import Kind
+from tests.support.plain_intake import (
+    LIMITS,
+    Caller,
+    Entry,
+    PlainIntake,
+    entries_of,
+    intake,
+    is_within,
+    lanes_of,
+    numbers_at,
+    numbers_of,
+    sealed,
+    work_of,
+)
+
+# --------------------------------------------------------------- one id, one flush
+
+
+def test_an_id_is_in_one_flush_until_that_is_written() -> None:
+    queue, caller = intake(), Caller()
+    queue.submit(caller.acks(1, 2))
+    queue.submit(caller.acks(2, 3))
+    first = queue.seal()
+    assert numbers_of(first) == [1, 2, 3]
+    assert numbers_of(queue.seal()) == []
+    queue.written(first)
+    assert numbers_of(sealed(queue)) == [2]
+    assert len(queue) == 0
+
+
+def test_an_id_that_a_work_names_twice_is_in_two_flushes() -> None:
+    queue, caller = intake(), Caller()
+    queue.submit(caller.acks(1, 2, 1, 1))
+    assert [numbers_of(sealed(queue)) for _ in range(4)] == [[1, 2], [1], [1], []]
+
+
+def test_what_was_accepted_first_on_an_id_is_sealed_first_whatever_its_lane() -> None:
+    queue, caller = intake(), Caller()
+    works = [work_of(caller, lane, 7, 1) for lane in (Lane.LEASE, Lane.DUE, Lane.NACK, Lane.ACK, Lane.ACK)]
+    for work in works:
+        queue.submit(work)
+    assert [sealed(queue).parts[0].work for _ in works] == works
+
+
+def test_an_event_on_a_free_id_does_not_wait_for_those_that_do() -> None:
+    queue, caller = intake(), Caller()
+    queue.submit(caller.acks(1))
+    queue.submit(caller.acks(1, 2, 3, 1, 4))
+    queue.submit(caller.acks(5))
+    assert numbers_of(sealed(queue)) == [1, 2, 3, 4, 5]
+    assert [numbers_of(sealed(queue)) for _ in range(2)] == [[1], [1]]
+
+
+def test_a_withdrawn_event_stands_in_nobodys_way() -> None:
+    queue, caller = intake(), Caller()
+    works = [caller.events(Kind.NACK, 1, metadata=b"12") for _ in range(4)]
+    for work in works:
+        queue.submit(work)
+    for work in works[:3]:
+        work.expire()
+    found = [work for _ in range(2) for work, _ in entries_of(sealed(queue).parts)]
+    assert found == [works[3]]
+    assert len(queue) == 0
+
+
+def test_a_withdrawn_insert_frees_no_id() -> None:
+    queue, caller = intake(), Caller()
+    inserts = caller.inserts(1, 5)
+    queue.submit(inserts)
+    inserts.expire()
+    assert not queue.seal()
+    assert len(queue) == 0
+
+
+# ---------------------------------------------------------------------- queue limits
+
+
+def test_a_full_queue_refuses_a_whole_work_and_keeps_nothing_of_it() -> None:
+    queue, caller = intake(queue_items_max=11), Caller()
+    queue.submit(caller.acks(1, 2, 3))
+    with pytest.raises(Overloaded) as refused:
+        queue.submit(caller.acks(4, 5, 6))
+    assert refused.value.retry_after_ms
+    assert len(queue) == 3
+    queue.submit(caller.acks(4, 5))
+    assert numbers_of(queue.seal()) == [1, 2, 3, 4, 5]
+
+
+def test_a_flood_of_inserts_leaves_room_for_events_of_the_same_namespace() -> None:
+    queue, caller = intake(queue_items_max=10, queue_bytes_max=1_000), Caller()
+    queue.submit(caller.inserts(1, *[100] * 5))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.inserts(6, 1))
+    for number in range(10, 15):
+        queue.submit(caller.events(Kind.NACK, number, metadata=b"12"))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.acks(20))
+    assert len(queue) == 10
+
+
+def test_a_namespace_fills_its_share_and_every_next_one_finds_some_room() -> None:
+    queue, caller = intake({"big": 3}, queue_items_max=1_000, queue_bytes_max=1_000_000), Caller()
+    got: dict[str, int] = {}
+    for place, name in enumerate(["big", "a", "b", "c", "d"]):
+        got[name] = 0
+        with pytest.raises(Overloaded):
+            while True:
+                queue.submit(caller.acks(1 + place * 1_000 + got[name], namespace=name))
+                got[name] += 1
+    assert got == {"big": 750, "a": 125, "b": 62, "c": 31, "d": 16}
+
+
+def test_a_namespace_may_have_bytes_by_its_share_too() -> None:
+    queue, caller = intake(queue_bytes_max=1_000), Caller()
+    queue.submit(caller.inserts(1, 500))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.inserts(2, 1))
+    queue.submit(caller.inserts(3, 250, namespace="m"))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.inserts(4, 1, namespace="m"))
+    queue.submit(caller.inserts(5, 0))
+    queue.seal()
+    queue.submit(caller.inserts(6, 500))
+
+
+def test_events_that_wait_for_an_id_count_as_waiting() -> None:
+    queue, caller = intake(queue_items_max=10), Caller()
+    for _ in range(5):
+        queue.submit(caller.acks(1))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.acks(1))
+    assert len(queue) == 5
+
+
+def test_the_shards_own_events_pass_a_full_queue() -> None:
+    queue, caller = intake(queue_items_max=2), Caller()
+    queue.submit(caller.acks(1))
+    with pytest.raises(Overloaded):
+        queue.submit(caller.acks(2))
+    queue.submit(caller.events(Kind.DUE, *range(2, 30), namespace=""), internal=True)
+    assert len(queue) == 29
+
+
+def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
+    queue, caller = intake(queue_items_max=100, queue_bytes_max=1_000), Caller()
+    queue.submit(caller.acks(1, 2, 1))
+    queue.submit(caller.events(Kind.NACK, 2, 3, metadata=b"x" * 50))
+    queue.submit(caller.inserts(10, 100, 400))
+    assert Counter(numbers_at(queue.drain())) == Counter([1, 1, 2, 2, 3, 10, 11])
+    assert len(queue) == 0
+    assert not queue.seal()
+    queue.submit(caller.inserts(20, 500))
+    queue.submit(caller.events(Kind.NACK, 1, metadata=b"x" * 500))
+    assert numbers_of(queue.seal()) == [1, 20]
+
+
+# ------------------------------------------------------- against the plain intake
+
+
+class IntakeMachine(RuleBasedStateMachine):
+    """Random works, flushes, refusals and deadlines, held against a list of single entries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = replace(
+            LIMITS, flush_items_max=9, flush_bytes_max=50, queue_items_max=40, queue_bytes_max=500, shares=SHARES
+        )
+        self.queue = Intake(self.limits, {"n": 1, "m": 3}.__getitem__)
+        self.plain = PlainIntake()
+        self.caller = Caller()
+        self.works: list[Work] = []
+        self.begun: Batch | None = None
+        self.next_number = 1_000
+        self.pace = 9
+
+    def submit(self, work: Work, *, internal: bool = False) -> None:
+        try:
+            self.queue.submit(work, internal=internal)
+        except Overloaded:
+            assert not internal
+            work.expire()
+        else:
+            self.plain.submit(work)
+            room = [entry for entry in self.plain.waiting if entry.is_event == (work.lane is not Lane.INSERT)]
+            assert internal or len(room) <= self.limits.queue_items_max
+            assert internal or sum(entry.work.size(entry.place, entry.place + 1) for entry in room) <= 500
+        self.works.append(work)
+
+    @rule(numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5), namespace=st.sampled_from("nm"))
+    def ack(self, numbers: list[int], namespace: str) -> None:
+        self.submit(self.caller.acks(*numbers, namespace=namespace))
+
+    @rule(
+        numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+        namespace=st.sampled_from("nm"),
+        kind=st.sampled_from([Kind.NACK, Kind.RELEASE, Kind.EXTEND, Kind.DUE, Kind.CANCEL]),
+        metadata=st.binary(max_size=60),
+        internal=st.booleans(),
+    )
+    def event(self, numbers: list[int], namespace: str, kind: Kind, metadata: bytes, internal: bool) -> None:
+        self.submit(self.caller.events(kind, *numbers, namespace=namespace, metadata=metadata), internal=internal)
+
+    @rule(
+        numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5, unique=True),
+        namespace=st.sampled_from("nm"),
+        read_bytes=st.integers(0, 60),
+    )
+    def hand_out(self, numbers: list[int], namespace: str, read_bytes: int) -> None:
+        self.submit(self.caller.hand_out(*numbers, namespace=namespace, read_bytes=read_bytes), internal=True)
+
+    @rule(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=6), namespace=st.sampled_from("nm"))
+    def insert(self, sizes: list[int], namespace: str) -> None:
+        self.submit(self.caller.inserts(self.next_number, *sizes, namespace=namespace))
+        self.next_number += len(sizes)
+
+    @precondition(lambda self: any(work.is_open for work in self.works))
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        work = data.draw(st.sampled_from([work for work in self.works if work.is_open]))
+        self.plain.withdraw(work, work.expire())
+
+    @rule(items=st.integers(0, 12))
+    def set_pace(self, items: int) -> None:
+        self.queue.pace(items)
+        self.pace = max(1, min(items, 9))
+
+    @precondition(lambda self: self.begun is None)
+    @rule(inserts=st.booleans())
+    def seal(self, inserts: bool) -> None:
+        batch = self.queue.seal(inserts=inserts)
+        self.check(batch)
+        assert inserts or not batch.inserts
+        self.begun = batch
+
+    def check(self, batch: Batch) -> None:
+        self.plain.seal(batch)
+        assert len(batch) <= max(self.pace, len(lanes_of(batch)))
+        assert not any(part.work.abandoned for part in batch.parts)
+        for lane in Lane:
+            parts = [part for part in batch.parts if part.work.lane is lane]
+            assert is_within(parts, self.limits.flush_bytes_max)
+
+    @precondition(lambda self: self.begun is not None)
+    @rule(refused=st.booleans())
+    def write(self, refused: bool) -> None:
+        assert self.begun is not None
+        batch, self.begun = self.begun, None
+        for part in batch.parts:
+            if refused:
+                part.fail(Unavailable("refused"))
+            else:
+                part.settle([None] * part.count)
+        self.queue.written(batch)
+        self.plain.written()
+
+    @rule()
+    def drain(self) -> None:
+        if self.begun is not None:
+            self.write(refused=False)
+        left = [entry for entry in entries_of(self.queue.drain()) if not entry[0].abandoned]
+        assert Counter(left) == Counter((entry.work, entry.place) for entry in self.plain.waiting)
+        for entry in self.plain.waiting:
+            entry.work.fail(entry.place, entry.place + 1, Unavailable("closed"))
+        self.plain.waiting.clear()
+        self.is_empty()
+
+    @invariant()
+    def what_is_open_waits_or_is_begun(self) -> None:
+        places = Counter(entry.work for entry in self.plain.waiting)
+        if self.begun is not None:
+            places += Counter(work for work, _ in entries_of(self.begun.parts) if not work.abandoned)
+        for work in self.works:
+            assert sum(result in (OPEN, SEALED) for result in work.results) == places[work]
+        assert len(self.queue) >= len(self.plain.waiting)
+
+    @invariant()
+    def everybody_is_told_once(self) -> None:
+        for work, calls in zip(self.works, self.caller.calls, strict=True):
+            assert calls == (not work.is_open)
+
+    def teardown(self) -> None:
+        if self.begun is not None:
+            self.write(refused=False)
+        self.queue.pace(9)
+        self.pace = 9
+        for _ in range(10_000):
+            if not len(self.queue):
+                break
+            before = len(self.queue)
+            batch = self.queue.seal()
+            self.check(batch)
+            assert len(self.queue) < before
+            self.begun = batch
+            self.write(refused=False)
+        assert not self.plain.waiting
+        assert not any(work.is_open for work in self.works)
+        self.is_empty()
+
+    def is_empty(self) -> None:
+        """Nothing is counted that is not there: both halves have all their room."""
+        assert len(self.queue) == 0
+        for work in (
+            self.caller.events(Kind.NACK, *range(1, 31), namespace="m"),
+            self.caller.inserts(1, 375, namespace="m"),
+        ):
+            self.queue.submit(work)
+        self.queue.submit(self.caller.events(Kind.NACK, 50, namespace="n", metadata=bytes(250)))
+        del self.caller.calls[len(self.works) :]
+        self.queue.drain()
+
+
+TestIntake = IntakeMachine.TestCase
+TestIntake.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+def test_the_plain_intake_lets_an_id_be_sealed_once_and_in_order() -> None:
+    plain, caller = PlainIntake(), Caller()
+    first, second = caller.acks(1), caller.acks(1)
+    plain.submit(first)
+    plain.submit(second)
+    assert [(entry.work, entry.place) for entry in plain.may_seal()] == [(first, 0)]
+    with pytest.raises(KeyError):
+        plain.seal(Batch([Part(second, 0, 1)]))
+    assert isinstance(plain.waiting[0], Entry)

@@ -1,0 +1,43 @@
+"""How large flushes may be."""
+
+from __future__ import annotations
+
+from foqs.core.pace import Pace, PaceSettings
+
+SETTINGS = PaceSettings(items_min=10, items_max=1_000, target_s=0.020, shared_target_s=0.005)
+
+
+def settle(pace: Pace, entry_s: float, namespaces: set[str], from_s: float = 0.0, flushes: int = 100) -> int:
+    """The size that full flushes come to when an entry takes `entry_s`, half a second apart."""
+    entries = 1_000
+    for number in range(flushes):
+        entries = pace.after(entries, entries * entry_s, namespaces, from_s + number * 0.5)
+    return entries
+
+
+def test_full_flushes_come_to_last_about_as_long_as_they_should() -> None:
+    assert 150 <= settle(Pace(SETTINGS), 0.0001, {"a"}) <= 260
+
+
+def test_while_several_namespaces_are_at_work_flushes_are_shorter() -> None:
+    assert 35 <= settle(Pace(SETTINGS), 0.0001, {"a", "b"}) <= 70
+
+
+def test_the_shards_own_work_makes_no_company() -> None:
+    assert settle(Pace(SETTINGS), 0.0001, {"a", ""}) >= 150
+
+
+def test_a_namespace_that_has_gone_quiet_counts_no_longer() -> None:
+    pace = Pace(SETTINGS)
+    assert settle(pace, 0.0001, {"a", "b"}) <= 70
+    assert settle(pace, 0.0001, {"a"}, from_s=60.0) >= 150
+
+
+def test_a_slow_database_leaves_the_least_and_a_quick_one_the_most() -> None:
+    assert settle(Pace(SETTINGS), 1.0, {"a"}) == 10
+    assert settle(Pace(SETTINGS), 0.000001, {"a", "b"}) == 1_000
+
+
+def test_a_small_flush_that_took_long_says_nothing_about_large_ones() -> None:
+    pace = Pace(SETTINGS)
+    assert pace.after(5, 10.0, {"a"}, 0.0) == 1_000

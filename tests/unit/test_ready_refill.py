@@ -1,0 +1,195 @@
+"""Refills of the ready index: what a read may bring that runs beside everything else."""
+
+from __future__ import annotations
+
+from foqs.core.ready import ReadyIndex
+from tests.support.ready_windows import OTHER, TOPIC, filled, k, ks, lowered, reading, refilled, window
+
+
+def test_a_refill_extends_the_window_up_to_the_last_key_read() -> None:
+    index = lowered(*ks(1, 2))
+    refill = reading(index)
+    assert (refill.topic, refill.after) == (TOPIC, k(2))
+    index.end_refill(refill, ks(5, 6), complete=False)
+    assert window(index) == ks(1, 2, 5, 6)
+    assert index.boundary(TOPIC) == k(6)
+    refilled(index, ks(9), complete=True)
+    assert window(index) == ks(1, 2, 5, 6, 9)
+    assert index.boundary(TOPIC) is None
+
+
+def test_one_refill_of_a_topic_is_open_at_a_time() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    assert index.begin_refill(TOPIC) is None
+    index.drop_refill(refill)
+    index.end_refill(refill, ks(2), complete=True)
+    assert window(index) == ks(1)
+    again = reading(index)
+    index.drop_refill(refill)
+    assert index.begin_refill(TOPIC) is None
+    index.end_refill(again, ks(2), complete=True)
+    assert window(index) == ks(1, 2)
+
+
+def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None:
+    index = ReadyIndex(10, 1_000)
+    index.discover(TOPIC)
+    assert reading(index).limit == 5
+    index.discover(TOPIC)
+    refilled(index, ks(*range(1, 8)), complete=False)
+    assert reading(index).limit == 3
+    index.discover(TOPIC)
+    refilled(index, ks(*range(1, 11)), complete=False)
+    assert index.begin_refill(TOPIC) is None
+    small = ReadyIndex(10, 3)
+    small.discover(TOPIC)
+    assert reading(small).limit == 3
+    tiny = ReadyIndex(1, 3)
+    tiny.discover(TOPIC)
+    assert reading(tiny).limit == 1
+
+
+def test_what_was_reserved_before_the_read_is_skipped_whether_it_is_still_or_was_leased_meanwhile() -> None:
+    index = filled(*ks(1, 2, 3))
+    index.take(TOPIC, 2)
+    index.discover(TOPIC)
+    refill = reading(index)
+    index.settle([1])
+    index.end_refill(refill, ks(1, 2, 3), complete=True)
+    assert window(index) == ks(3)
+
+
+def test_what_was_reserved_before_the_read_and_given_back_meanwhile_enters() -> None:
+    index = filled(*ks(1, 2, 3))
+    taken = index.take(TOPIC, 2)
+    index.discover(TOPIC)
+    refill = reading(index)
+    index.give_back(TOPIC, taken)
+    index.end_refill(refill, ks(1, 2, 3), complete=True)
+    assert window(index) == ks(1, 2, 3)
+    assert len(index) == 3
+
+
+def test_what_went_after_it_was_read_does_not_come_back() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.discard(TOPIC, k(3))
+    index.end_refill(refill, ks(2, 3, 4), complete=False)
+    assert window(index) == ks(1, 2, 4)
+
+
+def test_what_became_ready_above_the_boundary_after_the_read_is_not_lost() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.add_many(TOPIC, ks(3, 9))
+    index.end_refill(refill, ks(2, 4), complete=False)
+    assert window(index) == ks(1, 2, 3, 4)
+    assert index.boundary(TOPIC) == k(4)
+
+
+def test_what_became_ready_above_everything_read_is_in_a_complete_read() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.add(TOPIC, k(9))
+    index.end_refill(refill, ks(2), complete=True)
+    assert window(index) == ks(1, 2, 9)
+    assert index.boundary(TOPIC) is None
+
+
+def test_what_became_ready_and_was_read_as_well_enters_once() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.add(TOPIC, k(3))
+    index.end_refill(refill, ks(2, 3), complete=True)
+    assert window(index) == ks(1, 2, 3)
+    assert len(index) == 3
+
+
+def test_what_was_re_keyed_to_below_the_boundary_is_not_taken_from_the_read() -> None:
+    index = lowered(k(5))
+    refill = reading(index)
+    index.discard(TOPIC, k(7, 1))
+    index.add(TOPIC, k(7, -1))
+    index.end_refill(refill, [k(6), k(7, 1)], complete=True)
+    assert window(index) == [k(7, -1), k(5), k(6)]
+    assert len(index) == 3
+
+
+def test_what_was_re_keyed_to_above_the_boundary_enters_by_its_last_key() -> None:
+    index = lowered(*ks(1, 2))
+    refill = reading(index)
+    for old, new in ((k(1), k(1, 1)), (k(1, 1), k(1, 2)), (k(4), k(4, 9))):
+        index.discard(TOPIC, old)
+        index.add(TOPIC, new)
+    index.end_refill(refill, [k(3), k(4), k(1, 1), k(5, 3)], complete=False)
+    assert window(index) == [k(2), k(3), k(1, 2), k(5, 3)]
+
+
+def test_what_was_taken_while_the_read_ran_is_not_added_by_what_was_noted_or_read() -> None:
+    index = lowered(k(5))
+    refill = reading(index)
+    index.discard(TOPIC, k(7, 1))
+    index.add(TOPIC, k(7, -1))
+    assert index.take(TOPIC, 1) == [k(7, -1)]
+    index.settle([7])
+    index.end_refill(refill, [k(7, 1)], complete=True)
+    assert window(index) == ks(5)
+
+
+def test_a_window_that_was_forgotten_takes_nothing_from_the_read() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.forget(TOPIC)
+    index.add(TOPIC, k(9))
+    index.end_refill(refill, ks(2, 3), complete=False)
+    assert window(index) == ks(9)
+    assert index.boundary(TOPIC) is None
+
+
+def test_a_window_that_was_discovered_anew_takes_nothing_from_the_former_read() -> None:
+    index = lowered(k(1))
+    refill = reading(index)
+    index.discover(TOPIC)
+    index.end_refill(refill, ks(2, 3), complete=True)
+    assert index.needs_refill(TOPIC)
+
+
+def test_a_window_that_was_lowered_takes_nothing_from_the_read() -> None:
+    index = ReadyIndex(4, 4)
+    index.discover(TOPIC)
+    refilled(index, ks(2, 3), complete=False)
+    refilled(index, ks(4), complete=False)
+    refill = reading(index)
+    index.add_many(TOPIC, [k(1, -1), k(9, -1)])
+    assert index.boundary(TOPIC) == k(3)
+    index.take(TOPIC, 3)
+    index.end_refill(refill, ks(6), complete=True)
+    assert window(index) == ks(3)
+    assert index.boundary(TOPIC) == k(3)
+
+
+def test_a_read_during_which_too_much_happened_is_void_and_can_be_repeated() -> None:
+    index = ReadyIndex(4, 5)
+    index.discover(TOPIC)
+    refill = reading(index)
+    index.add_many(TOPIC, ks(*range(10, 15)))
+    assert index.begin_refill(TOPIC) is None
+    index.add_many(TOPIC, ks(15))
+    assert len(refill.noted) <= 6
+    index.end_refill(refill, ks(1), complete=True)
+    assert index.needs_refill(TOPIC)
+    refilled(index, ks(1, 10), complete=False)
+    assert window(index) == ks(1, 10)
+
+
+def test_what_is_reserved_elsewhere_does_not_make_a_read_void() -> None:
+    index = ReadyIndex(4, 3)
+    for number in range(1, 9):
+        index.add(OTHER, k(number))
+        index.take(OTHER, 1)
+    index.discover(TOPIC)
+    refill = reading(index)
+    index.add(TOPIC, k(20))
+    index.end_refill(refill, ks(20), complete=True)
+    assert window(index) == ks(20)

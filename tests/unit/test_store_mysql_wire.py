@@ -1,0 +1,233 @@
+"""MySQL's answers: read whole whatever the pieces they come in, and never taken for what they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.store.mysql_driver import Link, LinkLost
+from foqs.store.mysql_wire import OutOfStep, Replies, Result, ServerError, query
+from tests.support.aio import run
+
+_LONG, _BLOB, _TEXT = 3, 252, 253
+_BINARY, _UTF8 = 63, 45
+_MORE = 8
+
+
+def _length(size: int) -> bytes:
+    for head, limit, width in ((None, 251, 1), (b"\xfc", 1 << 16, 2), (b"\xfd", 1 << 24, 3)):
+        if size < limit:
+            return (head or b"") + size.to_bytes(width, "little")
+    return b"\xfe" + size.to_bytes(8, "little")
+
+
+def _string(value: bytes | None) -> bytes:
+    return b"\xfb" if value is None else _length(len(value)) + value
+
+
+def _column(kind: int, charset: int) -> bytes:
+    names = b"".join(map(_string, (b"def", b"base", b"table", b"table", b"name", b"name")))
+    return names + b"\x0c" + charset.to_bytes(2, "little") + bytes(4) + bytes([kind]) + bytes(5)
+
+
+def _end(more: bool) -> bytes:
+    return b"\xfe\0\0" + bytes([_MORE * more]) + b"\0"
+
+
+def _ok(matched: int, more: bool) -> list[bytes]:
+    return [b"\0" + _length(matched) + _length(0) + bytes([_MORE * more, 0]) + bytes(2)]
+
+
+def _table(columns: list[tuple[int, int]], rows: list[tuple[bytes | None, ...]], more: bool) -> list[bytes]:
+    described = [_column(kind, charset) for kind, charset in columns]
+    told = [b"".join(map(_string, row)) for row in rows]
+    return [_length(len(columns)), *described, _end(False), *told, _end(more)]
+
+
+def _stream(packets: list[bytes]) -> bytes:
+    """Packets as they travel, numbered from 1."""
+    return b"".join(
+        len(packet).to_bytes(3, "little") + bytes([number & 0xFF]) + packet for number, packet in enumerate(packets, 1)
+    )
+
+
+_COLUMNS = [(_LONG, _BINARY), (_BLOB, _BINARY), (_TEXT, _UTF8)]
+_ROWS = st.lists(st.tuples(st.none() | st.integers(), st.none() | st.binary(), st.none() | st.text()), max_size=300)
+
+
+def _sent(row: tuple[int | None, bytes | None, str | None]) -> tuple[bytes | None, ...]:
+    number, data, text = row
+    return (None if number is None else b"%d" % number, data, None if text is None else text.encode())
+
+
+def _fed(stream: bytes, cuts: list[int]) -> list[Result] | None:
+    """Feeds the stream in pieces; only the last may complete it."""
+    replies = Replies()
+    edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    found = None
+    for start, stop in itertools.pairwise(edges):
+        assert found is None
+        found = replies.feed(stream[start:stop])
+    return found
+
+
+@given(_ROWS, st.integers(0, 1 << 40), st.lists(st.integers(0, 4_000), max_size=30))
+def test_answers_are_read_whatever_the_pieces_they_come_in(rows: list[Any], matched: int, cuts: list[int]) -> None:
+    packets = [*_ok(0, True), *_table(_COLUMNS, list(map(_sent, rows)), True), *_ok(matched, False)]
+    assert _fed(_stream(packets), cuts) == [Result([], 0), Result(rows, len(rows)), Result([], matched)]
+
+
+@pytest.mark.parametrize("size", [0, 250, 251, 252, 253, 254, 255, 65_535, 65_536, (1 << 24) - 20])
+def test_values_of_every_length_are_read(size: int) -> None:
+    data = b"\xfe" * size
+    stream = _stream(_table([(_BLOB, _BINARY), (_LONG, _BINARY)], [(data, b"-7")], False))
+    assert _fed(stream, [len(stream) // 2]) == [Result([(data, -7)], 1)]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_error_ends_the_answers_with_its_code_and_text(marked: bool) -> None:
+    error = b"\xff" + (1062).to_bytes(2, "little") + b"#23000" * marked + b"Duplicate entry"
+    for before in ([], _ok(0, True), _table([(_LONG, _BINARY)], [(b"1",)], True)[:-1]):
+        with pytest.raises(ServerError, match=r"^Duplicate entry \(error 1062\)$") as told:
+            _fed(_stream([*before, error]), [])
+        assert told.value.code == 1062
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        _stream([b"", b""])[4:],
+        _stream(_ok(1, False))[:3] + b"\0" + _stream(_ok(1, False))[4:],
+        _stream([*_ok(1, False), *_ok(2, False)]),
+        _stream([b"\xfb/etc/passwd"]),
+        _stream([b""]),
+        _stream([_end(False)]),
+    ],
+    ids=["a number skipped", "the number of a greeting", "one answer too many", "a file is asked for", "empty", "end"],
+)
+def test_what_is_no_answer_to_the_question_is_out_of_step(stream: bytes) -> None:
+    with pytest.raises(OutOfStep):
+        _fed(stream, [])
+
+
+def test_a_query_is_one_packet_or_refused() -> None:
+    assert query((b"BEGIN", b"COMMIT")) == b"\x0d\0\0\0\x03BEGIN;COMMIT"
+    assert len(query((b"x" * 0xFFFFFD,))) == 4 + 0xFFFFFE
+    with pytest.raises(ValueError, match="do not fit one packet"):
+        query((b"x" * 0xFFFFFE,))
+
+
+# ---------------------------------------------------------------- the link
+
+
+class _Transport(asyncio.Transport):
+    """The server's side of a link, in the test's hands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+        self.aborted = False
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        assert isinstance(protocol, Link)
+
+    def write(self, data: Any) -> None:
+        self.sent.append(bytes(data))
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+
+class _Connected:
+    """What stands for the driver's connection."""
+
+    def __init__(self) -> None:
+        self._writer = self
+        self.transport = _Transport()
+
+    def close(self) -> None:
+        self.transport.aborted = True
+
+
+def _link() -> tuple[Link, _Transport]:
+    connected = _Connected()
+    return Link(connected, 30.0), connected.transport
+
+
+def test_a_link_sends_one_packet_and_gives_its_results() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        for matched in (3, 4):
+            asking = asyncio.ensure_future(link.run(b"SELECT 1", b"SELECT 2"))
+            await asyncio.sleep(0)
+            assert transport.sent.pop() == query((b"SELECT 1", b"SELECT 2"))
+            assert transport.sent == []
+            link.data_received(_stream([*_ok(1, True), *_ok(matched, False)]))
+            assert await asking == [Result([], 1), Result([], matched)]
+        assert not transport.aborted
+
+    run(story())
+
+
+def test_an_error_leaves_the_link_in_step_unless_the_server_goes() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        for code, kind in ((1062, ServerError), (1213, ServerError), (1927, LinkLost)):
+            asking = asyncio.ensure_future(link.run(b"x"))
+            await asyncio.sleep(0)
+            link.data_received(_stream([b"\xff" + code.to_bytes(2, "little") + b"told"]))
+            with pytest.raises(kind, match="told"):
+                await asking
+            assert transport.aborted == (kind is LinkLost)
+        with pytest.raises(LinkLost, match="told"):
+            await link.run(b"x")
+
+    run(story())
+
+
+def test_a_cancelled_call_ends_the_link_so_that_no_later_call_gets_its_answer() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        asking = asyncio.ensure_future(link.run(b"x"))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert asking.cancelled()
+        assert transport.aborted
+        link.data_received(_stream(_ok(1, False)))
+        sent = len(transport.sent)
+        with pytest.raises(LinkLost):
+            await link.run(b"y")
+        assert len(transport.sent) == sent
+
+    run(story())
+
+
+@pytest.mark.parametrize("end", ["unasked", "garbage", "gone", "broken"])
+def test_whatever_else_comes_ends_the_link(end: str) -> None:
+    async def story() -> None:
+        link, transport = _link()
+        if end == "unasked":
+            link.data_received(_stream(_ok(1, False)))
+        else:
+            asking = asyncio.ensure_future(link.run(b"x"))
+            await asyncio.sleep(0)
+            if end == "garbage":
+                link.data_received(_stream([b"\x01", _column(_LONG, _BINARY), _end(False), b"\xfc"]))
+            else:
+                link.connection_lost(None if end == "gone" else OSError("cable"))
+            with pytest.raises(LinkLost, match={"garbage": "cannot be read", "gone": "closed", "broken": "cable"}[end]):
+                await asking
+        assert transport.aborted
+        with pytest.raises(LinkLost):
+            await link.run(b"x")
+
+    run(story())

@@ -1,0 +1,190 @@
+"""Replies of one turn of the loop: written together, or given back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from foqs.wire.connection import GATHERED_BYTES_MAX, Connection
+from foqs.wire.limits import WireLimits
+from foqs_client.idl import ttypes
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.wire import Played, call, enqueue, frame, head, parse_replies, played
+
+
+def dequeues(seqids: range) -> bytes:
+    """That many calls for an item each."""
+    request = ttypes.DequeueRequest("default", [ttypes.TopicCount("t", 1)])
+    return b"".join(call("dequeue", request, seqid) for seqid in seqids)
+
+
+async def stocked(
+    items: int, limits: WireLimits | None = None, payload: bytes = b"x"
+) -> tuple[FakeQueue, Connection, Played]:
+    """A connection to a queue that holds so many items; nothing of it is written yet."""
+    queue = FakeQueue()
+    connection, transport = await played(queue, limits or WireLimits())
+    connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
+    await asyncio.sleep(0)
+    transport.writes.clear()
+    return queue, connection, transport
+
+
+def seqids(transport: Played) -> list[list[int]]:
+    """Of each write, the calls that it answers."""
+    return [[seqid for seqid, _ in parse_replies(data, "dequeue")] for data in transport.writes]
+
+
+def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(9)
+        for _ in range(2):
+            connection.data_received(dequeues(range(3)))
+            connection.data_received(dequeues(range(3, 5)))
+            await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert seqids(transport) == [[0, 1, 2, 3, 4]] * 2
+        assert queue.given_back == []
+
+    run(main())
+
+
+def test_an_answer_waits_for_no_other() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(1)
+        connection.data_received(dequeues(range(1)))
+        await asyncio.sleep(0)
+        assert seqids(transport) == [[0]]
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays() -> None:
+    async def main() -> None:
+        payload = b"x" * (GATHERED_BYTES_MAX // 10 * 4)
+        queue, connection, transport = await stocked(8, payload=payload[:10_000])
+        for row in queue.rows.values():
+            row.payload = payload
+        connection.data_received(dequeues(range(8)))
+        assert seqids(transport) == [[0, 1, 2], [3, 4, 5]]
+        await asyncio.sleep(0)
+        assert seqids(transport) == [[0, 1, 2], [3, 4, 5], [6, 7]]
+        await asyncio.sleep(0)
+        connection.data_received(dequeues(range(8, 9)))
+        await asyncio.sleep(0)
+        assert seqids(transport)[3:] == [[8]]
+        connection.connection_lost(None)
+        assert queue.given_back == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda connection: connection.connection_lost(None),
+        lambda connection: connection.abort(),
+        lambda connection: connection._transport.close(),
+    ],
+    ids=["lost", "aborted", "closed by its peer"],
+)
+def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twice(
+    end: Callable[[Connection], None],
+) -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(5)
+        connection.data_received(dequeues(range(2)))
+        await asyncio.sleep(0)
+        transport.writes.clear()
+        connection.data_received(dequeues(range(2, 5)))
+        assert queue.given_back == []
+        end(connection)
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        await asyncio.sleep(0)
+        assert transport.writes == []
+        assert queue.given_back == [f"3-{number}" for number in list(queue.rows)[2:]]
+
+    run(main())
+
+
+def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(3, WireLimits(write_buffer_bytes_max=1_000))
+        connection.data_received(dequeues(range(3)))
+        transport.unread_bytes = 1_001
+        await asyncio.sleep(0)
+        assert (transport.writes, transport.closed, len(queue.given_back)) == ([], "aborted", 3)
+        connection.connection_lost(None)
+        assert len(queue.given_back) == 3
+
+    run(main())
+
+
+def test_one_that_cannot_be_given_back_is_logged_and_the_others_are(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise RuntimeError("planted")
+
+    async def main() -> None:
+        back: list[int] = []
+        _, connection, _ = await stocked(0)
+        connection.send(b"first", broken)
+        connection.send(b"second", lambda: back.append(2))
+        connection.connection_lost(None)
+        assert back == [2]
+
+    with caplog.at_level(logging.ERROR, "foqs"):
+        run(main())
+    assert "planted" in caplog.text
+
+
+def test_a_close_writes_first_what_is_gathered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2)
+        connection.data_received(dequeues(range(2)))
+        connection.close()
+        assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
+        await asyncio.sleep(0)
+        connection.connection_lost(None)
+        assert (len(transport.writes), queue.given_back) == (1, [])
+
+    run(main())
+
+
+def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(2)
+        connection.data_received(dequeues(range(2)) + b"\xff\xff\xff\xff")
+        assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_stop_without_any_grace_still_writes_what_it_answered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2, WireLimits(reply_grace_s=0))
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(2)))
+        loop = asyncio.get_running_loop()
+        await connection._server.stop(loop.time())
+        connection.connection_lost(None)
+        assert seqids(transport) == [[0, 1]]
+
+    run(main())
+
+
+def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(1)
+        connection.data_received(frame(head("dequeue")[:-2]))
+        await asyncio.sleep(0)
+        assert (transport.writes, transport.closed, len(queue.calls)) == ([], "closed", 1)
+        connection.connection_lost(None)
+
+    run(main())
