@@ -1,6 +1,6 @@
 """What can the database alone do with the statements that a flush is made of?
 
-Prebuilt statements of the product's own tables and shapes, one process and one
+Prebuilt statements on the product's own tables, one process and one
 connection for each shard, COMMIT after every result was read. Nothing else
 runs: no host, no client. Items per second count whole lives where the shape
 has them; CPU is told apart for the database and its drivers. SQLite has no
@@ -19,16 +19,14 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from foqs.store import sql_mysql, sql_sqlite
-from foqs.store.port import Writes
-from foqs.store.sql_rows import all_values, mutable_values
+from foqs.store.sql_rows import COLUMNS, LEASED
 from perf.lib import machine, rows
-from perf.lib.packets import Connection, query, run_all
+from perf.lib.packets import Connection, query, query_bytes, run_all
 from perf.lib.report import Report, middle, percentile, say
 from perf.lib.rows import Flush, Shape
 from perf.lib.servers import DATABASE, MariaDb
 
-PACKET_BYTES: Final = 15 << 20
-COLUMNS: Final = (
+SHOWN: Final = (
     "database", "shape", "flush_items", "payload_bytes", "items_per_s", "database_us", "driver_us", "flush_p50_ms",
     "commit_p50_ms",
 )  # fmt: skip
@@ -40,7 +38,7 @@ def main() -> None:
     report = Report("limit")
     for database in options.database:
         measure(report, database, options)
-    report.table(COLUMNS)
+    report.table(SHOWN)
     if report.lines and not options.no_plots:
         from perf.lib import plots
 
@@ -77,10 +75,7 @@ def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> 
     with MariaDb() as server:
         connection = server.connect()
         for shard in range(shape.shards):
-            statements = sql_mysql.Statements(shard)
-            for step in sql_mysql.MIGRATIONS:
-                run_all(connection, map(statements.migration, step.statements))
-            run_all(connection, [statements.set_owner(rows.OWNER)])
+            _mariadb_tables(connection, shard)
         connection.close()
         places = [f"{server.socket}:{shard}" for shard in range(shape.shards)]
         return _race(_on_mariadb, places, shape, size, flushes, payload, server.pid)
@@ -125,10 +120,13 @@ def _race(
     }
 
 
-def _flushes(shape: str, size: int, count: int, payload: int) -> Iterable[Flush]:
-    content = bytes(range(256)) * (payload // 256 + 1)
-    batches = [rows.new_rows(1 + number * size, size, content[:payload]) for number in range(count)]
-    return next(known for known in rows.SHAPES if known.name == shape).flushes(batches)
+def _flushes(shape: str, size: int, count: int) -> Iterable[Flush]:
+    return next(known for known in rows.SHAPES if known.name == shape).flushes(rows.batches(size, count))
+
+
+def _content(size: int) -> bytes:
+    """Bytes of every value, as a payload may have."""
+    return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
 def _timed(steps: list[Any], write: Callable[[Any], None], commit: Callable[[], None], barrier: Any) -> dict[str, Any]:
@@ -155,15 +153,28 @@ def _timed(steps: list[Any], write: Callable[[Any], None], commit: Callable[[], 
 
 # ----------------------------------------------------------------- MariaDB
 
+_SESSION: Final = (
+    "SET NAMES binary",
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+
+
+def _mariadb_tables(connection: Connection, shard: int) -> None:
+    """The product's own tables, empty and owned."""
+    names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic")}
+    for step in sql_mysql.MIGRATIONS:
+        run_all(connection, [text.format(**names) for text in step.statements])
+    run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])
+
 
 def _on_mariadb(place: str, shape: str, size: int, count: int, payload: int, barrier: Any, results: Any) -> None:
     path, _, shard = place.rpartition(":")
     connection = Connection(Path(path), DATABASE)
-    *session, _ = (text.format(lock_wait_s=5) for text in sql_mysql.SESSION)
-    run_all(connection, session)
-    statements = sql_mysql.Statements(int(shard))
-    steps = [_packet(statements, int(shard), flush) for flush in _flushes(shape, size, count, payload)]
-    committed = query(sql_mysql.COMMIT)
+    run_all(connection, _SESSION)
+    content = _content(payload).replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+    steps = [_packet(f"foqs_{shard}", flush, content, payload) for flush in _flushes(shape, size, count)]
+    committed = query("COMMIT")
 
     def write(step: tuple[bytes, list[int]]) -> None:
         packet, expected = step
@@ -186,31 +197,50 @@ def _each(write: Callable[[Any], None], steps: Iterable[Any]) -> Callable[[], No
     return lambda: write(next(following))
 
 
-def _packet(statements: sql_mysql.Statements, shard: int, flush: Flush) -> tuple[bytes, list[int]]:
-    """A flush up to its COMMIT, and how many rows each statement must match."""
-    texts, expected = [], []
-    if flush.fence is not None:
-        texts = [sql_mysql.BEGIN, statements.fence(flush.fence)]
+def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[bytes, list[int]]:
+    """A flush up to its COMMIT, and how many rows each statement must match. `content` is escaped."""
+    texts: list[bytes] = []
+    expected: list[int] = []
+    if flush.number:
+        texts = [
+            b"START TRANSACTION",
+            (
+                f"UPDATE {shard}_owner SET flush = {flush.number}, clock_ms = {rows.NOW_MS + flush.number} WHERE one = 1 "
+                f"AND epoch = {rows.EPOCH} AND nonce = '{rows.NONCE}' AND flush = {flush.number - 1}"
+            ).encode(),
+        ]
         expected = [0, 1]
-    if flush.leased:
-        lease = rows.leased(rows.new_rows(1, 1, b"")[0], flush.fence.flush if flush.fence else 0)
+    lease = ", ".join(f"{name} = {value}" for name, value in _lease(flush).items())
+    heads = [(f"DELETE FROM {shard}_item", flush.done), (f"UPDATE {shard}_item SET {lease}", flush.leased)]
+    if flush.read:
+        heads.insert(1, (f"SELECT id, payload FROM {shard}_item", flush.leased))
+    for head, ids in heads:
+        for start in range(0, len(ids), sql_mysql.IDS_PER_STATEMENT):
+            part = ids[start : start + sql_mysql.IDS_PER_STATEMENT]
+            texts.append(f"{head} WHERE id IN ({','.join(map(str, part))})".encode())
+            expected.append(len(part))
+    if flush.born:
+        row = rows.values(0, b"%b", leased_by=flush if flush.born_leased else None) | {"payload_bytes": payload}
+        fields = [_literal(value) if name != "id" else b"%d" for name, value in row.items()]
+        mark = b"(" + b",".join(fields) + b")"
         texts.append(
-            f"UPDATE foqs_{shard}_item SET state = {int(lease.state)}, due_ms = {lease.due_ms}, "
-            f"token = {lease.token}, attempt = 1 WHERE id IN ({','.join(map(str, flush.leased))})"
+            f"INSERT INTO {shard}_item ({', '.join(row)}) VALUES ".encode()
+            + b",".join([mark % (number, content) for number in flush.born])
         )
-        expected.append(len(flush.leased))
-    parts = (
-        (Writes(deletes=flush.writes.deletes), sql_mysql.IDS_PER_STATEMENT),
-        (Writes(updates=flush.writes.updates), sql_mysql.UPDATES_PER_STATEMENT),
-        (Writes(inserts=flush.writes.inserts), len(flush.writes.inserts)),
-    )
-    for writes, most in parts:
-        texts.extend(statements.write(writes, PACKET_BYTES))
-        left = len(writes.deletes) + len(writes.updates) + len(writes.inserts)
-        while left:
-            expected.append(min(left, most))
-            left -= expected[-1]
-    return query(*texts), expected
+        expected.append(len(flush.born))
+    return query_bytes(b";".join(texts)), expected
+
+
+def _literal(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return b"_binary'%b'" % value
+    return b"NULL" if value is None else (f"'{value}'" if isinstance(value, str) else str(value)).encode()
+
+
+def _lease(flush: Flush) -> dict[str, int]:
+    """What a lease writes."""
+    row = rows.values(0, b"", leased_by=flush)
+    return {name: row[name] for name in LEASED}
 
 
 # ------------------------------------------------------------------ SQLite
@@ -218,30 +248,26 @@ def _packet(statements: sql_mysql.Statements, shard: int, flush: Flush) -> tuple
 
 def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barrier: Any, results: Any) -> None:
     db = _sqlite_file(Path(place))
+    content = _content(payload)
     steps = [
         (
-            flush.fence,
-            [(number,) for number in flush.writes.deletes],
-            [(*mutable_values(row), row.id) for row in flush.writes.updates],
-            [all_values(row) for row in flush.writes.inserts],
-            [(rows.NOW_MS + rows.LEASE_MS, rows.EPOCH << 43, number) for number in flush.leased],
+            (flush.number, rows.NOW_MS, rows.EPOCH, rows.NONCE, flush.number) if flush.number else None,
+            [(number,) for number in flush.leased] if flush.read else [],
+            [(number,) for number in flush.done],
+            [(*_lease(flush).values(), number) for number in flush.leased],
+            [_row(number, content, flush) for number in flush.born],
         )
-        for flush in _flushes(shape, size, count, payload)
+        for flush in _flushes(shape, size, count)
     ]
 
     def write(step: Any) -> None:
-        fence, deletes, updates, inserts, leases = step
+        fence, reads, deletes, leases, inserts = step
         db.execute(sql_sqlite.BEGIN)
-        if fence:
-            values = (fence.flush, fence.clock_ms, fence.epoch, fence.nonce, fence.flush)
-            if db.execute(sql_sqlite.FENCE, values).rowcount != 1:
-                raise AssertionError("the fence matched no row")
-        for text, values in (
-            (sql_sqlite.DELETE, deletes),
-            (sql_sqlite.UPDATE, updates),
-            ("UPDATE item SET state = 3, due_ms = ?, token = ?, attempt = 1 WHERE id = ?", leases),
-            (sql_sqlite.INSERT, inserts),
-        ):
+        if fence and db.execute(sql_sqlite.FENCE, fence).rowcount != 1:
+            raise AssertionError("the fence matched no row")
+        for number in reads:
+            db.execute("SELECT payload FROM item WHERE id = ?", number).fetchone()
+        for text, values in ((sql_sqlite.DELETE, deletes), (sql_sqlite.LEASE, leases), (sql_sqlite.INSERT, inserts)):
             if values and db.executemany(text, values).rowcount != len(values):
                 raise AssertionError("a statement did not match the rows it names")
 
@@ -250,6 +276,11 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
 
     results.put(_timed(steps, write, commit, barrier))
     db.close()
+
+
+def _row(number: int, content: bytes, flush: Flush) -> tuple[Any, ...]:
+    row = rows.values(number, content, leased_by=flush if flush.born_leased else None)
+    return tuple(row[name] for name in COLUMNS)
 
 
 def _sqlite_file(path: Path) -> sqlite3.Connection:
@@ -261,8 +292,7 @@ def _sqlite_file(path: Path) -> sqlite3.Connection:
         for text in step.statements:
             db.execute(text)
     db.execute(sql_sqlite.ADD_OWNER, (0,))
-    owner = rows.OWNER
-    db.execute(sql_sqlite.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, owner.connection))
+    db.execute(sql_sqlite.SET_OWNER, (rows.EPOCH, rows.NONCE, 0, 0))
     return db
 
 

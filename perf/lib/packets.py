@@ -190,7 +190,16 @@ def run_all(connection: Connection, statements: Iterable[str]) -> None:
 
 def _connected(path: Path, database: str) -> socket.socket:
     opened = socket.socket(socket.AF_UNIX)
-    opened.connect(str(path))
+    try:
+        opened.connect(str(path))
+        _log_in(opened, database)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def _log_in(opened: socket.socket, database: str) -> None:
     _read_packet(opened)
     answer = (
         _CAPABILITIES.to_bytes(4, "little")
@@ -209,7 +218,6 @@ def _connected(path: Path, database: str) -> socket.socket:
         reply = _read_packet(opened)
     if reply[0] == 0xFF:
         raise QueryFailed(int.from_bytes(reply[1:3], "little"), reply[9:].decode(errors="replace"))
-    return opened
 
 
 def _read_packet(opened: socket.socket) -> bytes:

@@ -71,18 +71,23 @@ class Outcome:
 
 
 class Race:
-    """One race. `numbers` is how many item numbers may be used, `filled` how many of them lie in the queue already."""
+    """One race, over the item numbers from 0.
 
-    def __init__(self, stage: Stage, loads: Sequence[Load], numbers: int, filled: int = 0) -> None:
+    Args:
+        numbers: how many may be used.
+        there: a byte for each of the first numbers: 1, its item lies in the queue already.
+    """
+
+    def __init__(self, stage: Stage, loads: Sequence[Load], numbers: int, there: bytes = b"") -> None:
         self._stage = stage
         self._loads = loads
-        self._filled = filled
+        self._filled = there.count(1)
         self._flags = _SPAWN.RawArray("b", 3)
         self._ready = _SPAWN.RawArray("b", len(loads))
         self._put = _SPAWN.RawArray("q", len(loads))
         self._done = _SPAWN.RawArray("q", len(loads))
         self._fates = _SPAWN.RawArray("B", numbers)
-        memoryview(self._fates).cast("B")[:filled] = b"\1" * filled
+        memoryview(self._fates).cast("B")[: len(there)] = there
         self._seen = [_SPAWN.RawArray("B", numbers if load.role == "consume" else 1) for load in loads]
         self._queue: Any = _SPAWN.Queue()
         self._processes: list[Any] = []
@@ -99,7 +104,11 @@ class Race:
         return self._guarded(lambda: self._producers(seconds, warmup_s))
 
     def consumers(self, seconds: float, *, warmup_s: float = 0.0, empty: bool = True) -> Outcome:
-        """Producers until they have put their count; then consumers until the queue is empty, for `seconds` of them at most timed."""
+        """Producers until they have put their count, then consumers.
+
+        Timed is the middle of a queue that is being emptied: from a tenth of it,
+        or `warmup_s`, to nine tenths, or `seconds`.
+        """
         return self._guarded(lambda: self._consumers(seconds, warmup_s, empty))
 
     def fill(self) -> None:
@@ -112,6 +121,12 @@ class Race:
                 raise Broken(f"of {len(self._fates)} items {sum(self._put)} could be put: {self._errors}")
 
         self._guarded(work)
+
+    def left(self) -> bytes:
+        """Of each number 1 where its item still lies in the queue, after a race."""
+        fates, seen = self._reckoned()
+        gone = int.from_bytes(_sum(seen), "little")
+        return (int.from_bytes(fates, "little") & ~gone).to_bytes(len(fates), "little")
 
     # ------------------------------------------------------------- the races
 
@@ -135,7 +150,9 @@ class Race:
         self._collect("produce")
         self._flags[PRODUCE] = 0
         self._flags[CONSUME] = 1
-        window = self._window(warmup_s, seconds, lambda: sum(self._done) >= self._total())
+        total = self._total()
+        self._sleep(warmup_s, lambda: sum(self._done) >= total * 0.1)
+        window = self._window(0.0, seconds, lambda: sum(self._done) >= total * 0.9)
         return self._end(window, empty)
 
     def _guarded(self, race: Callable[[], T]) -> T:
@@ -256,10 +273,12 @@ class Race:
 
     def _count(self, empty: bool) -> int:
         """How many items are left. Raises Broken."""
-        fates = bytes(memoryview(self._fates).cast("B"))
-        consumers = [load.worker for load in self._loads if load.role == "consume"]
-        seen = [bytes(self._seen[worker]) for worker in consumers]
+        fates, seen = self._reckoned()
         return reckon(fates, seen, sum(map(int, self._done)), empty=empty)
+
+    def _reckoned(self) -> tuple[bytes, list[bytes]]:
+        consumers = [load.worker for load in self._loads if load.role == "consume"]
+        return bytes(memoryview(self._fates).cast("B")), [bytes(self._seen[worker]) for worker in consumers]
 
 
 def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> int:
@@ -274,7 +293,7 @@ def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> i
     Raises:
         Broken: an item was lost, received twice or out of nowhere, or not acked.
     """
-    times = seen[0] if len(seen) == 1 else bytes(min(255, sum(counts)) for counts in zip(*seen, strict=True))
+    times = _sum(seen)
     received = len(times) - times.count(0)
     if times == fates and acked == received:
         return 0
@@ -288,3 +307,8 @@ def reckon(fates: bytes, seen: Sequence[bytes], acked: int, *, empty: bool) -> i
             f"{received - acked} received and not acked"
         )
     return left
+
+
+def _sum(seen: Sequence[bytes]) -> bytes:
+    """How often each number was received, by all consumers together."""
+    return seen[0] if len(seen) == 1 else bytes(min(255, sum(counts)) for counts in zip(*seen, strict=True))

@@ -58,12 +58,16 @@ class Report:
 
 
 def header() -> str:
+    """The machine, the program and the load in one line."""
+    return f"{machine_line(machine.facts())}, load {machine.load()}"
+
+
+def machine_line(facts: Mapping[str, Any]) -> str:
     """The machine and the program in one line."""
-    found = machine.facts()
-    commit = (found["commit"] or "no commit")[:12] + (" with changes" if found["dirty"] else "")
+    commit = (facts["commit"] or "no commit")[:12] + (" with changes" if facts["dirty"] else "")
     return (
-        f"{found['cpu']}, {found['cores']} cores, {found['system']}, kernel {found['kernel']}, "
-        f"Python {found['python']}, commit {commit}, load {machine.load()}"
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['system']}, kernel {facts['kernel']}, "
+        f"Python {facts['python']}, commit {commit}"
     )
 
 

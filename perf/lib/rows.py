@@ -1,35 +1,47 @@
-"""Rows as a host would write them, and the flushes that a limit program runs.
+"""The flushes that the limit program runs, as prebuilt steps.
 
-Always true: a flush of a shape is the product's own statements (`foqs.store`),
-fenced, and every item that a run of a shape writes is also finished by it where
-the shape says so. Knows nothing of connections or of time.
+Always true: the tables are the product's own, the statements are the shortest
+that do what a flush must do, every flush but the bare one is fenced, and every item
+that a run writes is finished by it where the shape says so. Knows nothing of
+connections or of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from foqs.core.fence import Fence, Owner
-from foqs.core.item import Delivery, Row, State, make_number
-from foqs.store.port import Writes
+from foqs.core.item import Delivery, State, make_number
 
 EPOCH: Final = 1
 NONCE: Final = "0123456789abcdef0123456789abcdef"
 NOW_MS: Final = 1_800_000_000_000
 LEASE_MS: Final = 30_000
-OWNER: Final = Owner(EPOCH, NONCE, 0, NOW_MS, 0)
-NO_WRITES: Final = Writes()
+NOTHING: Final = range(0)
 
 
 @dataclass(slots=True, frozen=True)
 class Flush:
-    """One transaction: the writes, and which of them are updates of constant values (a lease) by id alone."""
+    """One transaction: its number, 0 without a fence, and the ids of the items that it changes.
 
-    fence: Fence | None
-    writes: Writes
-    leased: tuple[int, ...] = ()
+    Attributes:
+        born: inserted, already leased where `born_leased`.
+        leased: leased, and their payloads read before where `read`.
+        done: deleted.
+    """
+
+    number: int
+    born: range
+    leased: range = NOTHING
+    done: range = NOTHING
+    born_leased: bool = False
+    read: bool = False
+
+    @property
+    def token(self) -> int:
+        """Of the leases that this flush gives."""
+        return EPOCH << 43 | self.number
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,94 +49,75 @@ class Shape:
     """What a flush carries.
 
     Attributes:
-        flushes: (rows of each flush in turn) to the flushes of a whole run.
+        flushes: (the ids that are born in each flush in turn) to the flushes of a whole run.
         shards: how many run it at once.
     """
 
     name: str
     says: str
-    flushes: Callable[[list[list[Row]]], Iterator[Flush]]
+    flushes: Callable[[Sequence[range]], Iterator[Flush]]
     rows: int | None = None
     shards: int = 2
 
 
-def new_rows(first: int, count: int, payload: bytes) -> list[Row]:
-    """READY rows as an enqueue writes them, without a TTL."""
+def batches(size: int, count: int) -> list[range]:
+    """The ids of the items of `count` flushes of `size`."""
     return [
-        Row(
-            id=make_number(EPOCH, number),
-            namespace="default",
-            topic="perf",
-            priority=0,
-            deliver_after_ms=NOW_MS,
-            enqueued_at_ms=NOW_MS,
-            lease_ms=LEASE_MS,
-            ttl_ms=None,
-            expires_at_ms=None,
-            policy=Delivery.AT_LEAST_ONCE,
-            attempts_max=0,
-            payload_bytes=len(payload),
-            payload=payload,
-            metadata=b"",
-            state=State.READY,
-            due_ms=None,
-            token=0,
-            attempt=0,
-        )
-        for number in range(first, first + count)
+        range(make_number(EPOCH, 1 + turn * size), make_number(EPOCH, 1 + turn * size) + size) for turn in range(count)
     ]
 
 
-def leased(row: Row, flush: int) -> Row:
-    """The row as a hand-out leaves it."""
-    return replace(row, state=State.LEASED, due_ms=NOW_MS + LEASE_MS, token=EPOCH << 43 | flush, attempt=1)
+def values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, Any]:
+    """A row by its columns: READY, or leased by a flush. `payload` is what stands for it."""
+    return {
+        "id": number,
+        "namespace": "default",
+        "topic": "perf",
+        "priority": 0,
+        "deliver_after_ms": NOW_MS,
+        "enqueued_at_ms": NOW_MS,
+        "lease_ms": LEASE_MS,
+        "ttl_ms": None,
+        "expires_at_ms": None,
+        "policy": int(Delivery.AT_LEAST_ONCE),
+        "attempts_max": 0,
+        "payload_bytes": len(payload),
+        "payload": payload,
+        "metadata": b"",
+        "state": int(State.LEASED if leased_by else State.READY),
+        "due_ms": NOW_MS + LEASE_MS if leased_by else None,
+        "token": leased_by.token if leased_by else 0,
+        "attempt": 1 if leased_by else 0,
+    }
 
 
-def _fence(number: int) -> Fence:
-    return Fence(EPOCH, NONCE, number, NOW_MS + number)
+def _insert(born: Sequence[range]) -> Iterator[Flush]:
+    for number, ids in enumerate(born, 1):
+        yield Flush(number, ids)
 
 
-def _ids(rows: list[Row]) -> list[int]:
-    return [row.id for row in rows]
-
-
-def _insert(batches: list[list[Row]]) -> Iterator[Flush]:
-    for number, rows in enumerate(batches, 1):
-        yield Flush(_fence(number), Writes(inserts=rows))
-
-
-def _combined(batches: list[list[Row]], *, constant: bool) -> Iterator[Flush]:
+def _combined(born: Sequence[range], *, read: bool = False) -> Iterator[Flush]:
     """Flush n inserts batch n, leases batch n - 1 and deletes batch n - 2."""
-    empty: list[Row] = []
-    for number, fresh in enumerate([*batches, empty, empty], 1):
-        second = batches[number - 2] if 2 <= number <= len(batches) + 1 else empty
-        third = batches[number - 3] if number >= 3 else empty
-        if constant:
-            yield Flush(_fence(number), Writes(deletes=_ids(third), inserts=fresh), tuple(_ids(second)))
-        else:
-            updates = [leased(row, number) for row in second]
-            yield Flush(_fence(number), Writes(deletes=_ids(third), updates=updates, inserts=fresh))
+    padded = [NOTHING, NOTHING, *born, NOTHING, NOTHING]
+    for number, (done, leased, ids) in enumerate(zip(padded, padded[1:], padded[2:], strict=False), 1):
+        yield Flush(number, ids, leased, done, read=read)
 
 
-def _born_leased(batches: list[list[Row]]) -> Iterator[Flush]:
+def _born_leased(born: Sequence[range]) -> Iterator[Flush]:
     """Flush n inserts batch n already leased and deletes batch n - 1."""
-    empty: list[Row] = []
-    for number, fresh in enumerate([*batches, empty], 1):
-        before = batches[number - 2] if number >= 2 else empty
-        yield Flush(_fence(number), Writes(deletes=_ids(before), inserts=[leased(row, number) for row in fresh]))
+    for number, (done, ids) in enumerate(zip([NOTHING, *born], [*born, NOTHING], strict=True), 1):
+        yield Flush(number, ids, done=done, born_leased=True)
 
 
-def _bare(batches: list[list[Row]]) -> Iterator[Flush]:
-    for rows in batches:
-        yield Flush(None, Writes(inserts=rows))
+def _bare(born: Sequence[range]) -> Iterator[Flush]:
+    for ids in born:
+        yield Flush(0, ids)
 
 
 SHAPES: Final = (
     Shape("insert", "fence, insert", _insert),
-    Shape(
-        "combined", "fence, delete, lease (values of each row), insert", lambda rows: _combined(rows, constant=False)
-    ),
-    Shape("combined-constant", "the same; lease by constant values", lambda rows: _combined(rows, constant=True)),
+    Shape("combined", "fence, delete, lease, insert", _combined),
+    Shape("combined-read", "the same, payloads read before they are leased", lambda born: _combined(born, read=True)),
     Shape("born-leased", "fence, delete, insert already leased", _born_leased),
     Shape("bare-commit", "one row, one statement, no fence, one shard", _bare, rows=1, shards=1),
 )

@@ -7,7 +7,9 @@ is ended by its process id. Knows nothing of load.
 
 from __future__ import annotations
 
-import functools
+import fcntl
+import getpass
+import hashlib
 import json
 import os
 import pwd
@@ -30,7 +32,6 @@ from typing import Any, Final, Self
 from perf.lib.packets import Connection, QueryFailed, query
 
 _START_TIMEOUT_S: Final = 120.0
-_STOP_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
 _POSTGRES_FOLDERS: Final = "/usr/lib/postgresql"
@@ -45,6 +46,8 @@ class Server(ABC):
     """One process in a temporary folder; a context manager that ends it and removes the folder."""
 
     name: str
+    stop_timeout_s = 60.0
+    """A server that has not ended by then is killed."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"foqs-perf-{self.name}-"))
@@ -72,11 +75,11 @@ class Server(ABC):
         return (self.folder / "log").read_text(errors="replace")[-_TAIL_BYTES:]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ends the process; the data stays."""
+        """Ends the process and waits for its end; the data stays."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
             try:
-                self._process.wait(_STOP_TIMEOUT_S)
+                self._process.wait(self.stop_timeout_s)
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -104,32 +107,40 @@ class Server(ABC):
 
 
 class MariaDb(Server):
-    """MariaDB with one empty database, `perf`; root has no password."""
+    """MariaDB; as a context manager with one empty database, `perf`. Root has no password.
+
+    Args:
+        options: more of the server's, as on its command line.
+    """
 
     name = "mariadb"
+    # It may have millions of rows to write before it ends.
+    stop_timeout_s = 600.0
 
-    def __init__(self, buffer_pool_mib: int = 1024) -> None:
+    def __init__(self, buffer_pool_mib: int = 1024, *options: str) -> None:
         super().__init__()
         self.socket = self.folder / "s"
         self.port = free_port()
         self.version = ""
-        self._buffer_pool_mib = buffer_pool_mib
+        self._options = (f"--innodb-buffer-pool-size={buffer_pool_mib}M", *options)
 
     def set_up(self) -> None:
-        user = _other_user("mysql")
-        _give(self.folder, user)
-        shutil.copytree(Path(_installed().name) / "data", self.folder / "data")
-        if user:
-            for path in (self.folder / "data", *(self.folder / "data").rglob("*")):
-                shutil.chown(path, user)
+        self.lay_out()
         self.start()
         connection = Connection(self.socket, "mysql")
         connection.run(query(f"CREATE DATABASE {DATABASE}"))
         self.version = (connection.run(query("SELECT VERSION()"))[0].rows[0][0] or b"").decode()
         connection.close()
 
-    def start(self) -> None:
-        """Starts the server on its data."""
+    def lay_out(self) -> None:
+        """Gives the server its first data."""
+        user = _other_user("mysql")
+        shutil.copytree(_template(user), self.folder / "data")
+        for path in (self.folder, *self.folder.rglob("*")):
+            _give(path, user)
+
+    def start(self, *options: str) -> None:
+        """Starts the server on its data. `options` hold until it is stopped."""
         user = _other_user("mysql")
         self.launch(
             [
@@ -145,9 +156,12 @@ class MariaDb(Server):
                 "--skip-log-bin",
                 "--skip-name-resolve",
                 "--innodb-flush-log-at-trx-commit=1",
-                f"--innodb-buffer-pool-size={self._buffer_pool_mib}M",
                 "--innodb-log-file-size=1G",
+                # A server that starts begins cold, and does not warm itself beside what is measured.
+                "--innodb-buffer-pool-load-at-startup=OFF",
                 "--max-connections=1000",
+                *self._options,
+                *options,
                 *([f"--user={user}"] if user else []),
             ],
             self._answers,
@@ -159,7 +173,7 @@ class MariaDb(Server):
 
     def url(self) -> str:
         """As a host's `store.url`."""
-        return f"mysql://root@127.0.0.1:{self.port}/{DATABASE}"
+        return f"mysql://root@localhost/{DATABASE}?socket={self.socket}"
 
     def _answers(self) -> bool:
         try:
@@ -287,24 +301,24 @@ class FoqsHost(Server):
             return False
 
 
-@functools.cache
-def _installed() -> TemporaryDirectory[str]:
-    """MariaDB's first data, made once by each program and copied; it goes with the program."""
-    user = _other_user("mysql")
-    folder = TemporaryDirectory(prefix="foqs-perf-mariadb-template-")
-    _give(Path(folder.name), user)
-    _run(
-        [
-            _program("mariadb-install-db", "mariadb-server"),
-            "--no-defaults",
-            f"--datadir={folder.name}/data",
-            f"--tmpdir={folder.name}",
-            "--auth-root-authentication-method=normal",
-            "--skip-test-db",
-            *([f"--user={user}"] if user else []),
-        ]
-    )
-    return folder
+def _template(user: str | None) -> Path:
+    """MariaDB's first data, for one version and user; made by whoever comes first, while the others wait."""
+    install, server = _program("mariadb-install-db", "mariadb-server"), _program("mariadbd", "mariadb-server")
+    mark = hashlib.sha256(_run([server, "--version"]).encode()).hexdigest()[:12]
+    base = Path(tempfile.gettempdir()) / f"foqs-mariadb-template-{getpass.getuser()}-{mark}"
+    base.mkdir(mode=0o755, exist_ok=True)
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        data, fresh = base / "data", base / "fresh"
+        if not data.exists():
+            shutil.rmtree(fresh, ignore_errors=True)
+            with TemporaryDirectory(dir=base) as scratch:
+                _give(Path(scratch), user)
+                command = [install, "--no-defaults", f"--datadir={fresh}", f"--tmpdir={scratch}", "--skip-test-db"]
+                as_user = [f"--user={user}"] if user else []
+                _run([*command, "--auth-root-authentication-method=normal", *as_user])
+            fresh.rename(data)
+    return data
 
 
 def free_port() -> int:
@@ -347,10 +361,12 @@ def _other_user(name: str) -> str | None:
     raise CannotRun(f"there is no user `{name}` or `nobody` to run the server as")
 
 
-def _give(folder: Path, user: str | None) -> None:
-    folder.chmod(0o755)
+def _give(path: Path, user: str | None) -> None:
+    """Makes a file or folder a user's; a folder can be entered by all."""
+    if path.is_dir():
+        path.chmod(0o755)
     if user:
-        shutil.chown(folder, user)
+        shutil.chown(path, user)
 
 
 def _toml(options: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """A system set up to be measured: its servers running, empty, and who uses their CPU.
 
-Always true: what a stage started it ends. Knows how a backlog is laid into the
-tables of a FOQS host without enqueueing it; knows nothing of load.
+Always true: what a stage started it ends. Knows nothing of load.
 """
 
 from __future__ import annotations
@@ -16,16 +15,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.store.sql_rows import COLUMNS
 from foqs_client import Client, Item
-from perf.lib import machine
-from perf.lib.packets import query
+from perf.lib import backlog, machine
+from perf.lib.by_hand import prepare_mariadb, prepare_postgres
 from perf.lib.servers import FoqsHost, MariaDb, Postgres
-from perf.lib.systems import prepare_mariadb, prepare_postgres
 from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 
 SYSTEMS: Final = ("foqs-mariadb", "foqs-sqlite", "postgres", "mariadb-prebuilt", "mariadb-aiomysql")
-_FILL_ROWS: Final = 100_000
 TEMPLATES: Final = 16
 """Items for each shard, so that no shard is without one to copy."""
 
@@ -54,65 +50,24 @@ class Stage:
         return used
 
     def fill(self, count: int, payload_bytes: int) -> float:
-        """Lays `count` READY items of one topic, numbered from 0, into the tables.
+        """Lays `count` READY items of one topic, numbered from 0, into the tables; the database is started anew.
 
-        Returns the seconds from the start of the host on them to its first delivery.
-
-        A few are enqueued; the tables' other rows are copies of those with ids
-        and numbers of their own, made by the database.
+        Returns the seconds from the start of the host on them to its first delivery. Raises CannotRun.
         """
         assert self.host is not None
+        backlog.check_space(self.host.folder, count, payload_bytes)
         asyncio.run(_enqueue_templates(self.host.address, self.shards * TEMPLATES, payload_bytes))
         self.host.stop()
         first = self.shards * TEMPLATES
-        rest = count - first
-        for shard in range(self.shards):
-            share = rest // self.shards + (shard < rest % self.shards)
-            copy = self._copy_mariadb if self.mariadb is not None else self._copy_sqlite
-            copy(shard, first, share, payload_bytes - HEAD_BYTES)
-            first += share
+        padding = payload_bytes - HEAD_BYTES
+        if self.mariadb is not None:
+            backlog.fill_mariadb(self.mariadb, backlog.shares(self.shards, first, count), padding)
+        else:
+            files = [self.host.data / f"shard-{shard}.db" for shard in range(self.shards)]
+            backlog.fill_sqlite(files, backlog.shares(self.shards, first, count), padding)
         begun = time.monotonic()
         self.host.start()
         return asyncio.run(_first_delivery(self.host.address)) - begun
-
-    def _copy_mariadb(self, shard: int, first: int, count: int, padding: int) -> None:
-        assert self.mariadb is not None
-        table = f"foqs_{shard}_item"
-        connection = self.mariadb.connect()
-        ((low, high),) = connection.run(query(f"SELECT MIN(id), MAX(id) FROM {table}"))[0].rows
-        assert low is not None and high is not None, f"shard {shard} holds no item to copy"
-        for start in range(0, count, _FILL_ROWS):
-            last = min(count, start + _FILL_ROWS)
-            values = {
-                "id": f"{int(high)} + seq",
-                "payload": f"CONCAT(LPAD(seq + {first - 1}, {NUMBER_BYTES}, '0'), "
-                f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding}))",
-            }
-            chosen = ", ".join(values.get(name, name) for name in COLUMNS)
-            connection.run(
-                query(
-                    f"INSERT INTO {table} ({', '.join(COLUMNS)}) SELECT {chosen} "
-                    f"FROM seq_{start + 1}_to_{last} JOIN {table} ON id = {int(low)}"
-                )
-            )
-        connection.close()
-
-    def _copy_sqlite(self, shard: int, first: int, count: int, padding: int) -> None:
-        assert self.host is not None
-        values = {
-            "id": "(SELECT MAX(id) FROM item) + seq",
-            "payload": f"CAST(printf('%0{NUMBER_BYTES}d', seq + {first - 1}) || '{'0' * (HEAD_BYTES - NUMBER_BYTES)}' "
-            f"|| '{'x' * padding}' AS BLOB)",
-        }
-        chosen = ", ".join(values.get(name, name) for name in COLUMNS)
-        db = sqlite3.connect(self.host.data / f"shard-{shard}.db")
-        with contextlib.closing(db), db:
-            db.execute(
-                "WITH RECURSIVE numbers(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM numbers WHERE seq < ?) "
-                f"INSERT INTO item ({', '.join(COLUMNS)}) SELECT {chosen} FROM numbers "
-                "JOIN item ON id = (SELECT MIN(id) FROM item)",
-                (count,),
-            )
 
 
 @contextlib.contextmanager

@@ -7,10 +7,12 @@ reach on two cores says so in `valid`. Knows nothing of options or of tables.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from perf.lib import machine
 from perf.lib.race import Outcome, Race
 from perf.lib.report import middle, say
 from perf.lib.stage import TEMPLATES, Stage, stage
@@ -21,6 +23,7 @@ NUMBERS_PER_S: Final = 120_000
 WINDOW_CALLS: Final = 12
 """How far producers run ahead of consumers, in calls of every caller: a queue that is used, not filled."""
 WINDOW_ITEMS_MIN: Final = 2_000
+LONG_POLL_MS: Final = 5_000
 FLOORS: Final = {
     ("postgres", 100): 52_000,
     ("postgres", 1): 2_850,
@@ -43,13 +46,15 @@ class Trial:
         rate: items per second that are offered, open loop; None as many as go.
         processes: of each role.
         keyed: every item carries an idempotency key.
+        priorities: how many different ones the items have.
+        empty: the queue is emptied after the window, so that every item can be counted as received.
         buffer_pool_mib: of MariaDB.
     """
 
     system: str = "foqs-mariadb"
     mode: str = "both"
     batch: int = 100
-    callers: int = 8
+    callers: int = 16
     payload_bytes: int = 1024
     topics: int = 1
     backlog: int = 0
@@ -57,6 +62,7 @@ class Trial:
     shards: int = 2
     processes: int = 1
     keyed: bool = False
+    priorities: int = 1
     seconds: float = 3.0
     warmup_s: float = 1.0
     empty: bool = True
@@ -93,23 +99,52 @@ def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
 
 def run_on(found: Stage, trial: Trial) -> dict[str, Any]:
     """The figures of one run on a stage that is set up and empty."""
-    can_fill = found.host is not None and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES
-    filled = trial.backlog if can_fill else 0
-    figures: dict[str, Any] = {}
-    if filled:
-        figures["start_to_delivery_s"] = found.fill(filled, trial.payload_bytes)
+    if trial.backlog and found.host is not None and trial.topics == 1 and trial.backlog > found.shards * TEMPLATES:
+        return Filled(found, trial).run()
+    if trial.backlog and trial.mode == "both":
+        _enqueue(found, trial)
+        return _race(found, trial, b"\1" * trial.backlog)[0]
+    return _race(found, trial, b"")[0]
+
+
+class Filled:
+    """A FOQS host on a backlog that the database laid into its tables; it can be raced on more than once.
+
+    `figures` are of the filling and the start.
+    """
+
+    def __init__(self, found: Stage, trial: Trial) -> None:
+        assert found.host is not None
+        self._host = found.host
+        begun = time.monotonic()
+        self._found = found
+        self._trial = trial
+        self._there = b"\1" * trial.backlog
+        start_s = found.fill(trial.backlog, trial.payload_bytes)
+        self.figures: dict[str, Any] = {
+            "start_to_delivery_s": start_s,
+            "fill_s": time.monotonic() - begun - start_s,
+            "started_mib": machine.resident_mib(found.host.pid),
+        }
+
+    def run(self) -> dict[str, Any]:
+        """The figures of a run on what is left."""
+        figures, race = _race(self._found, self._trial, self._there)
+        if not self._trial.empty:
+            self._there = race.left()
+        return {**self.figures, **figures, "host_peak_mib": machine.peak_mib(self._host.pid)}
+
+
+def _race(found: Stage, trial: Trial, there: bytes) -> tuple[dict[str, Any], Race]:
     numbers = trial.backlog + round((trial.seconds + trial.warmup_s + 2) * NUMBERS_PER_S)
-    race = Race(found, loads(found, trial, filled), numbers, filled)
+    race = Race(found, loads(found, trial, len(there)), numbers, there)
     if trial.mode == "produce":
         outcome = race.producers(trial.seconds, warmup_s=trial.warmup_s)
     elif trial.mode == "consume":
-        outcome = race.consumers(trial.seconds, warmup_s=trial.warmup_s if filled else 0.0, empty=trial.empty)
+        outcome = race.consumers(trial.seconds, warmup_s=trial.warmup_s, empty=trial.empty)
     else:
-        if trial.backlog and not filled:
-            _enqueue(found, trial)
-            race = Race(found, loads(found, trial, trial.backlog), numbers, trial.backlog)
         outcome = race.both(trial.seconds, warmup_s=trial.warmup_s, empty=trial.empty)
-    return {**figures, **summary(found, trial, outcome)}
+    return summary(found, trial, outcome), race
 
 
 def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
@@ -133,12 +168,16 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         rate=None if trial.rate is None else trial.rate / trial.processes,
         window=None if trial.rate is not None or window is None else window,
         keyed="perf" if trial.keyed else "",
+        priorities=trial.priorities,
     )
     if trial.mode == "consume":
         # The filling is not measured: it may be quicker than the calls that are.
         base = replace(base, callers=8, batch=100)
     made = [replace(base, worker=number, first=filled + number, seed=number) for number in range(trial.processes)]
     consumer = replace(base, role="consume", callers=each, batch=trial.batch, rate=None, window=None, count=None)
+    if trial.rate is not None:
+        # Latency is asked for: as consumers do that have nothing else to do, they wait long.
+        consumer = replace(consumer, wait_ms=LONG_POLL_MS)
     return made + [replace(consumer, worker=trial.processes + number) for number in range(trial.processes)]
 
 
@@ -176,7 +215,7 @@ def told(trial: Trial) -> str:
     """A trial in one line: what differs from the plain one."""
     words = [trial.system, trial.mode, f"{trial.batch} a call", f"{trial.callers} callers"]
     plain = Trial()
-    for name in ("payload_bytes", "topics", "backlog", "rate", "shards", "processes", "keyed"):
+    for name in ("payload_bytes", "topics", "backlog", "rate", "shards", "processes", "keyed", "priorities"):
         if getattr(trial, name) != getattr(plain, name):
             words.append(f"{name} {getattr(trial, name)}")
     return ", ".join(words)

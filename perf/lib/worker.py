@@ -16,13 +16,14 @@ import os
 import random
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import uvloop
 
-from perf.lib.systems import Caller, New, session
+from perf.lib.caller import Batch, Caller
+from perf.lib.systems import session
 
 NUMBER_BYTES: Final = 16
 """A payload begins with its item's number in decimal."""
@@ -53,6 +54,8 @@ class Load:
             None as fast as they can.
         window: it pauses while so many items are waiting; None never.
         wait_ms: how long a dequeue waits.
+        priorities: how many different ones the items have, in turn; 1 all the same.
+        niceness: of the process; above 0 it leaves the CPU to the others.
     """
 
     role: str
@@ -71,6 +74,8 @@ class Load:
     wait_ms: int = 200
     namespace: str = "default"
     keyed: str = ""
+    priorities: int = 1
+    niceness: int = 0
     seed: int = 0
 
 
@@ -88,6 +93,7 @@ class Shared:
 
 def run(load: Load, shared: Shared, results: Any) -> None:
     """The process's main function. Puts (worker, latencies, errors) into `results`."""
+    os.nice(load.niceness)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             results.put((load.worker, *runner.run(_Worker(load, shared).run())))
@@ -107,11 +113,18 @@ class _Worker:
         self._seen = memoryview(shared.seen).cast("B")
         self._latencies: list[tuple[float, float]] = []
         self._errors: dict[str, int] = {}
-        self._numbers = self._all_numbers()
+        last = len(self._fates) if load.count is None else min(len(self._fates), load.first + load.count * load.stride)
+        self._numbers = range(load.first, last, load.stride)
+        self._begun = 0
         self._tail = b"x" * (load.payload_bytes - HEAD_BYTES)
-        self._turn = load.worker
+        rng = random.Random(load.seed)
         self._topics = [f"t{number}" for number in range(load.topics)]
-        random.Random(load.seed).shuffle(self._topics)
+        rng.shuffle(self._topics)
+        # Longer than a call, so that what a call needs is one slice of it.
+        self._topics_in_turn = self._topics * (load.batch // load.topics + 2)
+        self._turn = load.worker
+        order = rng.sample(range(load.priorities), load.priorities)
+        self._priorities_in_turn = order * (load.batch // load.priorities + 2)
 
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
         """(moment, latency) of each call or item in seconds, and errors by name."""
@@ -135,24 +148,21 @@ class _Worker:
 
     # -------------------------------------------------------------- producing
 
-    def _all_numbers(self) -> Iterator[int]:
+    def _items(self, stamp_ns: int) -> tuple[range, Batch]:
+        """The next call's numbers and items; none when there are no numbers left."""
         load = self._load
-        last = len(self._fates) if load.count is None else min(len(self._fates), load.first + load.count * load.stride)
-        return iter(range(load.first, last, load.stride))
-
-    def _items(self, stamp_ns: int) -> tuple[list[int], list[New]]:
-        """The next call's items; none when there are no numbers left."""
-        load = self._load
-        numbers, items = [], []
-        for number in self._numbers:
-            topic = self._topics[self._turn % load.topics]
-            self._turn += 1
-            payload = b"%016d%020d" % (number, stamp_ns) + self._tail
-            numbers.append(number)
-            items.append(New(topic, payload, f"{load.keyed}-{number}" if load.keyed else None))
-            if len(items) == load.batch:
-                break
-        return numbers, items
+        numbers = self._numbers[self._begun : self._begun + load.batch]
+        rest = b"%020d" % stamp_ns + self._tail
+        topic, priority = self._turn % load.topics, self._begun % load.priorities
+        count = len(numbers)
+        self._begun += count
+        self._turn += count
+        return numbers, Batch(
+            self._topics_in_turn[topic : topic + count],
+            [b"%016d%b" % (number, rest) for number in numbers],
+            [f"{load.keyed}-{number}" for number in numbers] if load.keyed else None,
+            self._priorities_in_turn[priority : priority + count] if load.priorities > 1 else None,
+        )
 
     async def _produce(self, caller: Caller) -> None:
         window = self._load.window
@@ -161,17 +171,16 @@ class _Worker:
                 await asyncio.sleep(_LOOK_AGAIN_S)
                 continue
             begun_ns = time.monotonic_ns()
-            numbers, items = self._items(begun_ns)
-            if not items:
+            numbers, batch = self._items(begun_ns)
+            if not numbers:
                 break
-            await self._put_one(caller, numbers, items, begun_ns)
+            await self._put_one(caller, numbers, batch, begun_ns)
         await caller.close()
 
-    async def _put_one(self, caller: Caller, numbers: list[int], items: list[New], meant_ns: int) -> None:
-        put = await caller.put(items)
+    async def _put_one(self, caller: Caller, numbers: range, batch: Batch, meant_ns: int) -> None:
+        put = await caller.put(batch)
         ended_ns = time.monotonic_ns()
-        for number, fate in zip(numbers, put.fates, strict=True):
-            self._fates[number] = fate
+        self._fates[numbers.start : numbers.stop : numbers.step] = put.fates
         self._put[self._load.worker] += put.fates.count(1)
         for name, count in put.errors.items():
             self._errors[name] = self._errors.get(name, 0) + count
@@ -190,9 +199,9 @@ class _Worker:
         async def one(meant_ns: int) -> None:
             async with free:
                 caller = idle.pop()
-                numbers, items = self._items(meant_ns)
-                if items:
-                    await self._put_one(caller, numbers, items, meant_ns)
+                numbers, batch = self._items(meant_ns)
+                if numbers:
+                    await self._put_one(caller, numbers, batch, meant_ns)
                 idle.append(caller)
 
         while self._flags[PRODUCE]:
@@ -224,27 +233,26 @@ class _Worker:
         wait_ms = self._load.wait_ms if self._load.topics <= self._load.batch else 0
         while self._flags[CONSUME]:
             begun_ns = time.monotonic_ns()
-            found = await caller.take(self._wants(), wait_ms)
+            handles, payloads = await caller.take(self._wants(), wait_ms)
             received_ns = time.monotonic_ns()
-            if not found:
-                if time.monotonic_ns() - begun_ns < 1_000_000:
+            if not payloads:
+                if received_ns - begun_ns < 1_000_000:
                     await asyncio.sleep(0.001)
                 continue
-            self._check(found, received_ns)
-            await caller.done([handle for handle, _ in found])
-            self._done[self._load.worker] += len(found)
+            self._check(payloads, received_ns)
+            await caller.done(handles)
+            self._done[self._load.worker] += len(payloads)
         await caller.close()
 
-    def _check(self, found: Any, received_ns: int) -> None:
+    def _check(self, payloads: Sequence[bytes], received_ns: int) -> None:
         """Counts each number, and its way from the moment at which it was meant to be sent."""
         seen, tail, size = self._seen, self._tail, self._load.payload_bytes
-        for _, payload in found:
+        for payload in payloads:
             if len(payload) != size or not payload.endswith(tail):
                 raise AssertionError("an item came back with other bytes")
-            number = int(payload[:NUMBER_BYTES])
-            seen[number] = min(255, seen[number] + 1)
+            seen[int(payload[:NUMBER_BYTES])] += 1
         # One of a call's items stands for them all: with the calls of many items it is throughput that is asked for.
-        stamp_ns = int(found[0][1][NUMBER_BYTES:HEAD_BYTES])
+        stamp_ns = int(payloads[0][NUMBER_BYTES:HEAD_BYTES])
         self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
 
 

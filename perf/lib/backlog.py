@@ -1,0 +1,121 @@
+"""A deep backlog, laid into the tables of a FOQS host by the database itself.
+
+Always true: a row of it is a copy of one that was enqueued, with an id and a
+number of its own; the topics table, where there is one, names its topic. While
+MariaDB is filled it need not survive a power failure; then it is stopped in
+order and started as in production, cold, before anything is measured. Knows
+nothing of load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from foqs.store.sql_rows import COLUMNS
+from perf.lib.packets import Connection, query
+from perf.lib.servers import CannotRun, MariaDb
+from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
+
+_STATEMENT_ROWS: Final = 100_000
+_QUICK: Final = (
+    "--innodb-flush-log-at-trx-commit=0",
+    "--innodb-doublewrite=OFF",
+    "--innodb-io-capacity=20000",
+    "--innodb-io-capacity-max=40000",
+)
+_ROW_BYTES: Final = 200
+"""What a row takes beside its payload: 285 bytes with one of 100 were measured on MariaDB, indexes included."""
+_SERVER_BYTES: Final = 2 << 30
+
+
+def shares(shards: int, first: int, last: int) -> list[range]:
+    """The numbers from `first` to below `last`, divided among shards."""
+    edges = [first + (last - first) * shard // shards for shard in range(shards + 1)]
+    return [range(*pair) for pair in pairwise(edges)]
+
+
+def check_space(folder: Path, count: int, payload_bytes: int) -> None:
+    """Raises CannotRun where the disk of `folder` is too small."""
+    needed = count * (payload_bytes + _ROW_BYTES) + _SERVER_BYTES
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise CannotRun(
+            f"{count:,} items need {needed / 1e9:.1f} GB in {folder.parent} and {free / 1e9:.1f} GB are free: "
+            "set TMPDIR to a larger disk, or ask for fewer"
+        )
+
+
+def fill_mariadb(server: MariaDb, given: Sequence[range], padding: int) -> None:
+    """Fills shards 0, 1, ... at once, one session each. Their host must be stopped; each must hold an item.
+
+    Args:
+        padding: bytes of a payload after its head.
+    """
+    server.stop()
+    server.start(*_QUICK)
+    with ThreadPoolExecutor(len(given)) as sessions:
+        for _ in sessions.map(
+            lambda shard: _fill_mariadb(server.connect(), shard, given[shard], padding), range(len(given))
+        ):
+            pass
+    server.stop()
+    server.start()
+
+
+def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int) -> None:
+    item, topic = f"foqs_{shard}_item", f"foqs_{shard}_topic"
+    ((low, high),) = connection.run(query(f"SELECT MIN(id), MAX(id) FROM {item}"))[0].rows
+    assert low is not None and high is not None, f"shard {shard} holds no item to copy"
+    if connection.run(query(f"SHOW TABLES LIKE '{topic}'"))[0].rows:
+        connection.run(
+            query(
+                f"INSERT IGNORE INTO {topic} (namespace, topic) SELECT namespace, topic FROM {item} WHERE id = {int(low)}"
+            )
+        )
+    number = f"LPAD(seq + {share.start - 1}, {NUMBER_BYTES}, '0')"
+    rest = f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding})"
+    chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})")
+    for start in range(0, len(share), _STATEMENT_ROWS):
+        numbers = f"seq_{start + 1}_to_{min(len(share), start + _STATEMENT_ROWS)}"
+        connection.run(
+            query(
+                f"INSERT INTO {item} ({', '.join(COLUMNS)}) SELECT {chosen} FROM {numbers} JOIN {item} ON id = {int(low)}"
+            )
+        )
+    connection.close()
+
+
+def fill_sqlite(files: Sequence[Path], given: Sequence[range], padding: int) -> None:
+    """As `fill_mariadb`, on the files of shards 0, 1, ..."""
+    for file, share in zip(files, given, strict=True):
+        with contextlib.closing(sqlite3.connect(file)) as db, db:
+            _fill_sqlite(db, share, padding)
+
+
+def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int) -> None:
+    number = f"printf('%0{NUMBER_BYTES}d', seq + {share.start - 1})"
+    rest = f"'{'0' * (HEAD_BYTES - NUMBER_BYTES)}' || '{'x' * padding}'"
+    chosen = _columns("(SELECT MAX(id) FROM item) + seq", f"CAST({number} || {rest} AS BLOB)")
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'topic'").fetchone():
+        db.execute(
+            "INSERT OR IGNORE INTO topic (namespace, topic) "
+            "SELECT namespace, topic FROM item WHERE id = (SELECT MIN(id) FROM item)"
+        )
+    db.execute(
+        "WITH RECURSIVE numbers(seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM numbers WHERE seq < ?) "
+        f"INSERT INTO item ({', '.join(COLUMNS)}) SELECT {chosen} FROM numbers "
+        "JOIN item ON id = (SELECT MIN(id) FROM item)",
+        (len(share),),
+    )
+
+
+def _columns(number: str, payload: str) -> str:
+    """What is selected of a row for its copy."""
+    return ", ".join({"id": number, "payload": payload}.get(name, name) for name in COLUMNS)

@@ -1,0 +1,307 @@
+"""The queues written by hand that FOQS is compared with: Postgres and MariaDB with `SKIP LOCKED`.
+
+Always true: each is as fast as we could make it, and does less: no lease
+index, no attempts, no tokens, no timers. Knows nothing of how load is offered or
+timed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from perf.lib.caller import NOTHING, Batch, Caller, Put, Taken, all_durable
+from perf.lib.packets import AsyncConnection, Connection, QueryFailed, query, query_bytes, run_all
+
+CONNECTIONS_MAX: Final = 16
+"""Of one process to a plain database: more callers share them, as more connections only wait for each other."""
+EMPTY_PAUSE_S: Final = 0.001
+"""How long a caller of a plain database waits before it looks again."""
+_AGAIN: Final = frozenset({1205, 1213})
+
+
+class Pool:
+    """A session whose callers share a bounded number of connections, each used by one call at a time."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Caller]]) -> None:
+        self._connect = connect
+        self._connected: list[Caller] = []
+        self._idle: asyncio.LifoQueue[Caller] = asyncio.LifoQueue()
+
+    async def caller(self) -> Caller:
+        if len(self._connected) < CONNECTIONS_MAX:
+            self._connected.append(await self._connect())
+            self._idle.put_nowait(self._connected[-1])
+        return _Borrower(self._idle)
+
+    async def close(self) -> None:
+        for caller in self._connected:
+            await caller.close()
+
+
+class _Borrower:
+    def __init__(self, idle: asyncio.LifoQueue[Caller]) -> None:
+        self._idle = idle
+
+    async def put(self, items: Batch) -> Put:
+        caller = await self._idle.get()
+        try:
+            return await caller.put(items)
+        finally:
+            self._idle.put_nowait(caller)
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
+        caller = await self._idle.get()
+        try:
+            return await caller.take(wants, wait_ms)
+        finally:
+            self._idle.put_nowait(caller)
+
+    async def done(self, handles: Sequence[Any]) -> None:
+        caller = await self._idle.get()
+        try:
+            await caller.done(handles)
+        finally:
+            self._idle.put_nowait(caller)
+
+    async def close(self) -> None:
+        pass
+
+
+# ---------------------------------------------------------------- Postgres
+
+POSTGRES_SCHEMA: Final = """
+CREATE TABLE item (
+  id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  topic text NOT NULL,
+  priority int NOT NULL DEFAULT 0,
+  state smallint NOT NULL DEFAULT 0,
+  leased_until timestamptz,
+  attempt int NOT NULL DEFAULT 0,
+  payload bytea NOT NULL
+);
+ALTER TABLE item ALTER COLUMN payload SET STORAGE EXTERNAL;
+CREATE INDEX item_ready ON item (topic, priority, id) WHERE state = 0;
+"""
+_PUT_ONE: Final = "INSERT INTO item (topic, payload) VALUES ($1, $2)"
+_TAKE: Final = """
+WITH best AS MATERIALIZED (
+  SELECT ctid FROM item WHERE topic = $1 AND state = 0 ORDER BY priority, id LIMIT $2 FOR UPDATE SKIP LOCKED
+)
+UPDATE item SET state = 1, leased_until = clock_timestamp() + interval '30 s', attempt = attempt + 1
+FROM best WHERE item.ctid = best.ctid RETURNING item.id, item.payload
+"""
+_TAKE_ONE: Final = """
+UPDATE item SET state = 1, leased_until = clock_timestamp() + interval '30 s', attempt = attempt + 1
+WHERE id = (
+  SELECT id FROM item WHERE topic = $1 AND state = 0 ORDER BY priority, id LIMIT 1 FOR UPDATE SKIP LOCKED
+)
+RETURNING id, payload
+"""
+_DONE_ONE: Final = "DELETE FROM item WHERE id = $1"
+_DONE: Final = "DELETE FROM item WHERE id = ANY($1::bigint[])"
+
+
+async def prepare_postgres(place: str) -> None:
+    """Creates the table."""
+    connection = await _asyncpg(place)
+    await connection.execute(POSTGRES_SCHEMA)
+    await connection.close()
+
+
+async def postgres_caller(place: str) -> Caller:
+    return PostgresCaller(await _asyncpg(place))
+
+
+class PostgresCaller:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._prepared: dict[str, Any] = {}
+
+    async def put(self, items: Batch) -> Put:
+        if len(items.payloads) == 1:
+            await (await self._statement(_PUT_ONE)).fetch(items.topics[0], items.payloads[0])
+        else:
+            records = zip(items.topics, items.payloads, strict=True)
+            await self._connection.copy_records_to_table("item", records=records, columns=("topic", "payload"))
+        return all_durable(items)
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
+        ((topic, count),) = wants.items()
+        if count == 1:
+            found = await (await self._statement(_TAKE_ONE)).fetch(topic)
+        else:
+            found = await (await self._statement(_TAKE)).fetch(topic, count)
+        if not found:
+            await asyncio.sleep(EMPTY_PAUSE_S)
+        return [row[0] for row in found], [row[1] for row in found]
+
+    async def done(self, handles: Sequence[Any]) -> None:
+        if len(handles) == 1:
+            await (await self._statement(_DONE_ONE)).fetch(handles[0])
+        else:
+            await (await self._statement(_DONE)).fetch(handles)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def _statement(self, text: str) -> Any:
+        found = self._prepared.get(text)
+        if found is None:
+            found = self._prepared[text] = await self._connection.prepare(text)
+        return found
+
+
+async def _asyncpg(place: str) -> Any:
+    import asyncpg
+
+    folder, _, port = place.rpartition(":")
+    return await asyncpg.connect(host=folder, port=int(port), user="postgres", database="postgres")
+
+
+# ----------------------------------------------------------------- MariaDB
+
+MARIADB_SCHEMA: Final = (
+    """CREATE TABLE item (
+  id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+  topic VARBINARY(64) NOT NULL,
+  priority INT NOT NULL DEFAULT 0,
+  state TINYINT NOT NULL DEFAULT 0,
+  leased_until_ms BIGINT,
+  attempt INT NOT NULL DEFAULT 0,
+  payload MEDIUMBLOB NOT NULL,
+  KEY item_ready (topic, state, priority, id)
+) ENGINE = InnoDB""",
+)
+_CLAIM: Final = (
+    "SELECT id, payload FROM item WHERE topic = '{topic}' AND state = 0 ORDER BY priority, id LIMIT {count} "
+    "FOR UPDATE SKIP LOCKED"
+)
+_LEASE: Final = "UPDATE item SET state = 1, leased_until_ms = 1, attempt = attempt + 1 WHERE id IN ({ids})"
+_DELETE: Final = "DELETE FROM item WHERE id IN ({ids})"
+_READ_COMMITTED: Final = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+
+
+def prepare_mariadb(connection: Connection) -> None:
+    """Creates the table."""
+    run_all(connection, MARIADB_SCHEMA)
+
+
+async def mariadb_caller(place: str, *, prebuilt: bool) -> Caller:
+    if prebuilt:
+        connection = await AsyncConnection.connect(Path(place), "perf")
+        # Quoted payloads rely on a charset in which every byte is a character.
+        await connection.run(query("SET NAMES binary", _READ_COMMITTED))
+        return PrebuiltCaller(connection)
+    import aiomysql
+
+    found = await aiomysql.connect(unix_socket=place, user="root", db="perf", autocommit=True)
+    async with found.cursor() as cursor:
+        await cursor.execute(_READ_COMMITTED)
+    return AiomysqlCaller(found)
+
+
+class _MariaCaller:
+    """Tries again after a deadlock, as everybody must."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._rng = random.Random(id(self))
+
+    async def _pause(self, error: Exception, code: int) -> None:
+        if code not in _AGAIN:
+            raise error
+        await asyncio.sleep(self._rng.uniform(0, 0.005))
+
+
+class PrebuiltCaller(_MariaCaller):
+    """SQL put together as bytes, with the least of drivers."""
+
+    async def put(self, items: Batch) -> Put:
+        escaped = [payload.replace(b"\\", b"\\\\").replace(b"'", b"\\'") for payload in items.payloads]
+        columns = zip(items.topics, escaped, strict=True)
+        rows = b",".join([b"('%b',_binary'%b')" % (topic.encode(), payload) for topic, payload in columns])
+        await self._run(query_bytes(b"INSERT INTO item (topic, payload) VALUES " + rows))
+        return all_durable(items)
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
+        ((topic, count),) = wants.items()
+        while True:
+            try:
+                _, found = await self._connection.run(
+                    query("START TRANSACTION", _CLAIM.format(topic=topic, count=count))
+                )
+                if not found.rows:
+                    await self._connection.run(query("ROLLBACK"))
+                    await asyncio.sleep(EMPTY_PAUSE_S)
+                    return NOTHING
+                ids = ",".join(row[0].decode() for row in found.rows)
+                await self._connection.run(query(_LEASE.format(ids=ids), "COMMIT"))
+            except QueryFailed as error:
+                await self._connection.run(query("ROLLBACK"))
+                await self._pause(error, error.code)
+            else:
+                return [row[0] for row in found.rows], [row[1] or b"" for row in found.rows]
+
+    async def done(self, handles: Sequence[Any]) -> None:
+        await self._run(query(_DELETE.format(ids=b",".join(handles).decode())))
+
+    async def close(self) -> None:
+        self._connection.close()
+
+    async def _run(self, packet: bytes) -> None:
+        while True:
+            try:
+                await self._connection.run(packet)
+            except QueryFailed as error:
+                await self._pause(error, error.code)
+            else:
+                return
+
+
+class AiomysqlCaller(_MariaCaller):
+    """The same through the driver that everybody uses."""
+
+    async def put(self, items: Batch) -> Put:
+        rows = list(zip(items.topics, items.payloads, strict=True))
+        await self._retried(
+            lambda cursor: cursor.executemany("INSERT INTO item (topic, payload) VALUES (%s, %s)", rows)
+        )
+        return all_durable(items)
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
+        ((topic, count),) = wants.items()
+
+        async def work(cursor: Any) -> Any:
+            await self._connection.begin()
+            await cursor.execute(_CLAIM.format(topic=topic, count=count))
+            found = await cursor.fetchall()
+            if found:
+                await cursor.execute(_LEASE.format(ids=",".join(str(number) for number, _ in found)))
+            await self._connection.commit()
+            return found
+
+        found: Sequence[tuple[Any, bytes]] = await self._retried(work)
+        if not found:
+            await asyncio.sleep(EMPTY_PAUSE_S)
+        return [row[0] for row in found], [row[1] for row in found]
+
+    async def done(self, handles: Sequence[Any]) -> None:
+        await self._retried(lambda cursor: cursor.execute(_DELETE.format(ids=",".join(map(str, handles)))))
+
+    async def close(self) -> None:
+        self._connection.close()
+
+    async def _retried(self, work: Any) -> Any:
+        from pymysql.err import OperationalError
+
+        while True:
+            try:
+                async with self._connection.cursor() as cursor:
+                    return await work(cursor)
+            except OperationalError as error:
+                await self._connection.rollback()
+                await self._pause(error, error.args[0])

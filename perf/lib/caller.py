@@ -1,0 +1,66 @@
+"""What every system that is compared is to a load: a few calls, and what goes in and out of them.
+
+Always true: `put` returns when the items are durable, `take` when they are
+leased durably to this caller, `done` when they are gone durably; each call is one
+request or one transaction. Items travel as columns, so that the load costs
+little and every system makes of them what it needs itself. Knows no system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Protocol
+
+NO_ERRORS: Final[Mapping[str, int]] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class Batch:
+    """Items of one call, column by column. Only FOQS is given keys or priorities; None: none, or all the same."""
+
+    topics: Sequence[str]
+    payloads: Sequence[bytes]
+    keys: Sequence[str] | None = None
+    priorities: Sequence[int] | None = None
+
+
+@dataclass(slots=True)
+class Put:
+    """What became of a put: of each item 1 durable, 0 refused, 2 not known; and why, by name."""
+
+    fates: bytes
+    errors: Mapping[str, int]
+
+
+Taken = tuple[Sequence[Any], Sequence[bytes]]
+"""The handles and the payloads of items, in the same order."""
+NOTHING: Final[Taken] = ((), ())
+
+
+class Caller(Protocol):
+    """One caller: one call at a time."""
+
+    async def put(self, items: Batch) -> Put: ...
+
+    async def take(self, wants: Mapping[str, int], wait_ms: int) -> Taken:
+        """Nothing after a while when there is nothing."""
+        ...
+
+    async def done(self, handles: Sequence[Any]) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Session(Protocol):
+    """What one process of load uses."""
+
+    async def caller(self) -> Caller: ...
+
+    async def close(self) -> None: ...
+
+
+def all_durable(items: Batch) -> Put:
+    """What became of a put that simply succeeded."""
+    return Put(b"\1" * len(items.payloads), NO_ERRORS)

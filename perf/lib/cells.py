@@ -1,0 +1,223 @@
+"""The cells that the table's rows are made of, and how each is measured.
+
+Always true: a cell is measured once by each call, on fresh servers, but for the
+deep backlog, which is laid once and drained a little by each call; a cell that
+needs a figure of another takes it from that one's first run. Knows nothing of
+what the figures are compared with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Final
+
+from foqs_client import Client, Item, NotImplementedYet
+from perf import limit
+from perf.lib import machine, rows
+from perf.lib.race import Broken, Race
+from perf.lib.report import say
+from perf.lib.servers import CannotRun
+from perf.lib.stage import stage
+from perf.lib.table import STEADY_RATE, Figures
+from perf.lib.trial import Filled, Trial, once, told
+from perf.lib.worker import Load
+
+PLAIN: Final = Trial()
+SMALL: Final = replace(PLAIN, batch=1, callers=64)
+STEADY: Final = replace(PLAIN, rate=STEADY_RATE, callers=64)
+DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)
+PRIORITIES: Final = 100
+IDLE_RATE: Final = 50.0
+QUIET_RATE: Final = 100.0
+"""With the seconds that are measured where little happens: enough items for a p99."""
+OWN_SHARE: Final = 0.25
+"""The other namespace's own rate, as a share of what the host does at most with the same calls: ten times it is
+more than twice what the host can do."""
+NICENESS: Final = 10
+"""Of the other namespace's load: its processes stand for other machines, and may not take the quiet one's CPU."""
+SHALLOW: Final = 100_000
+TINY: Final = 10_000
+TOPICS_AT_REST: Final = 1_000
+ON_BACKLOG: Final = ("tiny", "shallow", "deep")
+ONCE: Final = ("tiny", "rest", "keyed")
+"""Measured in the first round alone, unless they have reason to differ."""
+NEEDS: Final = {"half": "foqs-1", "limit": "foqs", "flooded": "foqs", "unflooded": "foqs"}
+"""How much is much, and how large flushes are, is learned from another cell."""
+_SETTLED_CORES: Final = 0.03
+_SETTLE_S: Final = 60.0
+_LOOK_S: Final = 0.5
+
+
+class Cells:
+    """Measures cells by name."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._items = options.items
+        self._idle_s = options.idle_seconds
+        self._warmup_s = options.warmup
+        self._first: dict[str, Figures] = {}
+        self._open = ExitStack()
+        self._deep: tuple[Filled, int] | None = None
+        timed = {"seconds": options.seconds, "warmup_s": options.warmup}
+        idle = {"seconds": options.idle_seconds, "warmup_s": options.warmup}
+        self.trials: dict[str, Trial] = {
+            "foqs": replace(PLAIN, **timed),
+            "postgres": replace(PLAIN, system="postgres", **timed),
+            "keyed": replace(PLAIN, keyed=True, **timed),
+            "aiomysql": replace(PLAIN, system="mariadb-aiomysql", **timed),
+            "prebuilt": replace(PLAIN, system="mariadb-prebuilt", **timed),
+            "foqs-1": replace(SMALL, **timed),
+            "postgres-1": replace(SMALL, system="postgres", **timed),
+            "sqlite": replace(PLAIN, system="foqs-sqlite", **timed),
+            "topics": replace(PLAIN, topics=10_000, **timed),
+            "shards-2": replace(STEADY, **timed),
+            "shards-32": replace(STEADY, shards=32, **timed),
+            "mixed-2": replace(STEADY, priorities=PRIORITIES, **timed),
+            "mixed-32": replace(STEADY, priorities=PRIORITIES, shards=32, **timed),
+            "idle": replace(SMALL, rate=IDLE_RATE, **idle),
+            "half": replace(SMALL, callers=256, **timed),
+            "deep": replace(DRAIN, backlog=options.deep, **timed),
+            "shallow": replace(DRAIN, backlog=min(options.deep, SHALLOW), **timed),
+            "tiny": replace(DRAIN, backlog=min(options.deep, TINY), **timed),
+        }
+        self._special: dict[str, Callable[[], Figures]] = {
+            "keyed": self._keyed,
+            "limit": self._limit,
+            "bare": self._bare,
+            "half": self._half,
+            "rest": self._rest,
+            "deep": self._drain_deep,
+            "flooded": lambda: self._beside(10.0),
+            "unflooded": lambda: self._beside(1.0),
+        }
+
+    def measure(self, name: str) -> Figures:
+        """The figures of one run. Raises Broken, CannotRun, and what a client raises."""
+        if self._deep is not None:
+            _settle(self._deep[1])
+        figures = self._special[name]() if name in self._special else once(self.trials[name])
+        if name != "rest" and not figures["items_per_s"]:
+            raise Broken(f"not an item passed: {figures.get('errors')}")
+        self._first.setdefault(name, figures)
+        return figures
+
+    def close(self) -> None:
+        """Ends what is still running."""
+        self._deep = None
+        self._open.close()
+
+    # ------------------------------------------------------------- cells of their own kind
+
+    def _keyed(self) -> Figures:
+        with stage("foqs-sqlite", 1) as found:
+            asyncio.run(_one_with_a_key(found.place))
+        return once(self.trials["keyed"])
+
+    def _limit(self) -> Figures:
+        """The combined shape, in flushes of as many items as the host's had."""
+        entries = self._of("foqs")["flush_entries"] or 300
+        size = max(10, round(entries / 3))
+        return {**self._bare_limit("combined", size, max(5, self._items // size)), "flush_items": size}
+
+    def _bare(self) -> Figures:
+        return self._bare_limit("bare-commit", 1, max(5, self._items // 30))
+
+    def _bare_limit(self, name: str, size: int, flushes: int) -> Figures:
+        shape = next(shape for shape in rows.SHAPES if shape.name == name)
+        return {**limit.once("mariadb", shape, size, flushes, PLAIN.payload_bytes)}
+
+    def _half(self) -> Figures:
+        """At half of what the host does at most with the same calls."""
+        self.trials["half"] = replace(self.trials["half"], rate=self._of("foqs-1")["items_per_s"] / 2)
+        return once(self.trials["half"])
+
+    def _drain_deep(self) -> Figures:
+        trial = self.trials["deep"]
+        if self._deep is None:
+            say(f"  {told(trial)}")
+            found = self._open.enter_context(stage(trial.system, trial.shards, buffer_pool_mib=trial.buffer_pool_mib))
+            filled = Filled(found, trial)
+            assert found.mariadb is not None
+            self._deep = filled, found.mariadb.pid
+            say(f"  filled in {filled.figures['fill_s']:.0f} s")
+        return self._deep[0].run()
+
+    def _beside(self, times: float) -> Figures:
+        """A quiet namespace with waiting consumers, beside one that offers `times` its own rate."""
+        own = self._of("foqs")["items_per_s"] * OWN_SHARE
+        options = {f"namespaces.{name}.lease_ms_default": 30_000 for name in ("quiet", "other")}
+        with stage("foqs-mariadb", 2, options) as found:
+            quiet = Load(
+                "produce", 0, found.system, found.place, 64, 1, 1024, stride=2, namespace="quiet", rate=QUIET_RATE
+            )
+            other = replace(
+                quiet, worker=1, first=1, namespace="other", batch=100, rate=own * times, niceness=NICENESS, seed=1
+            )
+            loads = [
+                quiet,
+                other,
+                replace(quiet, role="consume", worker=2, callers=16, rate=None),
+                replace(other, role="consume", worker=3, callers=8, rate=None),
+            ]
+            race = Race(found, loads, round((self._idle_s + self._warmup_s + 1) * own * times * 4) + 100_000)
+            outcome = race.both(self._idle_s, warmup_s=self._warmup_s)
+        return {
+            "items_per_s": sum(outcome.done) / outcome.seconds,
+            "other_offered_per_s": own * times,
+            "other_put_per_s": outcome.put[1] / outcome.seconds,
+            "quiet_put_per_s": outcome.put[0] / outcome.seconds,
+            "quiet_items": len(outcome.latencies_s[2]),
+            "cores_used": sum(outcome.cpu_s.values()) / outcome.seconds,
+            **outcome.latency_ms("produce", "quiet"),
+            **outcome.latency_ms("consume", "quiet"),
+            "errors": outcome.errors,
+        }
+
+    def _rest(self) -> Figures:
+        """A host with an item in each of many topics, left alone."""
+        with stage("foqs-mariadb", 2) as found:
+            assert found.host is not None and found.mariadb is not None
+            asyncio.run(_one_in_each(found.host.address, TOPICS_AT_REST))
+            time.sleep(self._warmup_s)
+            pids = found.host.pid, found.mariadb.pid
+            before, begun = list(map(machine.cpu_s, pids)), time.monotonic()
+            time.sleep(self._idle_s)
+            after, seconds = list(map(machine.cpu_s, pids)), time.monotonic() - begun
+        host, database = ((new - old) / seconds * 100 for new, old in zip(after, before, strict=True))
+        return {"items_per_s": 0.0, "core_percent": host, "database_core_percent": database, "seconds": seconds}
+
+    def _of(self, name: str) -> Figures:
+        if name not in self._first:
+            raise Broken(f"it needs a figure of {name}, which has none")
+        return self._first[name]
+
+
+def _settle(pid: int) -> None:
+    """Waits until a database has done what its last load left behind."""
+    deadline = time.monotonic() + _SETTLE_S
+    used = machine.cpu_s(pid)
+    while time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+        before, used = used, machine.cpu_s(pid)
+        if used - before < _SETTLED_CORES * _LOOK_S:
+            return
+
+
+async def _one_in_each(address: str, topics: int) -> None:
+    async with Client(address) as client:
+        for start in range(0, topics, 100):
+            for result in await client.enqueue([Item(f"t{start + number}", b"x" * 100) for number in range(100)]):
+                result.require()
+
+
+async def _one_with_a_key(address: str) -> None:
+    async with Client(address) as client:
+        (result,) = await client.enqueue([Item("t0", b"x", idempotency_key="k")])
+        if isinstance(result.error, NotImplementedYet):
+            raise CannotRun("idempotency keys are not served by this version")
+        result.require()

@@ -1,0 +1,171 @@
+"""What is asked of the whole, row by row, and how what was measured stands against it.
+
+Always true: a row is judged by the medians of its cells, or says why it has no
+figure; a table is drawn from the lines of a report alone, so that it can be drawn
+again. Knows nothing of how a cell is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from perf.lib.report import machine_line, render
+
+Figures = dict[str, Any]
+Found = Mapping[str, Figures]
+STEADY_RATE: Final = 10_000.0
+_STEADY_SHARE: Final = 0.95
+_CAUSE_CHARACTERS: Final = 160
+
+
+class NoFigure(Exception):
+    """The cells were measured, and yet the row means nothing; the text says why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes:
+        figure: of the cells' medians; may raise NoFigure.
+        must, aim: at least so much, or at most where not `least`. 0: the figure is told and not judged.
+    """
+
+    key: str
+    says: str
+    cells: tuple[str, ...]
+    figure: Callable[[Found], float]
+    must: float = 0
+    aim: float = 0
+    least: bool = True
+    unit: str = "times"
+
+
+def ratio(upper: str, lower: str, name: str = "items_per_s") -> Callable[[Found], float]:
+    """A figure of one cell over the same of another."""
+
+    def of(found: Found) -> float:
+        above, below = found[upper].get(name), found[lower].get(name)
+        if above is None or not below:
+            raise NoFigure(f"{name} is {above} of {upper} and {below} of {lower}")
+        return float(above / below)
+
+    return of
+
+
+def _steady(upper: str, lower: str) -> Callable[[Found], float]:
+    """CPU of an item, host and database, at a rate that both must have kept: a saturated system batches more."""
+
+    def of(found: Found) -> float:
+        for name in (upper, lower):
+            reached = found[name]["items_per_s"]
+            if reached < STEADY_RATE * _STEADY_SHARE:
+                raise NoFigure(f"{name} reached {reached:,.0f}/s of {STEADY_RATE:,.0f}/s")
+        costs = [found[name]["host_us"] + found[name]["database_us"] for name in (upper, lower)]
+        return float(costs[0] / costs[1])
+
+    return of
+
+
+def _quiet(found: Found) -> float:
+    """Meant for a flood: what the other offers must be more than the host can take."""
+    offered, taken = found["flooded"]["other_offered_per_s"], found["flooded"]["other_put_per_s"]
+    if taken > offered * _STEADY_SHARE:
+        raise NoFigure(f"the other offered {offered:,.0f}/s and the host took them all: that is no flood")
+    return ratio("flooded", "unflooded", "delivery_p99_ms")(found)
+
+
+def _memory(found: Found) -> float:
+    """The most that the host had, at start and while it was drained."""
+    return float(found["deep"]["host_peak_mib"] - found["tiny"]["host_peak_mib"]) * 1.048576
+
+
+ROWS: Final = (
+    Row("postgres", "calls of 100, both at once, against Postgres by hand", ("foqs", "postgres"), ratio("foqs", "postgres"), 0.4, 1.0),
+    Row("keys", "with automatic keys against without", ("keyed", "foqs"), ratio("keyed", "foqs"), 0.7, 0.9),
+    Row("aiomysql", "against MariaDB SKIP LOCKED through aiomysql", ("foqs", "aiomysql"), ratio("foqs", "aiomysql"), 2, 3),
+    Row("prebuilt", "against MariaDB SKIP LOCKED, prebuilt SQL", ("foqs", "prebuilt"), ratio("foqs", "prebuilt")),
+    Row("single", "one item per call, 64 callers, against Postgres by hand", ("foqs-1", "postgres-1"), ratio("foqs-1", "postgres-1"), 1.6, 2.5),
+    Row("sqlite", "calls of 100, SQLite against MariaDB", ("sqlite", "foqs"), ratio("sqlite", "foqs"), 0.75, 1.25),
+    Row("limit", "share of the bare limit (insert + lease + ack) at the same flush size", ("foqs", "limit"), ratio("foqs", "limit"), 0.4, 0.6),
+    Row(
+        "idle", "enqueue to waiting consumer, idle, p50, against a bare single-row commit's p50", ("idle", "bare"),
+        lambda found: float(found["idle"]["delivery_p50_ms"] / found["bare"]["flush_p50_ms"]), 8, 4, least=False,
+    ),
+    Row("half", "half load, open loop, p99 against idle p99", ("half", "idle"), ratio("half", "idle", "delivery_p99_ms"), 6, 3, least=False),
+    Row("deep", "deep backlog against 100 thousand, drain rate", ("deep", "shallow"), ratio("deep", "shallow"), 0.8, 0.95),
+    Row("topics", "10,000 topics against 1", ("topics", "foqs"), ratio("topics", "foqs"), 0.7, 0.9),
+    Row("shards", "32 shards against 2, CPU per item, calls of 100 of equal priority, 10,000/s", ("shards-32", "shards-2"), _steady("shards-32", "shards-2"), 1.6, 1.3, least=False),
+    Row("mixed", "the same, 100 priorities", ("mixed-32", "mixed-2"), _steady("mixed-32", "mixed-2"), least=False),
+    Row(
+        "quiet", "quiet namespace's p99 while another offers ten times its rate, against when it keeps it",
+        ("flooded", "unflooded"), _quiet, 2, 1.3, least=False,
+    ),
+    Row("memory", "host memory: deep backlog against 10 thousand", ("deep", "tiny"), _memory, 60, 20, least=False, unit="MB more"),
+    Row(
+        "start", "start on the deep backlog until the first dequeue", ("deep",),
+        lambda found: float(found["deep"]["start_to_delivery_s"]), 5, 2, least=False, unit="s",
+    ),
+    Row("rest", "idle with 1,000 topics", ("rest",), lambda found: float(found["rest"]["core_percent"]), 2, 0.5, least=False, unit="% of a core"),
+)  # fmt: skip
+
+
+def judge(row: Row, found: Found, failures: Mapping[str, str]) -> tuple[dict[str, Any], Figures]:
+    """(parameters, figures) of a row, as a report takes them."""
+    parameters = {"row": row.key, "says": row.says, "must": row.must, "aim": row.aim, "least": row.least}
+    missing = [f"{name}: {failures.get(name, 'not run')}" for name in row.cells if name not in found]
+    if missing:
+        return parameters, {"not_measured": "; ".join(missing)}
+    cells = ", ".join(f"{name} {_rate(found[name])}" for name in row.cells)
+    try:
+        value = row.figure(found)
+    except NoFigure as why:
+        return parameters, {"not_measured": str(why), "cells": cells}
+    figures: Figures = {"value": value, "shown": f"{value:.3g} {row.unit}", "so": "told", "cells": cells}
+    if row.must:
+        reached = value / row.must if row.least else row.must / max(value, 1e-9)
+        over = row.aim / row.must if row.least else row.must / row.aim
+        so = "missed" if reached < 1 else "must" if reached < over else "aim"
+        figures |= {"reached": reached, "aim_over_must": over, "so": so}
+    return parameters, figures
+
+
+def text(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The table of a report's lines, for a terminal."""
+    rows = []
+    for line in _rows(lines):
+        figures = line["figures"]
+        why = " ".join(figures.get("not_measured", "").split())[:_CAUSE_CHARACTERS]
+        rows.append([*_cells(line), why or figures.get("cells", "")])
+    return render(("row", "must", "aim", "measured", "reached", "from"), rows)
+
+
+def markdown(lines: Sequence[Mapping[str, Any]]) -> str:
+    """The same for a document, with the machine and the commit."""
+    table = ["| | must | aim | measured | reached |", "|---|---|---|---|---|"]
+    for line in _rows(lines):
+        cells = _cells(line)
+        why = " ".join(line["figures"].get("not_measured", "").split())[:_CAUSE_CHARACTERS]
+        if why:
+            cells[3:] = [f"not measured: {why}", ""]
+        table.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    last = lines[-1]
+    return "\n".join([*table, "", f"{machine_line(last['machine'])}; {last['at'][:10]}."])
+
+
+def _rows(lines: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [line for line in lines if "row" in line["parameters"]]
+
+
+def _cells(line: Mapping[str, Any]) -> list[str]:
+    """Row, must, aim, measured, reached."""
+    parameters, figures = line["parameters"], line["figures"]
+    sign = "at least " if parameters["least"] else "at most "
+    asked = [f"{sign}{parameters['must']:g}", f"{parameters['aim']:g}"] if parameters["must"] else ["-", "-"]
+    return [parameters["says"], *asked, figures.get("shown", "-"), figures.get("so", "not measured")]
+
+
+def _rate(figures: Figures) -> str:
+    return f"{figures['items_per_s']:,.0f}/s" if figures.get("items_per_s") else "-"
