@@ -20,6 +20,7 @@ import uvloop
 
 from foqs.clock import SystemClock
 from foqs.config import Config
+from foqs.garbage import Garbage
 from foqs.http import HttpServer
 from foqs.metrics import Gauges, Metrics, ShardGauges
 from foqs.options import NamespaceOptions
@@ -85,6 +86,8 @@ class Host:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         listening = await self._start()
+        garbage = Garbage(loop)
+        garbage.start()
         stopping = asyncio.ensure_future(self._stop.wait())
         serving = asyncio.ensure_future(self._engine.run())
         announcing = asyncio.ensure_future(self._announce(listening, on_ready))
@@ -98,6 +101,7 @@ class Host:
             announcing.cancel()
             stopping.cancel()
             await self._stop_in_order(serving)
+            garbage.stop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 

@@ -120,7 +120,7 @@ class Work:
         self.results[start : start + len(results)] = results
         self._open -= len(results)
         if not self._open:
-            self._finished()
+            self._end()
 
     def expire(self) -> list[int]:
         """Nobody waits any more: withdraws what is not sealed; returns those places."""
@@ -136,7 +136,9 @@ class Work:
             elif result is OPEN:
                 self.results[place] = late
                 withdrawn.append(place)
-        self._end()
+        if self._open:
+            self._open = 0
+            self._end()
         return withdrawn
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
@@ -148,12 +150,16 @@ class Work:
                 self.results[place] = error
                 self._open -= 1
         if not self._open:
-            self._finished()
+            self._end()
 
     def _end(self) -> None:
-        if self._open:
-            self._open = 0
-            self._finished()
+        """Tells who waits, once, and lets go of him: he holds this work, and a cycle would outlive its use."""
+        finished, self._finished = self._finished, _nobody
+        finished()
+
+
+def _nobody() -> None:
+    """Who waits for a work that has ended."""
 
 
 class Acks(Work):
