@@ -235,7 +235,7 @@ class ShardOptions(Options):
         100_000,
     )
     flush_items_min: int = option(
-        100, "items", "A transaction may have so many operations, however long it takes.", 1, 100_000
+        10, "items", "A transaction may have so many operations, however long it takes.", 1, 100_000
     )
     flush_ms_target: int = option(
         25,

@@ -7,11 +7,13 @@ from foqs.core.pace import Pace, PaceSettings
 SETTINGS = PaceSettings(items_min=10, items_max=1_000, target_s=0.020, shared_target_s=0.005)
 
 
-def settle(pace: Pace, entry_s: float, namespaces: set[str], from_s: float = 0.0, flushes: int = 100) -> int:
-    """The size that full flushes come to when an entry takes `entry_s`, half a second apart."""
+def settle(
+    pace: Pace, entry_s: float, namespaces: set[str], from_s: float = 0.0, flushes: int = 100, fixed_s: float = 0.0
+) -> int:
+    """The size that full flushes come to when an entry takes `entry_s` and a flush `fixed_s`, half a second apart."""
     entries = 1_000
     for number in range(flushes):
-        entries = pace.after(entries, entries * entry_s, namespaces, from_s + number * 0.5)
+        entries = pace.after(entries, fixed_s + entries * entry_s, namespaces, from_s + number * 0.5)
     return entries
 
 
@@ -41,3 +43,19 @@ def test_a_slow_database_leaves_the_least_and_a_quick_one_the_most() -> None:
 def test_a_small_flush_that_took_long_says_nothing_about_large_ones() -> None:
     pace = Pace(SETTINGS)
     assert pace.after(5, 10.0, {"a"}, 0.0) == 1_000
+
+
+def test_where_the_flush_itself_takes_longer_than_the_target_as_much_again_goes_into_items() -> None:
+    # 30 ms of disk and 0.1 ms of each entry: 5 ms could never be reached, and the least would be all disk.
+    assert 200 <= settle(Pace(SETTINGS), 0.0001, {"a", "b"}, fixed_s=0.030) <= 400
+
+
+def test_what_a_flush_costs_is_told_apart_from_what_its_entries_cost() -> None:
+    assert 25 <= settle(Pace(SETTINGS), 0.0001, {"a", "b"}, fixed_s=0.002) <= 45
+
+
+def test_one_flush_that_was_stuck_changes_little() -> None:
+    pace, several = Pace(SETTINGS), {"a", "b"}
+    before = settle(pace, 0.0001, several, fixed_s=0.002)
+    pace.after(before, 10.0, several, 50.0)
+    assert settle(pace, 0.0001, several, from_s=50.5, flushes=5, fixed_s=0.002) >= before * 0.8
