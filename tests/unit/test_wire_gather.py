@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from foqs.wire.connection import GATHERED_BYTES_MAX, Connection
+from foqs.wire.connection import GATHERED_BYTES_MAX, TURN_BYTES, Connection
 from foqs.wire.limits import WireLimits
 from foqs_client.idl import ttypes
 from tests.support.aio import run
@@ -186,5 +186,32 @@ def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
         await asyncio.sleep(0)
         assert (transport.writes, transport.closed, len(queue.calls)) == ([], "closed", 1)
         connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_connection_with_much_to_read_lets_the_others_have_their_turn() -> None:
+    async def main() -> None:
+        _, connection, transport = await stocked(0)
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (TURN_BYTES // 2))))
+        assert transport.reading
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * TURN_BYTES)))
+        assert not transport.reading
+        await asyncio.sleep(0)
+        assert transport.reading
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_a_turn_that_comes_round_does_not_read_from_a_peer_that_is_stuck_or_gone() -> None:
+    async def main() -> None:
+        for end in (Connection.pause_writing, Connection.close, lambda connection: connection.connection_lost(None)):
+            _, connection, transport = await stocked(0)
+            connection.data_received(call("enqueue", enqueue("t", payload=b"x" * TURN_BYTES)))
+            end(connection)
+            await asyncio.sleep(0)
+            assert not transport.reading
+            connection.connection_lost(None)
 
     run(main())
