@@ -17,7 +17,9 @@ from perf.lib.caller import NOTHING, Batch, Caller, Put, Taken, all_durable
 from perf.lib.packets import AsyncConnection, Connection, QueryFailed, query, query_bytes, run_all
 
 CONNECTIONS_MAX: Final = 16
-"""Of one process to a plain database: more callers share them, as more connections only wait for each other."""
+BATCH_CONNECTIONS_MAX: Final = 8
+"""Of one process to a plain database, with calls of one item and of many: more callers share them, as more
+connections only wait for each other, and that is what suits these systems best."""
 EMPTY_PAUSE_S: Final = 0.001
 """How long a caller of a plain database waits before it looks again."""
 _AGAIN: Final = frozenset({1205, 1213})
@@ -26,13 +28,14 @@ _AGAIN: Final = frozenset({1205, 1213})
 class Pool:
     """A session whose callers share a bounded number of connections, each used by one call at a time."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Caller]]) -> None:
+    def __init__(self, connect: Callable[[], Awaitable[Caller]], batch: int) -> None:
         self._connect = connect
+        self._connections_max = CONNECTIONS_MAX if batch == 1 else BATCH_CONNECTIONS_MAX
         self._connected: list[Caller] = []
         self._idle: asyncio.LifoQueue[Caller] = asyncio.LifoQueue()
 
     async def caller(self) -> Caller:
-        if len(self._connected) < CONNECTIONS_MAX:
+        if len(self._connected) < self._connections_max:
             self._connected.append(await self._connect())
             self._idle.put_nowait(self._connected[-1])
         return _Borrower(self._idle)

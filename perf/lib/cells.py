@@ -28,6 +28,8 @@ from perf.lib.trial import Filled, Trial, once, told
 from perf.lib.worker import Load
 
 PLAIN: Final = Trial()
+BEHIND: Final = replace(PLAIN, callers=16, producers=8)
+"""Producers run ahead: every item lies in the queue before it is handed out."""
 SMALL: Final = replace(PLAIN, batch=1, callers=64)
 STEADY: Final = replace(PLAIN, rate=STEADY_RATE, callers=64)
 DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)
@@ -46,7 +48,7 @@ TOPICS_AT_REST: Final = 1_000
 ON_BACKLOG: Final = ("tiny", "shallow", "deep")
 ONCE: Final = ("tiny", "rest", "keyed")
 """Measured in the first round alone, unless they have reason to differ."""
-NEEDS: Final = {"half": "foqs-1", "limit": "foqs", "flooded": "foqs", "unflooded": "foqs"}
+NEEDS: Final = {"half": "foqs-1", "limit": "behind", "flooded": "foqs", "unflooded": "foqs"}
 """How much is much, and how large flushes are, is learned from another cell."""
 _SETTLED_CORES: Final = 0.03
 _SETTLE_S: Final = 60.0
@@ -74,7 +76,10 @@ class Cells:
             "foqs-1": replace(SMALL, **timed),
             "postgres-1": replace(SMALL, system="postgres", **timed),
             "sqlite": replace(PLAIN, system="foqs-sqlite", **timed),
-            "topics": replace(PLAIN, topics=10_000, **timed),
+            "behind": replace(BEHIND, **timed),
+            "postgres-behind": replace(BEHIND, system="postgres", **timed),
+            "aiomysql-behind": replace(BEHIND, system="mariadb-aiomysql", **timed),
+            "topics": replace(BEHIND, topics=10_000, **timed),
             "shards-2": replace(STEADY, **timed),
             "shards-32": replace(STEADY, shards=32, **timed),
             "mixed-2": replace(STEADY, priorities=PRIORITIES, **timed),
@@ -120,7 +125,7 @@ class Cells:
 
     def _limit(self) -> Figures:
         """The combined shape, in flushes of as many items as the host's had."""
-        entries = self._of("foqs")["flush_entries"] or 300
+        entries = self._of("behind")["flush_entries"] or 300
         size = max(10, round(entries / 3))
         return {**self._bare_limit("combined", size, max(5, self._items // size)), "flush_items": size}
 

@@ -138,7 +138,7 @@ def _label(parameters: dict[str, Any]) -> str:
     words = [parameters["system"], f"{parameters['batch']} a call"]
     if parameters["mode"] != "both":
         words.append(f"{parameters['mode']} only")
-    plain = {"callers": 8, "payload_bytes": 1024, "topics": 1, "backlog": 0, "rate": None, "shards": 2, "keyed": False}
+    plain = {"callers": 24, "payload_bytes": 1024, "topics": 1, "backlog": 0, "rate": None, "shards": 2, "keyed": False}
     names = {"payload_bytes": "bytes", "rate": "/s offered"}
     words += [
         f"{parameters[name]:,.0f} {names.get(name, name)}" if parameters[name] is not True else name

@@ -15,13 +15,13 @@ from perf.lib import by_hand
 from perf.lib.caller import NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
 
 
-async def session(system: str, place: str, namespace: str) -> Session:
-    """The session of a system by its name; `place` is an address, a socket or a folder."""
+async def session(system: str, place: str, namespace: str, batch: int) -> Session:
+    """The session of a system by its name, for calls of `batch` items; `place` is an address, a socket or a folder."""
     if system.startswith("foqs"):
         return FoqsSession(place, namespace)
     if system == "postgres":
-        return by_hand.Pool(lambda: by_hand.postgres_caller(place))
-    return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"))
+        return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch)
+    return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
 
 
 class FoqsSession:

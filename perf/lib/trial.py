@@ -41,7 +41,9 @@ class Trial:
     Attributes:
         mode: both, produce or consume.
         batch: items of a call.
-        callers: of both roles together, half of them each; at least one each.
+        callers: of both roles together, at least one each.
+        producers: how many of them produce; 0: a third, as a consumer makes two calls, dequeue and
+            ack, for each one of a producer.
         backlog: items that lie in the queue before the window begins.
         rate: items per second that are offered, open loop; None as many as go.
         processes: of each role.
@@ -54,7 +56,8 @@ class Trial:
     system: str = "foqs-mariadb"
     mode: str = "both"
     batch: int = 100
-    callers: int = 16
+    callers: int = 24
+    producers: int = 0
     payload_bytes: int = 1024
     topics: int = 1
     backlog: int = 0
@@ -150,16 +153,16 @@ def _race(found: Stage, trial: Trial, there: bytes) -> tuple[dict[str, Any], Rac
 def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
     """The processes of a trial."""
     both = trial.mode == "both"
-    callers = max(1, trial.callers // 2 if both else trial.callers)
-    each = max(1, callers // trial.processes)
-    window = max(WINDOW_ITEMS_MIN, WINDOW_CALLS * callers * trial.batch) + trial.backlog if both else None
+    putting = max(1, trial.producers or trial.callers // 3) if both else trial.callers
+    taking = max(1, trial.callers - putting) if both else trial.callers
+    window = max(WINDOW_ITEMS_MIN, WINDOW_CALLS * putting * trial.batch) + trial.backlog if both else None
     count = (trial.backlog or round(trial.seconds * NUMBERS_PER_S / 6)) if trial.mode == "consume" else None
     base = Load(
         role="produce",
         worker=0,
         system=found.system,
         place=found.place,
-        callers=each,
+        callers=max(1, putting // trial.processes),
         batch=trial.batch,
         payload_bytes=trial.payload_bytes,
         topics=trial.topics,
@@ -174,6 +177,7 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         # The filling is not measured: it may be quicker than the calls that are.
         base = replace(base, callers=8, batch=100)
     made = [replace(base, worker=number, first=filled + number, seed=number) for number in range(trial.processes)]
+    each = max(1, taking // trial.processes)
     consumer = replace(base, role="consume", callers=each, batch=trial.batch, rate=None, window=None, count=None)
     if trial.rate is not None:
         # Latency is asked for: as consumers do that have nothing else to do, they wait long.
@@ -215,7 +219,17 @@ def told(trial: Trial) -> str:
     """A trial in one line: what differs from the plain one."""
     words = [trial.system, trial.mode, f"{trial.batch} a call", f"{trial.callers} callers"]
     plain = Trial()
-    for name in ("payload_bytes", "topics", "backlog", "rate", "shards", "processes", "keyed", "priorities"):
+    for name in (
+        "producers",
+        "payload_bytes",
+        "topics",
+        "backlog",
+        "rate",
+        "shards",
+        "processes",
+        "keyed",
+        "priorities",
+    ):
         if getattr(trial, name) != getattr(plain, name):
             words.append(f"{name} {getattr(trial, name)}")
     return ", ".join(words)

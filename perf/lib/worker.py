@@ -129,7 +129,7 @@ class _Worker:
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
         """(moment, latency) of each call or item in seconds, and errors by name."""
         load = self._load
-        found = await session(load.system, load.place, load.namespace)
+        found = await session(load.system, load.place, load.namespace, load.batch)
         flag = PRODUCE if load.role == "produce" else CONSUME
         callers = [await found.caller() for _ in range(load.callers)]
         if load.role == "produce" and load.rate is not None:
