@@ -87,6 +87,12 @@ class Config(Options):
                     "raise it",
                     "wire.frame_bytes_max",
                 )
+            if options.key_window_ms <= self.calls.timeout_ms_max:
+                raise Invalid(
+                    "a call may last longer than its keys are kept: tried again, it could enqueue twice",
+                    "raise it above calls.timeout_ms_max",
+                    f"namespaces.{name}.key_window_ms" if name else "namespace.key_window_ms",
+                )
         if self.calls.items_per_call_max > min(self.wire.container_items_max, self.shard.queue_items_max):
             raise Invalid(
                 "it is more than wire.container_items_max or shard.queue_items_max",

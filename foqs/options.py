@@ -360,6 +360,14 @@ class NamespaceOptions(Options):
         1_000,
         3_650 * DAY_MS,
     )
+    key_window_ms: int = option(
+        10 * 60_000,
+        MS,
+        "For so long an idempotency key names its first item. Longer than any caller tries again, a crash and a restart "
+        "between; and each key is a row of about 100 bytes until then.",
+        2 * 60_000,
+        30 * DAY_MS,
+    )
     weight: int = option(
         1,
         "shares",

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from foqs.core.errors import FoqsError
+from foqs.core.keys import KeyName
 from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Events, HandOut, Inserts, Lane, Work
 
 __all__ = [
@@ -66,11 +67,12 @@ class Batch:
         leased: ids of the hand-outs.
         claims: hand-outs of items that this very batch inserts: they are
             written leased. They hold whole works.
+        slots: of keys, that the shard is given.
     """
 
-    __slots__ = ("_count", "acks", "claims", "events", "hand_outs", "inserts", "leased", "parts", "touched")
+    __slots__ = ("_count", "acks", "claims", "events", "hand_outs", "inserts", "leased", "parts", "slots", "touched")
 
-    def __init__(self, parts: Iterable[Part[Any]] = ()) -> None:
+    def __init__(self, parts: Iterable[Part[Any]] = (), slots: Sequence[int] = ()) -> None:
         self.parts: list[Part[Any]] = []
         self.acks: list[Part[Acks]] = []
         self.events: list[Part[Events]] = []
@@ -79,6 +81,7 @@ class Batch:
         self.touched: list[int] = []
         self.leased: list[int] = []
         self.claims: list[HandOut] = []
+        self.slots = slots
         self._count = 0
         self.add(parts)
 
@@ -102,6 +105,15 @@ class Batch:
                 self.touched += part.numbers
             self.parts.append(part)
             self._count += part.count
+
+    def key_names(self) -> list[KeyName]:
+        """The idempotency keys of its inserts; one may stand in it twice."""
+        return [
+            (part.work.namespace, key)
+            for part in self.inserts
+            if part.work.keyed
+            for key in part.work.keys(part.start, part.stop)
+        ]
 
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the entries each, in order; without claims."""

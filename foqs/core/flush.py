@@ -12,14 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any
+from typing import Any, Final
 
-from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Part
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part
+from foqs.core.errors import KeyConflict
 from foqs.core.item import TIME_MS_MAX, NewItem, Row, State
+from foqs.core.keys import KeyName, KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
 from foqs.core.timers import Timers
 
 Find = Callable[[int], Row | None]
+
+NO_KEYS: Final[Mapping[KeyName, KeyRow]] = {}
+"""No key's row was found, or looked for: all keys are believed new."""
 
 
 @dataclass(slots=True)
@@ -32,9 +37,11 @@ class Decision:
         leased: rows as they were and as they will be, place by place.
         leases: ids by (due_ms, token, attempt) of the leased.
         inserted: new rows; of them some are leased already.
-        results: for each part of the batch but the inserts, what to settle it with.
+        results: for each part of the batch, what to settle it with.
         claimed: for each claim of the batch, its rows; None where one cannot be leased yet.
         topics: names of the inserted, each once.
+        keys: rows of keys that are new; by namespace and key.
+        keys_replaced: rows in place of those that are over.
     """
 
     gone: dict[Kind, list[Row]] = field(default_factory=dict)
@@ -45,10 +52,14 @@ class Decision:
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     claimed: list[list[Row | None]] = field(default_factory=list)
     topics: dict[str, set[str]] = field(default_factory=dict)
+    keys: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
+    keys_replaced: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
 
 
-def judge_batch(batch: Batch, find: Find, moment: Moment, timers: Timers) -> Decision:
-    """Judges every event by the row that `find` has and admits every new item."""
+def judge_batch(
+    batch: Batch, find: Find, moment: Moment, timers: Timers, keys: Mapping[KeyName, KeyRow] = NO_KEYS
+) -> Decision:
+    """Judges every event by the row that `find` has and admits every new item whose key is not taken by `keys`."""
     decision = Decision()
     if batch.acks:
         _acks(batch.acks, find, moment, decision)
@@ -59,7 +70,7 @@ def judge_batch(batch: Batch, find: Find, moment: Moment, timers: Timers) -> Dec
     if batch.hand_outs:
         _hand_outs(batch.hand_outs, find, moment, timers, decision)
     if batch.inserts:
-        _inserts(batch, moment, timers, decision)
+        _inserts(batch, moment, timers, keys, decision)
     return decision
 
 
@@ -138,14 +149,21 @@ def _lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
     return max(lift_ms, min(now_ms + lease_ms, TIME_MS_MAX))
 
 
-def _inserts(batch: Batch, moment: Moment, timers: Timers, decision: Decision) -> None:
+def _inserts(batch: Batch, moment: Moment, timers: Timers, keys: Mapping[KeyName, KeyRow], decision: Decision) -> None:
     items: list[NewItem] = []
     numbers: list[int] = []
     for part in batch.inserts:
         work = part.work
         own = work.items if part.count == len(work.items) else work.items[part.start : part.stop]
+        own_numbers = part.numbers
+        results: list[Any] = [None] * part.count
+        if work.keyed and not _all_new(part, moment, keys, decision):
+            results = _firsts(part, moment, keys, decision)
+            own = [item for item, first in zip(own, results, strict=True) if first is None]
+            own_numbers = [number for number, first in zip(own_numbers, results, strict=True) if first is None]
+        decision.results.append((part, results))
         items += own
-        numbers += part.numbers
+        numbers += own_numbers
         names = decision.topics.get(work.namespace)
         if names is None:
             names = decision.topics[work.namespace] = set()
@@ -160,6 +178,46 @@ def _inserts(batch: Batch, moment: Moment, timers: Timers, decision: Decision) -
         _claims(batch.claims, moment, timers, decision)
 
 
+def _all_new(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow], decision: Decision) -> bool:
+    """Takes all keys of a part at once, when each is new and stands in the flush once; else does nothing."""
+    work = part.work
+    namespace = work.namespace
+    taken = decision.keys.setdefault(namespace, {})
+    names = work.keys(part.start, part.stop)
+    fresh = set(names)
+    if keys or len(fresh) < len(names) or not fresh.isdisjoint(taken):
+        return False
+    until_ms = moment.now_ms + moment.policies[namespace].key_window_ms
+    digests = work.digests(part.start, part.stop)
+    rows = map(KeyRow, repeat(namespace), names, part.numbers, digests, repeat(until_ms))
+    taken.update(zip(names, rows, strict=True))
+    return True
+
+
+def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow], decision: Decision) -> list[Any]:
+    """None for each entry whose key was free, which takes it; for the others the first item's number, or the conflict."""
+    work = part.work
+    namespace = work.namespace
+    new = decision.keys.setdefault(namespace, {})
+    replaced = decision.keys_replaced.setdefault(namespace, {})
+    until_ms = moment.now_ms + moment.policies[namespace].key_window_ms
+    names, digests = work.keys(part.start, part.stop), work.digests(part.start, part.stop)
+    results: list[Any] = []
+    for key, number, digest in zip(names, part.numbers, digests, strict=True):
+        old = keys.get((namespace, key))
+        row = new.get(key) or replaced.get(key)
+        if row is None and old is not None and old.until_ms > moment.now_ms:
+            row = old
+        if row is None:
+            (new if old is None else replaced)[key] = KeyRow(namespace, key, number, digest, until_ms)
+            results.append(None)
+        elif row.digest == digest:
+            results.append(row.id)
+        else:
+            results.append(KeyConflict("this key was used for another item; give each item a key of its own"))
+    return results
+
+
 def _claims(claims: Sequence[HandOut], moment: Moment, timers: Timers, decision: Decision) -> None:
     """New items that a waiter gets enter the table leased."""
     places = {row.id: place for place, row in enumerate(decision.inserted)}
@@ -167,7 +225,10 @@ def _claims(claims: Sequence[HandOut], moment: Moment, timers: Timers, decision:
     for claim in claims:
         rows: list[Row | None] = []
         for number in claim.numbers:
-            place = places[number]
+            place = places.get(number)
+            if place is None:  # not inserted: its key was taken
+                rows.append(None)
+                continue
             row = decision.inserted[place]
             if row.state is State.READY:
                 lease_ms = row.lease_ms if claim.lease_ms is None else claim.lease_ms

@@ -133,6 +133,14 @@ class NewItem:
     attempts_max: int
 
 
+@dataclass(slots=True)
+class KeyedItem(NewItem):
+    """A new item with an idempotency key: its bytes, and the digest of the item as it was given (`core.keys`)."""
+
+    key: bytes
+    digest: bytes
+
+
 def pack_key(priority: int, deliver_after_ms: int, number: int) -> Key:
     """The key of these; the time must not be negative."""
     return priority - PRIORITY_MIN << _PRIORITY_SHIFT | deliver_after_ms << _NUMBER_BITS | number

@@ -40,6 +40,7 @@ class Policy:
     backoff_ms_min: int
     backoff_ms_max: int
     dead_retention_ms: int
+    key_window_ms: int
 
 
 @dataclass(slots=True)

@@ -52,6 +52,17 @@ def name(raw: bytes | None, field: str) -> str:
     return text(raw, NAME_BYTES_MAX, field)
 
 
+def key(raw: bytes) -> bytes:
+    """An idempotency key: 1 to 255 bytes of UTF-8 without NUL, kept exactly; field `idempotency_key`.
+
+    Raises:
+        Malformed: it is not UTF-8.
+        InvalidArgument: it is empty, too long or holds NUL.
+    """
+    name(raw, "idempotency_key")
+    return raw
+
+
 def number(value: int | None, least: int, most: int, field: str) -> int:
     """An integer in [least, most].
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
-from foqs.core.item import NUMBER_MAX, Key, NewItem, TopicName
+from foqs.core.item import NUMBER_MAX, Key, KeyedItem, NewItem, TopicName
 from foqs.core.life import Event, Kind
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
@@ -226,14 +226,39 @@ class HandOut(Work):
 
 
 class Inserts(Work):
-    """New items, numbered from `first`. Results: None (inserted)."""
+    """New items, numbered from `first`.
 
-    __slots__ = ("items",)
+    Results: None (inserted), or the number of the first item of its key: nothing
+    was inserted, and its own number names nothing.
 
-    def __init__(self, namespace: str, items: Sequence[NewItem], first: int, finished: Callable[[], None]) -> None:
+    Args:
+        keyed: the items have idempotency keys, all of them; else none has.
+    """
+
+    __slots__ = ("items", "keyed")
+
+    def __init__(
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        first: int,
+        finished: Callable[[], None],
+        *,
+        keyed: bool = False,
+    ) -> None:
         super().__init__(Lane.INSERT, namespace, range(first, first + len(items)), finished)
         self.items = items
+        self.keyed = keyed
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
-        return sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
+        own = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
+        return own + sum(map(len, self.keys(start, stop))) if self.keyed else own
+
+    def keys(self, start: int, stop: int) -> list[bytes]:
+        """The keys of these entries of a keyed work."""
+        return [item.key for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
+
+    def digests(self, start: int, stop: int) -> list[bytes]:
+        """The digests of these entries of a keyed work."""
+        return [item.digest for item in cast("Sequence[KeyedItem]", self.items[start:stop])]

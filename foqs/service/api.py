@@ -36,6 +36,7 @@ class NamespaceSettings:
     backoff_ms_min: int
     backoff_ms_max: int
     dead_retention_ms: int
+    key_window_ms: int
     weight: int = 1
 
 
@@ -70,6 +71,17 @@ class HandOut:
 
     items: list[Seen]
     give_back: Callable[[], None]
+
+
+@dataclass(slots=True, frozen=True)
+class Repeated:
+    """An enqueue whose key named an item already, and the same one: its id."""
+
+    id: str
+
+
+Enqueued: TypeAlias = str | Repeated | FoqsError
+"""The id of an item that is committed, new or named before, or why there is none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,9 +128,9 @@ class Queue(Protocol):
         ...
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
     ) -> Pending:
-        """An id (committed) or an error for each item, in order."""
+        """An id (committed) or an error for each item, in order; those with a key are `KeyedItem`s."""
         ...
 
     def dequeue(

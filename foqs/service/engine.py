@@ -15,6 +15,7 @@ from random import Random
 from foqs.clock import Clock
 from foqs.core.budget import Budget, LoadBudget
 from foqs.core.demand import Demand, DemandSettings
+from foqs.core.keys import allot
 from foqs.core.life import Policy
 from foqs.core.rows import RowCache
 from foqs.service.api import CallLimits, NamespaceSettings
@@ -70,7 +71,7 @@ class _Policies(dict[str, Policy]):
 
 
 def _policy(settings: NamespaceSettings) -> Policy:
-    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms)
+    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms, settings.key_window_ms)
 
 
 class Engine:
@@ -160,6 +161,9 @@ class Engine:
     def _on_owned(self) -> None:
         if len(self.shards) == len(self._keepers):
             self.ready.set()
+            held = {number: shard.slots for number, shard in self.shards.items()}
+            for number, slots in allot(sorted(held), held).items():
+                self.shards[number].hold(slots)
 
     def release(self) -> None:
         """Takes in nothing more; `run` returns when what waits is written."""
@@ -174,7 +178,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Every shard is served and its store answers."""
+        """Every shard is served, its store answers, and it has its slots."""
         return len(self.shards) == len(self._keepers) and all(
-            shard.serving and shard.trouble is None for shard in self.shards.values()
+            shard.serving and shard.trouble is None and not shard.is_taking_slots for shard in self.shards.values()
         )

@@ -34,17 +34,29 @@ from foqs.core.item import (
     PRIORITY_MIN,
     TIME_MS_MAX,
     Key,
+    KeyedItem,
     NewItem,
     State,
     TopicName,
     pack_key,
     unpack_key,
 )
+from foqs.core.keys import SLOTS, slots_of
 from foqs.core.life import Event, Verdict
 from foqs.core.merge import plan_loads, take_best
 from foqs.core.ready import ReadyIndex
 from foqs.deadlines import Deadlines
-from foqs.service.api import CallLimits, HandOut, NamespaceSettings, Outcome, Pending, Seen, TopicStats
+from foqs.service.api import (
+    CallLimits,
+    Enqueued,
+    HandOut,
+    NamespaceSettings,
+    Outcome,
+    Pending,
+    Repeated,
+    Seen,
+    TopicStats,
+)
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
@@ -98,6 +110,8 @@ class QueueService:
         self._loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self._loop)
         self._turn = 0
+        self._holders: list[Shard | None] = [None] * SLOTS
+        """Who holds each slot of keys, as far as was looked."""
 
     def namespace(self, name: str) -> NamespaceSettings:
         settings = self._namespaces.get(name)
@@ -117,12 +131,21 @@ class QueueService:
     # -------------------------------------------------------------- enqueue
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
     ) -> Pending:
-        call = _Enqueue(self.deadlines, done)
+        call = _Enqueue(self.deadlines, len(items), done)
         if not items:
             done([])
             return call
+        if KeyedItem in set(map(type, items)):
+            self._insert_by_slots(call, namespace, items)
+        else:
+            self._insert(call, namespace, items, range(len(items)))
+        call.begin(deadline)
+        return call
+
+    def _insert(self, call: _Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
+        """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`."""
         serving = self._answering()
         if not serving:
             raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
@@ -132,12 +155,47 @@ class QueueService:
         # Those with equal queues take turns.
         for shard in sorted(serving[offset:] + serving[:offset], key=_QUEUED):
             try:
-                call.begin(shard.number, shard.insert(namespace, items, call.finished), deadline)
-                return call
+                call.add(shard.insert(namespace, items, call.finished), places, shard.number)
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
+            else:
+                return
         assert refusal is not None
         raise refusal
+
+    def _insert_by_slots(self, call: _Enqueue, namespace: str, items: Sequence[NewItem]) -> None:
+        """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
+        keyed = [place for place, item in enumerate(items) if type(item) is KeyedItem]
+        rest = [place for place, item in enumerate(items) if type(item) is not KeyedItem]
+        groups: dict[Shard | None, list[int]] = {}
+        holders = self._holders_of([items[place].key for place in keyed])  # type: ignore[attr-defined]
+        for place, holder in zip(keyed, holders, strict=True):
+            groups.setdefault(holder, []).append(place)
+        for shard, places in groups.items():
+            if shard is None:
+                call.refuse(places, Unavailable("the shard of this key is not being served now", retry_after_ms=200))
+                continue
+            try:
+                own = items if len(places) == len(items) else [items[place] for place in places]
+                call.add(shard.insert(namespace, own, call.finished, keyed=True), places, shard.number)
+            except (Overloaded, Unavailable) as error:
+                call.refuse(places, error)
+        if rest:
+            try:
+                self._insert(call, namespace, [items[place] for place in rest], rest)
+            except (Overloaded, Unavailable) as error:
+                call.refuse(rest, error)
+
+    def _holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
+        """The shard for each key; None where none that answers holds its slot."""
+        slots = slots_of(keys)
+        if any(holder is None or not holder.answering for holder in {self._holders[slot] for slot in slots}):
+            self._holders = [None] * SLOTS
+            for shard in self._answering():
+                for slot in shard.slots:
+                    self._holders[slot] = shard
+        holders = self._holders
+        return [holders[slot] for slot in slots]
 
     # ---------------------------------------------------------------- events
 
@@ -195,10 +253,9 @@ class QueueService:
             if not places:
                 continue
             try:
-                call.add(begin(self._owned(number), own, places, call.finished), places)
+                call.add(begin(self._owned(number), own, places, call.finished), places, number)
             except FoqsError as error:
-                for i in places:
-                    call.outcomes[i] = error
+                call.refuse(places, error)
         call.begin(deadline)
         return call
 
@@ -418,42 +475,26 @@ class _Call:
             done(results)
 
 
-class _Enqueue(_Call):
-    __slots__ = ("_shard", "_work")
+class _Parts(_Call):
+    """A call of several works, each of which answers for some of its entries."""
 
-    _work: Inserts
-
-    def begin(self, shard: int, work: Inserts, deadline: float) -> None:
-        self._shard = shard
-        self._work = work
-        self._slot = self._deadlines.add(deadline, self)
-
-    def expire(self) -> None:
-        self._work.expire()
-
-    def finished(self) -> None:
-        work, shard = self._work, self._shard
-        self._end(
-            [
-                f"{shard}-{number}" if result is None else result
-                for number, result in zip(work.numbers, work.results, strict=True)
-            ]
-        )
-
-
-class _Apply(_Call):
     __slots__ = ("_open", "_parts", "outcomes")
 
-    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Outcome]], None]) -> None:
+    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
         super().__init__(deadlines, done)
-        self.outcomes: list[Outcome] = [None] * count
-        self._parts: list[tuple[Work, Sequence[int]]] = []
+        self.outcomes: list[Any] = [None] * count
+        self._parts: list[tuple[Work, Sequence[int], int]] = []
         self._open = 1
 
-    def add(self, work: Work, places: Sequence[int]) -> None:
-        """One more work, with the places of its entries in the call."""
-        self._parts.append((work, places))
+    def add(self, work: Work, places: Sequence[int], shard: int) -> None:
+        """One more work of a shard, with the places of its entries in the call."""
+        self._parts.append((work, places, shard))
         self._open += 1
+
+    def refuse(self, places: Iterable[int], error: FoqsError) -> None:
+        """There is no work for these."""
+        for place in places:
+            self.outcomes[place] = error
 
     def begin(self, deadline: float) -> None:
         """All works are added."""
@@ -461,7 +502,7 @@ class _Apply(_Call):
         self.finished()
 
     def expire(self) -> None:
-        for work, _ in self._parts:
+        for work, _, _ in self._parts:
             if work.is_open:
                 work.expire()
 
@@ -470,14 +511,38 @@ class _Apply(_Call):
         self._open -= 1
         if self._open:
             return
-        for work, places in self._parts:
-            told = [outcome(result) if type(result) is Verdict else result for result in work.results]
+        for work, places, shard in self._parts:
+            told = self._told(work, shard)
             if len(told) == len(self.outcomes):
                 self.outcomes = told
             else:
                 for place, result in zip(places, told, strict=True):
                     self.outcomes[place] = result
         self._end(self.outcomes)
+
+    def _told(self, work: Work, shard: int) -> list[Any]:
+        """What the caller is told of a work's entries."""
+        raise NotImplementedError
+
+
+class _Enqueue(_Parts):
+    __slots__ = ()
+
+    def _told(self, work: Work, shard: int) -> list[Enqueued]:
+        results = work.results
+        if isinstance(work, Inserts) and work.keyed:
+            results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
+        return [
+            f"{shard}-{number}" if result is None else result
+            for number, result in zip(work.numbers, results, strict=True)
+        ]
+
+
+class _Apply(_Parts):
+    __slots__ = ()
+
+    def _told(self, work: Work, shard: int) -> list[Outcome]:
+        return [outcome(result) if type(result) is Verdict else result for result in work.results]
 
 
 def _at(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""What a shard remembers: its ready index, rows, counts and topics.
+"""What a shard remembers: its ready index, rows, counts, topics, and the slots of keys that it holds.
 
 Always true between two flushes: index and counts show exactly the committed
 rows, less what is reserved for hand-outs that wait; a remembered row is the row
@@ -79,6 +79,8 @@ class ShardMemory:
         self._now_ms = now_ms
         self._release = release
         self._hand_out_refused = refused
+        self.slots: frozenset[int] = frozenset()
+        """In the slots table."""
         self._topics: dict[str, set[str]] = {}
         """The topics table, by namespace."""
         self._over: dict[TopicName, int] = {}
@@ -86,8 +88,9 @@ class ShardMemory:
 
     # ----------------------------------------------------------------- reads
 
-    def recovered(self, topics: Iterable[TopicName]) -> None:
-        """The topics table as a takeover finds it: each may have READY items."""
+    def recovered(self, topics: Iterable[TopicName], slots: Iterable[int]) -> None:
+        """The tables of topics, each of which may have READY items, and of slots, as a takeover finds them."""
+        self.slots = frozenset(slots)
         for topic in topics:
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
@@ -156,6 +159,8 @@ class ShardMemory:
         """A flush is committed: brings the memory up to it, then tells the callers."""
         batch, decision = flush.batch, flush.decision
         self._remember_topics(flush)
+        if batch.slots:
+            self.slots = self.slots.union(batch.slots)
         ready = self._entered(decision)
         self._left(decision)
         self._leased(batch, decision)
@@ -168,8 +173,6 @@ class ShardMemory:
             if work.abandoned and isinstance(work, HandOut):
                 orphans += [row for row in results if row is not None]
             work.settle(part.start, results)
-        for inserts in batch.inserts:
-            inserts.work.settle(inserts.start, [None] * inserts.count)
         for claim, rows in zip(batch.claims, decision.claimed, strict=True):
             if claim.abandoned:
                 orphans += [row for row in rows if row is not None]

@@ -40,6 +40,12 @@ log = logging.getLogger(__name__)
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
+_KEYS_PAGE_MS: Final = 20
+"""Between two pages of keys' rows that are cleared away: quicker than they can come."""
+
+_KEYS_PAUSE_MS: Final = 1_000
+"""How long rows of keys gather before they are cleared away."""
+
 
 @dataclass(slots=True, frozen=True)
 class ShardSettings:
@@ -145,6 +151,20 @@ class Shard:
     def counts(self) -> TopicCounts:
         return self.memory.counts
 
+    @property
+    def slots(self) -> frozenset[int]:
+        """The slots of idempotency keys that it holds, committed."""
+        return self.memory.slots
+
+    @property
+    def is_taking_slots(self) -> bool:
+        """Some of its slots are not committed yet."""
+        return self._writer.is_holding
+
+    def hold(self, slots: Sequence[int]) -> None:
+        """Gives it these slots, as soon as that is committed."""
+        self._writer.hold(slots)
+
     # ------------------------------------------------------------ life cycle
 
     async def take_over(self, epoch: int, nonce: str) -> None:
@@ -156,7 +176,7 @@ class Shard:
     async def recover(self) -> None:
         """Rebuilds the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
         self._time = ShardTime(self._clock.monotonic_ms, await self._store.now_ms(), self._owner.clock_ms)
-        self.memory.recovered(await self._store.topics())
+        self.memory.recovered(await self._store.topics(), await self._store.slots())
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._writer = Writer(
             self.number,
@@ -195,7 +215,8 @@ class Shard:
             ShardLost: it is fenced.
         """
         self._open = True
-        tasks = [asyncio.ensure_future(work) for work in (self._run_timer(), self._reader.run(), self._count())]
+        works = (self._run_timer(), self._clear_keys(), self._reader.run(), self._count())
+        tasks = [asyncio.ensure_future(work) for work in works]
         for task in tasks:
             task.add_done_callback(self._task_ended)
         try:
@@ -250,8 +271,10 @@ class Shard:
         oldest_ms = self.index.oldest_ms(_OLDEST_KEYS)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
-    def insert(self, namespace: str, items: Sequence[NewItem], finished: Callable[[], None]) -> Inserts:
-        """Queues new items. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+    def insert(
+        self, namespace: str, items: Sequence[NewItem], finished: Callable[[], None], *, keyed: bool = False
+    ) -> Inserts:
+        """Queues new items, of which all have keys, or none. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
         numbers = self.numbers
         if not numbers.has(len(items)):
@@ -259,7 +282,7 @@ class Shard:
             raise Unavailable(
                 f"shard {self.number} has used up its epoch's ids; it is taken over anew", retry_after_ms=1000
             )
-        work = Inserts(namespace, items, numbers.next, finished)
+        work = Inserts(namespace, items, numbers.next, finished, keyed=keyed)
         self._intake.submit(work)
         numbers.gave(work)
         self._writer.poke()
@@ -421,6 +444,24 @@ class Shard:
                 self._timers.fell_short(self._again_ms(), next_ms, swept=low_ms is None)
 
         await self._writer.read(finish)
+
+    async def _clear_keys(self) -> None:
+        """Clears away rows of keys that are over, a page at a time. They are in nobody's way: there is no hurry."""
+        while True:
+            wait_ms = self._settings.sweep_interval_ms
+            try:
+                over_ms = await self._writer.read(lambda store: store.next_key_over_ms())
+            except (NotOwner, Unavailable):
+                if self._writer.ended:
+                    return
+            else:
+                now_ms = self._time.now_ms()
+                if over_ms is not None and over_ms <= now_ms:
+                    self._writer.clear_keys(now_ms)
+                    wait_ms = _KEYS_PAGE_MS
+                elif over_ms is not None:
+                    wait_ms = min(wait_ms, over_ms - now_ms + _KEYS_PAUSE_MS)
+            await asyncio.sleep(wait_ms / 1000)
 
     def _again_ms(self) -> int:
         return self._time.now_ms() + self._settings.retry_ms_max

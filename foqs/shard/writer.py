@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from foqs.core.batch import Batch, HandOut, Inserts, Part
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
@@ -23,17 +23,21 @@ from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, find_in, judge_batch
 from foqs.core.intake import Intake
 from foqs.core.item import Row, TopicName
+from foqs.core.keys import KeyName, KeyRow
 from foqs.core.life import Moment, Policy
 from foqs.core.pace import Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
-from foqs.store.port import FencedOut, Lease, Store, StoreError, StoreLost, WriteRefused, Writes
+from foqs.store.port import FencedOut, KeyTaken, Lease, Store, StoreError, StoreLost, WriteRefused, Writes
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+KEYS_READ_FLUSHES: Final = 32
+"""So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
 
 
 class ShardLost(Exception):
@@ -150,6 +154,12 @@ class Writer:
         self._closing = False
         self._given_up: str | None = None
         self._beat = False
+        self._keys_read = 0
+        """So many flushes with keys are still to read them first."""
+        self._keys_over_ms: int | None = None
+        self._slots: Sequence[int] = ()
+        """Waiting to be written."""
+        self._slots_at_s = 0.0
         self.ended = False
         """Nothing that comes now would ever be written."""
 
@@ -161,6 +171,21 @@ class Writer:
         """Writes a flush even if nothing waits: saves the shard's time, and finds out whether we still own it."""
         self._beat = True
         self._wake.set()
+
+    def clear_keys(self, now_ms: int) -> None:
+        """The next flush clears away some rows of keys that are over."""
+        self._keys_over_ms = now_ms
+        self.beat()
+
+    def hold(self, slots: Sequence[int]) -> None:
+        """Writes down that the shard holds these slots."""
+        self._slots = slots
+        self.beat()
+
+    @property
+    def is_holding(self) -> bool:
+        """Slots are still to be written."""
+        return bool(self._slots)
 
     def close(self) -> None:
         """Lets `run` return once nothing waits."""
@@ -229,6 +254,8 @@ class Writer:
         if self._given_up is not None:
             raise ShardLost(self._given_up, None)
         batch = self._intake.seal(inserts=not self._suspects)
+        if self._slots and self._seconds() >= self._slots_at_s:
+            await self._write_slots()
         if batch or self._beat:
             self._beat = False
             if batch.inserts:
@@ -246,6 +273,14 @@ class Writer:
             if not future.done():
                 await self._read_one(what, future)
             self._reads.popleft()
+
+    async def _write_slots(self) -> None:
+        """In a flush of their own, so that what the database has against them holds up nothing else."""
+        await self._commit(Batch(slots=self._slots))
+        if self._slots:
+            pause_s = self._retry.ms_max / 1000
+            self._slots_at_s = self._seconds() + pause_s
+            asyncio.get_running_loop().call_later(pause_s, self.beat)
 
     async def _commit(self, batch: Batch) -> None:
         """Commits a batch; the entries that the database refuses are found by halving and failed alone.
@@ -292,6 +327,9 @@ class Writer:
                 flush = await self._flush_once(batch)
                 break
             except WriteRefused as refused:
+                if isinstance(refused, KeyTaken) and not self._keys_read:
+                    self._keys_read = KEYS_READ_FLUSHES
+                    continue
                 if not refused.again:
                     self._current = Batch()
                     self._quiet()
@@ -305,6 +343,8 @@ class Writer:
         self._current = Batch()
         self._maybe_written = False
         self._flushing = False
+        if batch.slots:
+            self._slots = ()
         self._memory.applied(flush)
         entries, seconds = len(batch), self._seconds() - started_s
         namespaces = {part.work.namespace for part in batch.parts}
@@ -327,22 +367,29 @@ class Writer:
         get = self._cache.get
         touched = [number for number in batch.touched if get(number) is None]
         loaded = [number for number in batch.leased if (row := get(number)) is None or row.payload is None]
+        keys: list[KeyName] = batch.key_names() if self._keys_read else []
+        over_ms, self._keys_over_ms = self._keys_over_ms, None
         result: list[Flush] = []
 
-        def decide(read: Mapping[int, Row]) -> Writes:
-            decision = judge_batch(batch, find_in(read, get) if read else get, moment, self._timers)
+        def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, KeyRow]) -> Writes:
+            find = find_in(read, get) if read else get
+            decision = judge_batch(batch, find, moment, self._timers, read_keys)
             added = self._memory.topics_new(decision.topics)
             removed = self._memory.topics_over(decision.topics)
             result[:] = [Flush(batch, decision, added, removed)]
-            return _writes(decision, added, removed)
+            writes = _writes(result[0])
+            writes.keys_over_ms = over_ms
+            return writes
 
         try:
-            await self._store.flush(fence, touched, loaded, decide)
+            await self._store.flush(fence, touched, loaded, keys, decide)
         except StoreLost as lost:
             self._maybe_written = True
             self._facts.unknown_commit(self._shard)
             if await self._resolve(fence, str(lost)) is not Standing.COMMITTED:
                 raise WriteRefused(str(lost), again=True) from lost
+        if keys:
+            self._keys_read -= 1
         return result[0]
 
     async def _resolve(self, fence: Fence, why: str) -> Standing:
@@ -426,12 +473,20 @@ def _sealed_again(suspects: Batch) -> Batch:
     return left
 
 
-def _writes(decision: Decision, added: list[TopicName], removed: list[TopicName]) -> Writes:
+def _writes(flush: Flush) -> Writes:
+    decision = flush.decision
     return Writes(
         deletes=[row.id for rows in decision.gone.values() for row in rows],
         updates=[row for _, _, row in decision.changed],
         inserts=decision.inserted,
         leases=[Lease(*values, ids) for values, ids in decision.leases.items()],
-        topics_added=added,
-        topics_removed=removed,
+        topics_added=flush.topics_added,
+        topics_removed=flush.topics_removed,
+        keys=_rows(decision.keys),
+        keys_replaced=_rows(decision.keys_replaced),
+        slots_added=flush.batch.slots,
     )
+
+
+def _rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
+    return [row for found in keys.values() for row in found.values()]

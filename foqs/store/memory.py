@@ -19,12 +19,14 @@ from typing import TypeVar
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName
+from foqs.core.keys import KeyName
 from foqs.store.memory_table import Table
 from foqs.store.port import (
     Decide,
     Due,
     FaultHook,
     FencedOut,
+    KeyTaken,
     StoreLost,
     Superseded,
     TopicCount,
@@ -156,13 +158,15 @@ class MemoryStore:
         finally:
             self._unlock_own()
 
-    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+    async def flush(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
         try:
             await self._reach()
             self._faults("begin")
             await self._reach()
             await self._database.lock(self._table, self._connection)
-            await self._flush_locked(fence, touched, loaded, decide)
+            await self._flush_locked(fence, touched, loaded, keys, decide)
         except StoreLost:
             self._database.kill(self._connection)
             raise
@@ -173,7 +177,9 @@ class MemoryStore:
             self._unlock_own()
         await self._reach()
 
-    async def _flush_locked(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+    async def _flush_locked(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
         table = self._table
         await self._reach()
         old = table.owner
@@ -185,8 +191,11 @@ class MemoryStore:
         found |= {row.id: row for row in table.copies(loaded, payload=True)}
         self._faults("read")
         await self._reach()
-        writes = decide(found)
+        writes = decide(found, {name: table.keys[name] for name in keys if name in table.keys})
         reason = self._database.refuse(writes)
+        named = Counter((row.namespace, row.key) for row in writes.keys)
+        if reason is None and any(times > 1 or name in table.keys for name, times in named.items()):
+            raise KeyTaken("a key's row exists already")
         inserted = Counter(row.id for row in writes.inserts)
         if reason is None and any(times > 1 or number in table.rows for number, times in inserted.items()):
             reason = "an inserted id exists already"
@@ -220,6 +229,14 @@ class MemoryStore:
     async def topics(self) -> list[TopicName]:
         await self._reach()
         return sorted(self._table.topics)
+
+    async def slots(self) -> list[int]:
+        await self._reach()
+        return sorted(self._table.slots)
+
+    async def next_key_over_ms(self) -> int | None:
+        await self._reach()
+        return self._table.over[0][0] if self._table.over else None
 
     def reads(self) -> MemoryReads:
         return MemoryReads(self._database, self._table)

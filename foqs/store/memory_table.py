@@ -1,6 +1,6 @@
-"""One shard's tables in memory: rows, their orders, their topics and their owner row.
+"""One shard's tables in memory: rows, their orders, their topics, keys, slots and their owner row.
 
-Always true: `due` and `ready` hold exactly the rows they should, sorted; rows
+Always true: `due`, `ready` and `over` hold exactly the rows they should, sorted; rows
 are handed out as copies. Everything here happens at one moment; who waits for
 whom, and which connection may do what, is `memory`'s.
 """
@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName
-from foqs.store.port import Due, Lease, TopicCount, Writes
+from foqs.core.keys import KeyName, KeyRow
+from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, TopicCount, Writes
 
 
 @dataclass(slots=True)
@@ -26,6 +27,10 @@ class Table:
     topics: set[TopicName] = field(default_factory=set)
     due: list[tuple[int, int]] = field(default_factory=list)
     ready: dict[TopicName, list[Key]] = field(default_factory=dict)
+    keys: dict[KeyName, KeyRow] = field(default_factory=dict)
+    over: list[tuple[int, KeyName]] = field(default_factory=list)
+    """When keys' rows are over."""
+    slots: set[int] = field(default_factory=set)
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
     locked_by: int | None = None
     unlocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,6 +49,11 @@ class Table:
             self.put(replace(row))
         self.topics.difference_update(writes.topics_removed)
         self.topics.update(writes.topics_added)
+        for key in (*writes.keys, *writes.keys_replaced):
+            self.put_key(key)
+        if writes.keys_over_ms is not None:
+            self.clear_keys(writes.keys_over_ms)
+        self.slots.update(writes.slots_added)
         self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms)
 
     def put(self, row: Row) -> None:
@@ -92,6 +102,22 @@ class Table:
         if row.state is State.READY:
             keys = self.ready[row.namespace, row.topic]
             del keys[bisect_right(keys, row.key) - 1]
+
+    def put_key(self, row: KeyRow) -> None:
+        """Adds a key's row, or replaces it."""
+        name = (row.namespace, row.key)
+        old = self.keys.get(name)
+        if old is not None:
+            del self.over[bisect_right(self.over, (old.until_ms, name)) - 1]
+        self.keys[name] = row
+        insort(self.over, (row.until_ms, name))
+
+    def clear_keys(self, now_ms: int) -> None:
+        """Removes the oldest rows of keys that are over, as many as a flush may."""
+        page = [name for until_ms, name in self.over[:KEYS_OVER_PAGE] if until_ms <= now_ms]
+        del self.over[: len(page)]
+        for name in page:
+            del self.keys[name]
 
     # ---------------------------------------------------------------- reading
 

@@ -14,16 +14,18 @@ from typing import Final, TypeVar
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import TopicName
+from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql_reads import MysqlReads
-from foqs.store.mysql_rows import owner_in, rows_in, topics_in
+from foqs.store.mysql_rows import keys_in, owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import RIGHTS, prepare
 from foqs.store.port import (
     Decide,
     Due,
     FaultHook,
     FencedOut,
+    KeyTaken,
     StoreError,
     StoreLost,
     StoreUnusable,
@@ -36,6 +38,7 @@ _T = TypeVar("_T")
 
 _LOCK_WAIT: Final = 1205
 _AGAIN: Final = frozenset({_LOCK_WAIT, 1213})
+_DUPLICATE: Final = 1062
 _READ_ONLY: Final = frozenset({1290, 1792, 1836})
 _NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 _FULL: Final = frozenset({1021, 1114})
@@ -74,12 +77,23 @@ class MysqlStore:
     async def owner(self) -> Owner:
         return await self._alone(self._confirm)
 
-    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
-        await self._alone(lambda: self._flush(self._reach(), fence, touched, loaded, decide))
+    async def flush(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
+        reads = [*self._sql.read_rows(touched, payload=False), *self._sql.read_rows(loaded, payload=True)]
+        await self._alone(lambda: self._flush(self._reach(), fence, reads, self._sql.read_keys(keys), decide))
 
     async def topics(self) -> list[TopicName]:
         (found,) = await self._read([self._sql.topics])
         return topics_in(found)
+
+    async def slots(self) -> list[int]:
+        (found,) = await self._read([self._sql.slots])
+        return [slot for (slot,) in found.rows]
+
+    async def next_key_over_ms(self) -> int | None:
+        (found,) = await self._read([self._sql.next_key_over])
+        return int(found.rows[0][0]) if found.rows else None
 
     def reads(self) -> MysqlReads:
         return MysqlReads(self._settings, self._shard)
@@ -244,17 +258,17 @@ class MysqlStore:
     # --------------------------------------------------------------- the flush
 
     async def _flush(
-        self, link: Link, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
+        self, link: Link, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
     ) -> None:
         self._faults("begin")
         try:
-            await self._prepare(link, fence, touched, loaded, decide)
+            await self._prepare(link, fence, reads, key_reads, decide)
         except (ServerError, UnicodeEncodeError) as error:
             if isinstance(error, ServerError) and error.code in _READ_ONLY:
                 raise
             await self._roll_back(link)
             await self._check_fence(link, fence)
-            raise _refusal(error) from error
+            raise self._refusal(error) from error
         except (StoreLost, LinkLost, asyncio.CancelledError):
             raise
         except BaseException:
@@ -265,22 +279,22 @@ class MysqlStore:
         self._faults("committed")
 
     async def _prepare(
-        self, link: Link, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
+        self, link: Link, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
     ) -> None:
         """Everything before COMMIT, in as few round trips as there are questions.
 
         Where nothing must be read, the first writes travel with the fence; what
         they did under a fence that matched nothing is rolled back.
         """
-        reads = [*self._sql.read_rows(touched, payload=False), *self._sql.read_rows(loaded, payload=True)]
-        if reads:
-            found = await self._begin(link, fence, reads)
+        if reads or key_reads:
+            found = await self._begin(link, fence, [*reads, *key_reads])
             self._faults("fenced")
-            rows = {row.id: row for row in rows_in(found)}
+            rows = {row.id: row for row in rows_in(found[: len(reads)])}
+            keys = keys_in(found[len(reads) :])
             self._faults("read")
-            packets = self._packets(self._sql.write(decide(rows), self._packet_bytes))
+            packets = self._packets(self._sql.write(decide(rows, keys), self._packet_bytes))
         else:
-            packets = self._packets(self._sql.write(decide({}), self._packet_bytes))
+            packets = self._packets(self._sql.write(decide({}, {}), self._packet_bytes))
             await self._begin(link, fence, next(packets, []))
             self._faults("fenced")
             self._faults("read")
@@ -327,8 +341,10 @@ class MysqlStore:
         except (ServerError, LinkLost):
             self._drop()
 
-
-def _refusal(error: Exception) -> StoreError:
-    code = getattr(error, "code", 0)
-    hint = "; make room on the server's disk" if code in _FULL else ""
-    return WriteRefused(f"{error}{hint}", again=code in _AGAIN)
+    def _refusal(self, error: ServerError | UnicodeEncodeError) -> StoreError:
+        if not isinstance(error, ServerError):
+            return WriteRefused(str(error))
+        if error.code == _DUPLICATE and self._sql.adds_keys(error.statement):
+            return KeyTaken(str(error))
+        hint = "; make room on the server's disk" if error.code in _FULL else ""
+        return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN)

@@ -126,7 +126,8 @@ class Link(asyncio.Protocol):
         timer = self._loop.call_later(self._timeout_s, self._end, f"no answer within {self._timeout_s} s")
         try:
             return await waiter
-        except ServerError:
+        except ServerError as error:
+            error.statement = statements[self._replies.count]
             raise
         except BaseException:
             self.abort()

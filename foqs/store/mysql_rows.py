@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from foqs.core.fence import Owner
 from foqs.core.item import Row, State, TopicName
+from foqs.core.keys import KeyName, KeyRow
 from foqs.store.mysql_driver import Result
 from foqs.store.port import TopicCount
 from foqs.store.sql_rows import owner_of, row_of
@@ -29,6 +30,12 @@ def rows_in(results: Iterable[Result]) -> list[Row]:
         row.namespace = _name(row.namespace)
         row.topic = _name(row.topic)
     return rows
+
+
+def keys_in(results: Iterable[Result]) -> dict[KeyName, KeyRow]:
+    """Rows of keys of any number of statements."""
+    rows = [KeyRow(_name(namespace), *values) for result in results for namespace, *values in result.rows]
+    return {(row.namespace, row.key): row for row in rows}
 
 
 def topics_in(found: Result) -> list[TopicName]:

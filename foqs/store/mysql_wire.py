@@ -42,11 +42,15 @@ class Result:
 
 
 class ServerError(Exception):
-    """The server answered with an error; the link is still in step."""
+    """The server answered with an error; the link is still in step.
+
+    `statement`: the one that it refused, of those that were sent together.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} (error {code})")
         self.code = code
+        self.statement = b""
 
 
 class OutOfStep(Exception):
@@ -81,6 +85,11 @@ class Replies:
         self._reading_columns = False
         self._columns: list[_Convert] | None = None
         self._rows: list[tuple[Any, ...]] = []
+
+    @property
+    def count(self) -> int:
+        """So many statements were answered without an error."""
+        return len(self._results)
 
     def feed(self, data: bytes) -> list[Result] | None:
         """Takes what arrived; the results once all are there, else None.

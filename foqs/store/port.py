@@ -20,6 +20,7 @@ from typing import Final, Protocol, TypeAlias
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName
+from foqs.core.keys import KeyName, KeyRow
 
 POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction; fenced: after the fence; read: after the rows
@@ -56,6 +57,10 @@ class WriteRefused(StoreError):
         self.again = again
 
 
+class KeyTaken(WriteRefused):
+    """A new key's row is there already: nothing was written. Run the same flush again with its keys read."""
+
+
 class FencedOut(StoreError):
     """The fence matched no row: another owner took over, or this flush's number is not the next. Nothing was written."""
 
@@ -70,6 +75,10 @@ class Superseded(StoreError):
 
 class StoreUnusable(StoreError):
     """The store must not be used as it is: schema newer than the program, weak durability settings, missing rights."""
+
+
+KEYS_OVER_PAGE: Final = 500
+"""Rows of keys that one flush clears away at most: a few milliseconds of the database's time."""
 
 
 @dataclass(slots=True)
@@ -92,6 +101,10 @@ class Writes:
     insert of an id that is there refuses the whole flush. The names of
     `topics_added` enter the topics table, where they may be already; those of
     `topics_removed` leave it, and a name that stands in both is in it afterwards.
+    A row of `keys` that is there already refuses the whole flush with `KeyTaken`;
+    those of `keys_replaced` take the place of what is there. Then some rows that
+    are over by `keys_over_ms` leave, the oldest first, at most `KEYS_OVER_PAGE`.
+    `slots_added` enter the slots table, where they may be already.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -100,6 +113,10 @@ class Writes:
     leases: list[Lease] = field(default_factory=list)
     topics_added: list[TopicName] = field(default_factory=list)
     topics_removed: list[TopicName] = field(default_factory=list)
+    keys: list[KeyRow] = field(default_factory=list)
+    keys_replaced: list[KeyRow] = field(default_factory=list)
+    keys_over_ms: int | None = None
+    slots_added: Sequence[int] = ()
 
 
 def check_past(past: Fence, seen: Owner) -> None:
@@ -115,8 +132,8 @@ def check_past(past: Fence, seen: Owner) -> None:
         )
 
 
-Decide: TypeAlias = Callable[[Mapping[int, Row]], Writes]
-"""Pure: the rows that were found go in, what to write comes out. It may run in another thread."""
+Decide: TypeAlias = Callable[[Mapping[int, Row], Mapping[KeyName, KeyRow]], Writes]
+"""Pure: the rows and the keys' rows that were found go in, what to write comes out. It may run in another thread."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -184,7 +201,9 @@ class Store(Protocol):
         """
         ...
 
-    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+    async def flush(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
         """One transaction: fence, read, decide, write, commit.
 
         Where nothing is to be read, `decide` may be asked before the fence, so that
@@ -192,18 +211,26 @@ class Store(Protocol):
 
         The rows of `touched` are read without their payload and those of `loaded`
         with it (ids are in one of the two; a missing row is simply not in the
-        mapping). When this returns, the writes of `decide` are committed and
+        mapping), and the rows of `keys`. When this returns, the writes of `decide` are committed and
         durable. COMMIT is sent only after every statement's result was read. What
         `decide` raises is passed on, and nothing was written.
 
         Raises:
-            FencedOut, WriteRefused: nothing was written, and never will be.
+            FencedOut, KeyTaken, WriteRefused: nothing was written, and never will be.
             StoreLost: not known; call `owner`.
         """
         ...
 
     async def topics(self) -> list[TopicName]:
         """The topics table, in no particular order: every topic that has a row, and perhaps some that had one."""
+        ...
+
+    async def slots(self) -> list[int]:
+        """The slots of keys that this shard holds, in order."""
+        ...
+
+    async def next_key_over_ms(self) -> int | None:
+        """The least `until_ms` of any key's row; None when there is none."""
         ...
 
     def reads(self) -> Reads:

@@ -13,9 +13,10 @@ from typing import Final
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName, unpack_key
-from foqs.store.port import Due, Lease, Writes
+from foqs.core.keys import KeyName, KeyRow
+from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, Writes
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_mysql_values import cut, inserted, text, updated
+from foqs.store.sql_mysql_values import cut, data, inserted, key_values, text, updated
 from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
 
 IDS_PER_STATEMENT: Final = 500
@@ -64,6 +65,18 @@ _TOPIC: Final = """CREATE TABLE IF NOT EXISTS {topic} (
   PRIMARY KEY (namespace, topic)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
 
+_KEY: Final = """CREATE TABLE IF NOT EXISTS {key} (
+  namespace VARBINARY(255) NOT NULL,
+  name VARBINARY(255) NOT NULL,
+  id BIGINT NOT NULL,
+  digest BINARY(16) NOT NULL,
+  until_ms BIGINT NOT NULL,
+  PRIMARY KEY (namespace, name),
+  KEY key_until (until_ms)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
+
+_SLOT: Final = "CREATE TABLE IF NOT EXISTS {slot} (slot INT NOT NULL PRIMARY KEY) ENGINE = InnoDB"
+
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -75,8 +88,9 @@ MIGRATIONS: Final = (
         "a table of topics",
         (_TOPIC, "INSERT IGNORE INTO {topic} SELECT DISTINCT namespace, topic FROM {item}"),
     ),
+    Migration(3, "idempotency keys, and the slots of keys that the shard holds", (_KEY, _SLOT)),
 )
-"""`{item}`, `{owner}` and `{topic}` stand for the shard's tables."""
+"""`{item}` and the like stand for the shard's tables."""
 
 
 def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
@@ -163,11 +177,14 @@ class Statements:
         self._item = f"foqs_{shard}_item"
         self._owner = f"foqs_{shard}_owner"
         self._topic = f"foqs_{shard}_topic"
+        self._key = f"foqs_{shard}_key"
+        self._slot = f"foqs_{shard}_slot"
         # What the statements of a flush begin and end with.
         item = self._item
         self._of_ids = f"FROM {item} WHERE id IN (".encode()
         self._lease = f"UPDATE {item} SET state = {int(State.LEASED)}, ".encode()
         self._insert = f"INSERT INTO {item} ({WITH_PAYLOAD}) VALUES ".encode()
+        self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_TYPES)}".encode()
         self._update_tail = (
             f") AS new STRAIGHT_JOIN {item} AS item FORCE INDEX (PRIMARY) ON item.id = new.id SET "
@@ -176,20 +193,22 @@ class Statements:
 
     def migration(self, step: str) -> bytes:
         """A migration's statement for this shard's tables."""
-        return step.format(item=self._item, owner=self._owner, topic=self._topic).encode()
+        tables = {name: getattr(self, f"_{name}") for name in ("item", "owner", "topic", "key", "slot")}
+        return step.format(**tables).encode()
 
     @property
     def engines(self) -> bytes:
         """The shard's tables that are not InnoDB."""
+        names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot))
         return (
             "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
-            f"AND TABLE_NAME IN ('{self._item}', '{self._owner}', '{self._topic}') AND ENGINE <> 'InnoDB'"
+            f"AND TABLE_NAME IN ('{names}') AND ENGINE <> 'InnoDB'"
         ).encode()
 
     @property
     def probes(self) -> tuple[bytes, ...]:
         """Need every right that a flush needs and change nothing."""
-        item, owner, topic = self._item, self._owner, self._topic
+        item, owner, topic, key, slot = self._item, self._owner, self._topic, self._key, self._slot
         texts = (
             f"INSERT INTO {item} SELECT * FROM {item} WHERE FALSE",
             f"UPDATE {item} SET attempt = attempt WHERE id = 0",
@@ -197,6 +216,9 @@ class Statements:
             f"UPDATE {owner} SET flush = flush WHERE one = 0",
             f"INSERT INTO {topic} SELECT * FROM {topic} WHERE FALSE",
             f"DELETE FROM {topic} WHERE namespace = ''",
+            f"INSERT INTO {key} SELECT * FROM {key} WHERE FALSE",
+            f"DELETE FROM {key} WHERE namespace = ''",
+            f"INSERT INTO {slot} SELECT * FROM {slot} WHERE FALSE",
         )
         return tuple(map(str.encode, texts))
 
@@ -224,7 +246,22 @@ class Statements:
     # ---------------------------------------------------------------- the writes
 
     def write(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
-        """What one flush changes; no statement with several rows is longer than `packet_bytes`."""
+        """What one flush changes; no statement with several rows is longer than `packet_bytes`.
+
+        Keys come first: one that is taken ends the flush.
+        """
+        if writes.keys:
+            yield from self._keys_added(self._add_keys, writes.keys, packet_bytes)
+        if writes.keys_replaced:
+            yield from self._keys_added(
+                f"REPLACE INTO {self._key} VALUES ".encode(), writes.keys_replaced, packet_bytes
+            )
+        if writes.keys_over_ms is not None:
+            over = f"until_ms <= {writes.keys_over_ms} ORDER BY until_ms, namespace, name LIMIT {KEYS_OVER_PAGE}"
+            yield f"DELETE FROM {self._key} WHERE {over}".encode()
+        if writes.slots_added:
+            slots = ",".join([f"({slot})" for slot in writes.slots_added])
+            yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
         for part in _id_lists(sorted(writes.deletes)):
             yield b"DELETE %b%b)" % (self._of_ids, part)
         for lease in writes.leases:
@@ -258,6 +295,15 @@ class Statements:
         for part in cut(inserted(rows), packet_bytes - len(self._insert), len(rows)):
             yield self._insert + b",".join(part)
 
+    def _keys_added(self, head: bytes, rows: Sequence[KeyRow], packet_bytes: int) -> Iterator[bytes]:
+        """Rows of keys, new ones or in place of those that are over."""
+        for part in cut(key_values(rows), packet_bytes - len(head), len(rows)):
+            yield head + b",".join(part)
+
+    def adds_keys(self, statement: bytes) -> bool:
+        """This is the statement that a key's row which is there already refuses."""
+        return statement.startswith(self._add_keys)
+
     def _topics(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
         """Names leave the topics table and enter it; one that is there stays as it is."""
         room = packet_bytes - 1_000  # for what begins the statements and joins the names
@@ -277,6 +323,28 @@ class Statements:
         """Rows by id, with or without their payload."""
         columns = (WITH_PAYLOAD if payload else WITHOUT_PAYLOAD).encode()
         return [b"SELECT %b %b%b)" % (columns, self._of_ids, part) for part in _id_lists(ids)]
+
+    def read_keys(self, keys: Sequence[KeyName]) -> list[bytes]:
+        """Rows of keys: ranges of the primary key, a statement for each namespace."""
+        names: dict[str, list[bytes]] = {}
+        for namespace, key in keys:
+            names.setdefault(namespace, []).append(data(key))
+        head = f"SELECT namespace, name, id, digest, until_ms FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
+        return [
+            b"%b%b AND name IN (%b)" % (head.encode(), text(namespace).encode(), b",".join(part))
+            for namespace, found in names.items()
+            for part in cut(found, INSERT_BYTES, IDS_PER_STATEMENT)
+        ]
+
+    @property
+    def next_key_over(self) -> bytes:
+        """When the next key's row is over."""
+        return f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until) ORDER BY until_ms LIMIT 1".encode()
+
+    @property
+    def slots(self) -> bytes:
+        """The slots that the shard holds."""
+        return f"SELECT slot FROM {self._slot} ORDER BY slot".encode()
 
     @property
     def topics(self) -> bytes:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from foqs.core.item import Row, TopicName
+from foqs.core.keys import KeyRow
 
 
 def text(value: str) -> str:
@@ -27,6 +28,11 @@ def escaped(value: bytes | None) -> bytes:
     if value is None:
         raise TypeError("a row is written whole, with its payload and metadata")
     return value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+
+
+def data(value: bytes) -> bytes:
+    """Bytes as a literal."""
+    return b"_binary'%b'" % escaped(value)
 
 
 def _number(value: int | None) -> bytes:
@@ -80,6 +86,15 @@ def inserted(rows: Sequence[Row]) -> list[bytes]:
             )
         )
     return values
+
+
+def key_values(rows: Sequence[KeyRow]) -> list[bytes]:
+    """The values of keys' rows."""
+    names = {namespace: text(namespace).encode() for namespace in {row.namespace for row in rows}}
+    return [
+        b"(%b,_binary'%b',%d,_binary'%b',%d)" % (names[namespace], escaped(key), number, escaped(digest), until_ms)
+        for namespace, key, number, digest, until_ms in rows
+    ]
 
 
 def cut(parts: list[bytes], bytes_max: int, count_max: int) -> Iterator[list[bytes]]:

@@ -65,6 +65,22 @@ MIGRATIONS: Final = (
             "INSERT INTO topic SELECT DISTINCT namespace, topic FROM item",
         ),
     ),
+    Migration(
+        3,
+        "idempotency keys, and the slots of keys that the shard holds",
+        (
+            """CREATE TABLE key (
+  namespace TEXT NOT NULL,
+  name BLOB NOT NULL,
+  id INTEGER NOT NULL,
+  digest BLOB NOT NULL,
+  until_ms INTEGER NOT NULL,
+  PRIMARY KEY (namespace, name)
+) WITHOUT ROWID""",
+            "CREATE INDEX key_until ON key (until_ms)",
+            "CREATE TABLE slot (slot INTEGER PRIMARY KEY)",
+        ),
+    ),
 )
 
 ADD_OWNER: Final = "INSERT OR IGNORE INTO owner VALUES (1, ?, 0, '', 0, 0, 0)"
@@ -122,6 +138,30 @@ ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
 
 REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
 """A topic that has none any more."""
+
+READ_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
+"""A key's row."""
+
+ADD_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
+"""A new key's row; one that exists is an error."""
+
+REPLACE_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
+"""A key's row in place of one that is over."""
+
+CLEAR_KEYS: Final = (
+    "DELETE FROM key WHERE (namespace, name) IN "
+    "(SELECT namespace, name FROM key WHERE until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
+)
+"""Some rows that are over, the oldest first."""
+
+NEXT_KEY_OVER: Final = "SELECT MIN(until_ms) FROM key"
+"""When the next key's row is over."""
+
+SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
+"""The slots that the shard holds."""
+
+ADD_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
+"""A slot that the shard is given."""
 
 _OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ?"
 _ABOVE: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"

@@ -20,12 +20,15 @@ from typing import TypeVar
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import State, TopicName
+from foqs.core.keys import KeyName, KeyRow
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import (
+    KEYS_OVER_PAGE,
     Decide,
     Due,
     FaultHook,
     FencedOut,
+    KeyTaken,
     StoreError,
     StoreLost,
     StoreUnusable,
@@ -88,11 +91,20 @@ class SqliteStore:
     async def owner(self) -> Owner:
         return await self._hop(self._owner, anew=True)
 
-    async def flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
-        await self._hop(lambda: self._flush(fence, touched, loaded, decide))
+    async def flush(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
+        await self._hop(lambda: self._flush(fence, touched, loaded, keys, decide))
 
     async def topics(self) -> list[TopicName]:
         return await self._read(lambda db: db.execute(sql.TOPICS).fetchall())
+
+    async def slots(self) -> list[int]:
+        return await self._read(lambda db: [slot for (slot,) in db.execute(sql.SLOTS)])
+
+    async def next_key_over_ms(self) -> int | None:
+        (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_OVER).fetchone())
+        return None if found is None else int(found)
 
     def reads(self) -> SqliteReads:
         return SqliteReads(self._file)
@@ -213,7 +225,9 @@ class SqliteStore:
         db.execute(sql.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, os.getpid()))
         return owner_of(db.execute(sql.READ_OWNER).fetchone())
 
-    def _flush(self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide) -> None:
+    def _flush(
+        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+    ) -> None:
         db = self._reach()
         try:
             self._faults("begin")
@@ -222,8 +236,9 @@ class SqliteStore:
             self._faults("fenced")
             found = {row.id: row for row in found_rows(db, sql.READ_ROW, touched)}
             found |= {row.id: row for row in found_rows(db, sql.LOAD_ROW, loaded)}
+            found_keys = _found_keys(db, keys)
             self._faults("read")
-            _write(db, decide(found))
+            _write(db, decide(found, found_keys))
             self._faults("written")
             db.execute(sql.COMMIT)
             self._faults("committed")
@@ -256,7 +271,13 @@ def _fence(db: sqlite3.Connection, fence: Fence) -> None:
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
 
+def _found_keys(db: sqlite3.Connection, keys: Sequence[KeyName]) -> dict[KeyName, KeyRow]:
+    found = {name: db.execute(sql.READ_KEY, name).fetchone() for name in keys}
+    return {name: KeyRow(*values) for name, values in found.items() if values is not None}
+
+
 def _write(db: sqlite3.Connection, writes: Writes) -> None:
+    _write_keys(db, writes)
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
     for lease in writes.leases:
@@ -270,3 +291,18 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.REMOVE_TOPIC, writes.topics_removed)
     if writes.topics_added:
         db.executemany(sql.ADD_TOPIC, writes.topics_added)
+    if writes.slots_added:
+        db.executemany(sql.ADD_SLOT, zip(writes.slots_added))
+
+
+def _write_keys(db: sqlite3.Connection, writes: Writes) -> None:
+    """Keys come first: one that is taken ends the flush."""
+    if writes.keys:
+        try:
+            db.executemany(sql.ADD_KEY, writes.keys)
+        except sqlite3.IntegrityError as error:
+            raise KeyTaken(str(error)) from error
+    if writes.keys_replaced:
+        db.executemany(sql.REPLACE_KEY, writes.keys_replaced)
+    if writes.keys_over_ms is not None:
+        db.execute(sql.CLEAR_KEYS, (writes.keys_over_ms, KEYS_OVER_PAGE))

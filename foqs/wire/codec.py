@@ -13,10 +13,21 @@ from functools import lru_cache
 from typing import Any, Final
 
 from foqs.core import validate
-from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
-from foqs.core.item import NUMBER_MAX, SEQUENCE_BITS, SEQUENCE_MAX, SHARD_MAX, Delivery, NewItem, State, parse_id
+from foqs.core.errors import FoqsError, InvalidArgument
+from foqs.core.item import (
+    NUMBER_MAX,
+    SEQUENCE_BITS,
+    SEQUENCE_MAX,
+    SHARD_MAX,
+    Delivery,
+    KeyedItem,
+    NewItem,
+    State,
+    parse_id,
+)
+from foqs.core.keys import digest_of
 from foqs.core.life import Event, Kind
-from foqs.service.api import AlreadyGone, NamespaceSettings, Outcome, Seen, TopicStats
+from foqs.service.api import AlreadyGone, Enqueued, NamespaceSettings, Outcome, Repeated, Seen, TopicStats
 from foqs.shard.status import ShardStatus
 from foqs_client.idl import ttypes
 
@@ -59,14 +70,34 @@ def new_items(
                 known = raw.topic
             if (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.policy is None
-                and raw.attempts_max is raw.idempotency_key is None
+                and raw.attempts_max is None
                 and len(payload) <= payload_bytes_max
                 and len(metadata) <= metadata_bytes_max
             ):
                 priority = raw.priority or 0
+                key = raw.idempotency_key
+                if key is None:
+                    items.append(
+                        NewItem(
+                            namespace, topic, priority, payload, metadata, 0, None, lease_ms, None, policy, attempts_max
+                        )
+                    )
+                    continue
                 items.append(
-                    NewItem(
-                        namespace, topic, priority, payload, metadata, 0, None, lease_ms, None, policy, attempts_max
+                    KeyedItem(
+                        namespace,
+                        topic,
+                        priority,
+                        payload,
+                        metadata,
+                        0,
+                        None,
+                        lease_ms,
+                        None,
+                        policy,
+                        attempts_max,
+                        validate.key(key),
+                        digest_of(raw.topic, priority, payload, metadata, None),
                     )
                 )
             else:
@@ -78,10 +109,6 @@ def new_items(
 
 def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
     """A `NewItem` struct with any fields; its topic was read. Raises FoqsError."""
-    if raw.idempotency_key is not None:
-        raise NotImplementedYet(
-            "idempotency keys are not served by this version; leave the key out", field="idempotency_key"
-        )
     payload = raw.payload or b""
     if len(payload) > settings.payload_bytes_max:
         validate.size(payload, settings.payload_bytes_max, "payload")
@@ -95,23 +122,30 @@ def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) 
     ttl_ms = raw.ttl_ms
     if ttl_ms is not None:
         validate.ttl(ttl_ms, delay_ms)
-    return NewItem(
-        namespace=namespace,
-        topic=topic,
-        priority=raw.priority or 0,
-        payload=payload,
-        metadata=metadata,
-        delay_ms=delay_ms,
-        deliver_after_ms=deliver_after_ms,
-        lease_ms=settings.lease_ms_default
+    values = (
+        namespace,
+        topic,
+        raw.priority or 0,
+        payload,
+        metadata,
+        delay_ms,
+        deliver_after_ms,
+        settings.lease_ms_default
         if raw.lease_ms is None
         else validate.number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
-        ttl_ms=ttl_ms,
-        policy=Delivery.AT_LEAST_ONCE if raw.policy is None else _policy(raw.policy),
-        attempts_max=settings.attempts_max_default
+        ttl_ms,
+        Delivery.AT_LEAST_ONCE if raw.policy is None else _policy(raw.policy),
+        settings.attempts_max_default
         if raw.attempts_max is None
         else validate.number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
     )
+    if raw.idempotency_key is None:
+        return NewItem(*values)
+    key = validate.key(raw.idempotency_key)
+    # As it was given: a default that changes makes no other item of it.
+    numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
+    given = None if numbers.count(None) == len(numbers) else numbers
+    return KeyedItem(*values, key, digest_of(raw.topic, raw.priority or 0, payload, metadata, given))
 
 
 def _policy(value: int) -> Delivery:
@@ -261,12 +295,16 @@ def error(failed: FoqsError) -> Any:
     )
 
 
-def enqueue_reply(results: Sequence[str | FoqsError]) -> Any:
+def enqueue_reply(results: Sequence[Enqueued]) -> Any:
     """The reply of ids and errors, in their order."""
     make = ttypes.EnqueueResult
-    return ttypes.EnqueueReply(
-        [make(result) if type(result) is str else make(None, error(result)) for result in results]  # type: ignore[arg-type]
-    )
+    return ttypes.EnqueueReply([make(result) if type(result) is str else _not_new(result) for result in results])
+
+
+def _not_new(result: Any) -> Any:
+    if type(result) is Repeated:
+        return ttypes.EnqueueResult(result.id, repeated=True)
+    return ttypes.EnqueueResult(None, error(result))
 
 
 def outcomes_reply(results: Sequence[Outcome]) -> Any:

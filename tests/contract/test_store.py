@@ -144,11 +144,11 @@ def test_flush_gives_decide_the_touched_without_payload_and_the_loaded_with_it(b
         await owned.write(inserts=list(rows.values()))
         seen: list[Mapping[int, Row]] = []
 
-        def decide(found: Mapping[int, Row]) -> Writes:
+        def decide(found: Mapping[int, Row], keys: object) -> Writes:
             seen.append(dict(found))
             return Writes()
 
-        await owned.store.flush(owned.fence, [1, 8], [3, 9], decide)
+        await owned.store.flush(owned.fence, [1, 8], [3, 9], [], decide)
         assert seen == [{1: without_payload(rows[1]), 3: rows[3]}]
 
     bench.run(story())
@@ -215,13 +215,13 @@ def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_n
 
 
 def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> None:
-    def decide(found: Mapping[int, Row]) -> Writes:
+    def decide(found: Mapping[int, Row], keys: object) -> Writes:
         raise ZeroDivisionError("a bug")
 
     async def story() -> None:
         owned = await opened(bench.store())
         with pytest.raises(ZeroDivisionError):
-            await owned.store.flush(owned.fence, [], [], decide)
+            await owned.store.flush(owned.fence, [], [], [], decide)
         await owned.write(inserts=[make_row(1)])
         assert (await owned.store.owner()).flush == 1
 
@@ -340,12 +340,12 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
         await owned.write(inserts=[make_row(1)])
         called: list[object] = []
 
-        def decide(found: Mapping[int, Row]) -> Writes:
+        def decide(found: Mapping[int, Row], keys: object) -> Writes:
             called.append(found)
             return Writes(deletes=[1])
 
         with pytest.raises(FencedOut):
-            await owned.store.flush(fence, [1], [], decide)
+            await owned.store.flush(fence, [1], [], [], decide)
         assert called == []
         assert await contents(owned) == {1: make_row(1)}
         owner = await owned.store.owner()

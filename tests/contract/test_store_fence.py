@@ -37,6 +37,8 @@ async def assert_lost(store: Store) -> None:
     with pytest.raises(StoreLost):
         await store.topics()
     with pytest.raises(StoreLost):
+        await store.slots()
+    with pytest.raises(StoreLost):
         await store.due(None, 1, None, 1)
     with pytest.raises(StoreLost):
         await store.next_due_ms(1)
@@ -305,7 +307,7 @@ def test_former_owner_is_fenced_out_of_every_later_flush(bench: Bench) -> None:
         errors: list[StoreError] = []
         for number in (2, 3):
             try:
-                await former.store.flush(former.fence, [1], [], lambda found: Writes(deletes=[1]))
+                await former.store.flush(former.fence, [1], [], [], lambda found, keys: Writes(deletes=[1]))
             except StoreError as error:
                 errors.append(error)
             former.number = number

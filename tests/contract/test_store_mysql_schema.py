@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from foqs.core.keys import KeyRow
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
@@ -15,7 +16,7 @@ from foqs.store.sql_migrations import Migration
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
-from tests.support.stores import contents, make_row, opened
+from tests.support.stores import TOPIC, contents, make_row, opened
 
 pytestmark = pytest.mark.mysql
 
@@ -91,7 +92,7 @@ def test_table_of_another_engine_is_refused(place: MysqlSettings, mariadb: Maria
     async def story() -> None:
         store = MysqlStore(place, 1)
         await store.open()
-        for table in ("item", "owner", "topic"):
+        for table in ("item", "owner", "topic", "key", "slot"):
             mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = Aria")
             with pytest.raises(StoreUnusable, match=rf"foqs_1_{table} .*ENGINE = InnoDB"):
                 await store.open()
@@ -132,8 +133,8 @@ def test_later_migrations_are_applied_once_in_order_and_rows_stay(
     place: MysqlSettings, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
     later = (
-        Migration(3, "a note", ("CREATE TABLE IF NOT EXISTS {owner}_note (n INT NOT NULL)",)),
-        Migration(4, "a line in it", ("INSERT INTO {owner}_note VALUES (3)",)),
+        Migration(4, "a note", ("CREATE TABLE IF NOT EXISTS {owner}_note (n INT NOT NULL)",)),
+        Migration(5, "a line in it", ("INSERT INTO {owner}_note VALUES (3)",)),
     )
 
     async def story() -> None:
@@ -174,11 +175,31 @@ def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb
         owned = await opened(bench.store())
         for number, (namespace, topic) in enumerate(topics * 3, 1):
             await owned.write(inserts=[make_row(number, namespace=namespace, topic=topic)])
-        mariadb.query(f"DROP TABLE {place.database}.foqs_3_topic")
+        for table in ("topic", "key", "slot"):
+            mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 1")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
         assert sorted(await hosts[0].topics()) == sorted(topics)
         assert len(await contents(owned)) == 3 * len(topics)
+
+    bench.run(story())
+
+
+def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
+    bench: Bench, mariadb: MariaDb, place: MysqlSettings
+) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
+        for table in ("key", "slot"):
+            mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
+        mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 2")
+        hosts = [bench.store() for _ in range(3)]
+        await asyncio.gather(*(host.open() for host in hosts))
+        assert set(await contents(owned)) == {1}
+        assert (await owned.store.topics(), await owned.store.slots()) == ([TOPIC], [])
+        await owned.write(keys=[KeyRow("n", b"k", 1, b"d" * 16, 9)], slots_added=[5])
+        assert (await owned.store.next_key_over_ms(), await owned.store.slots()) == (9, [5])
 
     bench.run(story())

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, Delivery, Key, Row, State, TopicName
+from foqs.core.keys import KeyRow
 from foqs.store.port import Due, FencedOut, Lease, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
-from tests.support.stores import Ownership, contents, make_row, opened, reading
+from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
 _FEW = 12
 """Ids are drawn from so few that flushes meet each other's rows."""
@@ -26,6 +27,11 @@ _names = st.one_of(
     st.sampled_from(["t", "T", "t ", "😀"]),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
 )
+_key_names = st.tuples(st.sampled_from(["default", "other"]), st.sampled_from([b"k", b"K", b"k ", b"'"]))
+_key_rows = st.builds(
+    lambda name, *values: KeyRow(*name, *values), _key_names, _ids, st.sampled_from([bytes(16), b"\\'" * 8]), _times
+)
+_keys = st.lists(_key_rows, max_size=3).flatmap(lambda rows: st.sampled_from([rows, [], []]))
 _topics = st.lists(st.tuples(st.sampled_from(["default", "other"]), _names), max_size=3)
 _rows = st.builds(
     make_row,
@@ -59,6 +65,10 @@ class Step:
     leases: list[Lease]
     topics_added: list[TopicName]
     topics_removed: list[TopicName]
+    keys: list[KeyRow]
+    keys_replaced: list[KeyRow]
+    keys_over_ms: int | None
+    slots_added: list[int]
     stale: bool
 
 
@@ -76,6 +86,10 @@ def _steps(draw: st.DrawFn) -> Step:
         leases=[Lease(draw(_times), row.token, row.attempt, [row.id]) for row in chosen["l"]],
         topics_added=draw(_topics),
         topics_removed=draw(_topics),
+        keys=draw(_keys),
+        keys_replaced=draw(_keys),
+        keys_over_ms=draw(st.none() | _times),
+        slots_added=draw(st.lists(st.integers(0, 5), max_size=2)),
         stale=draw(st.integers(0, 9)) == 0,
     )
 
@@ -86,7 +100,16 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
     try:
         owned.number -= step.stale
         found = await owned.write(
-            step.inserts, step.updates, step.deletes, step.leases, step.topics_added, step.topics_removed
+            step.inserts,
+            step.updates,
+            step.deletes,
+            step.leases,
+            step.topics_added,
+            step.topics_removed,
+            keys=step.keys,
+            keys_replaced=step.keys_replaced,
+            keys_over_ms=step.keys_over_ms,
+            slots_added=step.slots_added,
         )
     except (FencedOut, WriteRefused) as error:
         owned.number = number
@@ -96,12 +119,16 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
 
 async def _answers(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, object]:
     """Every question about the rows, asked in small pages."""
-    store, past = owned.store, owned.past
+    store = owned.store
     answers: dict[str, object] = {
         "contents": await contents(owned),
         "topics": sorted(await store.topics()),
+        "keys": await keys_of(owned, *itertools.product(["default", "other"], [b"k", b"K", b"k ", b"'"])),
+        "next key over": await store.next_key_over_ms(),
+        "slots": await store.slots(),
         "next due": [await store.next_due_ms(at) for at in (-1, 0, 3, TIME_MS_MAX)],
     }
+    past = owned.past
     for low, high in ((None, TIME_MS_MAX), (2, 5)):
         due: list[Due] = []
         while page := await store.due(low, high, due[-1] if due else None, 3):

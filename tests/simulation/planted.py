@@ -34,11 +34,11 @@ def no_fence() -> None:
     """Every owner writes, also one that was replaced."""
 
     async def flush_locked(
-        self: Any, fence: Fence, touched: Sequence[int], loaded: Sequence[int], decide: Decide
+        self: Any, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Any, decide: Decide
     ) -> None:
         old = self._table.owner
         self._table.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
-        await original(self, fence, touched, loaded, decide)
+        await original(self, fence, touched, loaded, keys, decide)
 
     original = memory.MemoryStore._flush_locked
     memory.MemoryStore._flush_locked = flush_locked  # type: ignore[method-assign]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from foqs.core.item import Delivery, NewItem, Row, State
+from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
+from foqs.core.keys import digest_of
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, EngineSettings
 from foqs.shard.shard import ShardSettings
@@ -18,6 +20,7 @@ NAMESPACE = NamespaceSettings(
     backoff_ms_min=100,
     backoff_ms_max=10_000,
     dead_retention_ms=60_000,
+    key_window_ms=20_000,
 )
 
 CALLS = CallLimits(
@@ -102,6 +105,14 @@ def new_item(topic: str = "t", **changes: Any) -> NewItem:
     if values["deliver_after_ms"] is not None:
         values["delay_ms"] = None
     return NewItem(**values)
+
+
+def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
+    """The same with an idempotency key; items of equal values are the same item."""
+    item = new_item(topic, **changes)
+    numbers = (item.delay_ms, item.deliver_after_ms, item.lease_ms, item.ttl_ms, item.policy, item.attempts_max)
+    digest = digest_of(topic.encode(), item.priority, item.payload, item.metadata, numbers)
+    return KeyedItem(**asdict(item), key=key if isinstance(key, bytes) else key.encode(), digest=digest)
 
 
 def row(number: int = 1, **changes: Any) -> Row:

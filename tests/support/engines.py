@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from foqs.core.errors import FoqsError
 from foqs.core.item import NewItem, State, parse_id
 from foqs.core.life import Event, Kind
-from foqs.service.api import HandOut, Outcome, Pending, Seen, TopicStats
+from foqs.service.api import Enqueued, HandOut, Outcome, Pending, Seen, TopicStats
 from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
 from foqs.store.memory import MemoryDatabase
@@ -18,6 +18,7 @@ from foqs.store.port import FaultHook, no_faults
 from shardmgr.local import LocalCoordinator
 from tests.support.aio import answer
 from tests.support.builders import MemoryBook, engine_settings, new_item
+from tests.support.memory_check import is_quiet
 from tests.support.virtual import VirtualClock, run_virtual
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class World:
     async def engine(self, settings: EngineSettings | None = None, nonce: str | None = None) -> Engine:
         """An engine that is ready to serve."""
         self._engines += 1
+        held = any(table.slots for table in self.database.tables.values())
         engine = Engine(
             settings or engine_settings(1, 2),
             lambda shard: self.database.store(shard, lambda point: self.faults(point)),
@@ -56,6 +58,9 @@ class World:
         )
         engine.start()
         await self.until(lambda: engine.is_ready)
+        if not held:
+            # A new tier's first engine has just been given its slots.
+            await self.until(lambda: all(map(is_quiet, engine.shards.values())))
         return engine
 
     def stall(self) -> None:
@@ -98,12 +103,10 @@ class Caller:
         items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
         return [ok(result) for result in await self.enqueue(items, timeout_s)]
 
-    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[str | FoqsError]:
+    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[Enqueued]:
         """Enqueues; an id or an error for each."""
         deadline = self.world.in_s(timeout_s)
-        results: list[str | FoqsError] = await answer(
-            lambda done: self.queue.enqueue(self.namespace, items, deadline, done)
-        )
+        results: list[Enqueued] = await answer(lambda done: self.queue.enqueue(self.namespace, items, deadline, done))
         return results
 
     async def get(
@@ -159,9 +162,11 @@ class Caller:
         return next((stats for stats in page if stats.topic == topic), None)
 
 
-def ok(result: str | FoqsError) -> str:
+def ok(result: Enqueued) -> str:
+    """The id of an item that was inserted."""
     if isinstance(result, FoqsError):
         raise result
+    assert isinstance(result, str)
     return result
 
 

@@ -11,16 +11,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from foqs.core.errors import FoqsError, NamespaceNotFound, NotFound
-from foqs.core.item import NewItem, Row, State, format_id, make_number
+from foqs.core.errors import NamespaceNotFound, NotFound
+from foqs.core.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.life import Event, Kind, admit
 from foqs.service.api import (
     ALREADY_GONE,
     CallLimits,
+    Enqueued,
     HandOut,
     NamespaceSettings,
     Outcome,
     Pending,
+    Repeated,
     Seen,
     TopicStats,
 )
@@ -39,6 +41,7 @@ SETTINGS = NamespaceSettings(
     backoff_ms_min=1_000,
     backoff_ms_max=60_000,
     dead_retention_ms=86_400_000,
+    key_window_ms=600_000,
 )
 
 LIMITS = CallLimits(
@@ -71,6 +74,7 @@ class FakeQueue:
     def __init__(self, limits: CallLimits = LIMITS) -> None:
         self.limits = limits
         self.rows: dict[int, Row] = {}
+        self.keys: dict[bytes | None, str] = {}
         self.calls: list[tuple[str, object]] = []
         self.given_back: list[str] = []
         self.cancelled: list[str] = []
@@ -87,15 +91,21 @@ class FakeQueue:
         return SETTINGS
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[str | FoqsError]], None]
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
     ) -> Pending:
-        def work() -> list[str | FoqsError]:
-            ids: list[str | FoqsError] = []
+        def work() -> list[Enqueued]:
+            ids: list[Enqueued] = []
             for item in items:
+                key = item.key if isinstance(item, KeyedItem) else None
+                if key in self.keys:
+                    ids.append(Repeated(self.keys[key]))
+                    continue
                 self._next += 1
                 number = make_number(1, self._next)
                 self.rows[number] = admit(item, number, NOW_MS)
                 ids.append(format_id(3, number))
+                if key is not None:
+                    self.keys[key] = format_id(3, number)
             return ids
 
         return self._start("enqueue", list(items), work, done)

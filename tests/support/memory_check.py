@@ -15,19 +15,21 @@ from foqs.shard.shard import Shard
 
 def is_at_rest(shard: Shard) -> bool:
     """Nothing is queued, being written, being read or reserved."""
-    writer = shard._writer
-    return not any(
+    return is_quiet(shard) and not any(
         (
             shard._intake,
-            writer._suspects,
-            writer._begun,
-            writer._reads,
             shard.index.reserved,
             shard._refilling,
             shard._loading,
             shard.counts.lag,
         )
     )
+
+
+def is_quiet(shard: Shard) -> bool:
+    """Its writer does nothing."""
+    writer = shard._writer
+    return not any((writer._suspects, writer._begun, writer._flushing, writer._reads, writer._beat, writer.is_holding))
 
 
 def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:

@@ -38,7 +38,7 @@ FLAWS: Final = {
 """What can be wrong, and which invariant that breaks."""
 
 _LEASE_MS, _WINDOW_MS, _RETENTION_MS, _BOUND_MS = 300, 1500, 1000, 100
-_POLICY = Policy(backoff_ms_min=20, backoff_ms_max=80, dead_retention_ms=_RETENTION_MS)
+_POLICY = Policy(backoff_ms_min=20, backoff_ms_max=80, dead_retention_ms=_RETENTION_MS, key_window_ms=_WINDOW_MS)
 _TOPICS = ("t", "u")
 _BUSY_MS, _HEALED_MS, _END_MS = 4000, 5000, 7000
 

@@ -8,12 +8,14 @@ nothing of columns.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from foqs.core.batch import Batch
+from foqs.core.errors import KeyConflict
 from foqs.core.flush import Decision, outcome
-from foqs.core.item import Delivery, Key, NewItem, Row, State, pack_key
+from foqs.core.item import Delivery, Key, KeyedItem, NewItem, Row, State, pack_key
+from foqs.core.keys import KeyName, KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
 
 
@@ -60,22 +62,31 @@ def an_item(**changes: Any) -> NewItem:
     return replace(item, **changes)
 
 
+def a_keyed_item(key: bytes, digest: bytes = b"one", **changes: Any) -> KeyedItem:
+    """The same with a key."""
+    return KeyedItem(**asdict(an_item(**changes)), key=key, digest=digest)
+
+
 def keys_of(numbers: Iterable[int]) -> list[Key]:
     return [pack_key(0, 1_000, number) for number in numbers]
 
 
 @dataclass
 class PlainOutcome:
-    """The table after a flush, what each part's entries are told, and what each claim gets."""
+    """The tables after a flush, what each part's entries are told, and what each claim gets."""
 
     table: dict[int, Row]
+    keys: dict[KeyName, KeyRow]
     results: list[list[Any]]
     claimed: list[list[Row | None]]
 
 
-def plain_flush(batch: Batch, table: Mapping[int, Row], moment: Moment, watermark_ms: int | None) -> PlainOutcome:
-    """Judges every entry of a batch by its row, one after the other."""
+def plain_flush(
+    batch: Batch, table: Mapping[int, Row], keys: Mapping[KeyName, KeyRow], moment: Moment, watermark_ms: int | None
+) -> PlainOutcome:
+    """Judges every entry of a batch by its row, or its key's, one after the other."""
     after = dict(table)
+    named = dict(keys)
     results: list[list[Any]] = []
 
     def lifted(row: Row) -> Row:
@@ -105,13 +116,24 @@ def plain_flush(batch: Batch, table: Mapping[int, Row], moment: Moment, watermar
         lease_ms = hand_out.work.lease_ms
         results.append([leased(Event(Kind.HAND_OUT, n, lease_ms=lease_ms)) for n in hand_out.numbers])
     for inserts in batch.inserts:
+        told: list[Any] = []
         for place in range(inserts.start, inserts.stop):
-            number = inserts.work.numbers[place]
-            after[number] = lifted(admit(inserts.work.items[place], number, moment.now_ms))
+            number, item = inserts.work.numbers[place], inserts.work.items[place]
+            if isinstance(item, KeyedItem):
+                name = (item.namespace, item.key)
+                first = named.get(name)
+                if first is not None and first.until_ms > moment.now_ms:
+                    told.append(first.id if first.digest == item.digest else KeyConflict(""))
+                    continue
+                until_ms = moment.now_ms + moment.policies[item.namespace].key_window_ms
+                named[name] = KeyRow(*name, number, item.digest, until_ms)
+            after[number] = lifted(admit(item, number, moment.now_ms))
+            told.append(None)
+        results.append(told)
     claimed = [
         [leased(Event(Kind.HAND_OUT, n, lease_ms=claim.lease_ms)) for n in claim.numbers] for claim in batch.claims
     ]
-    return PlainOutcome(after, results, claimed)
+    return PlainOutcome(after, named, results, claimed)
 
 
 def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
@@ -128,6 +150,21 @@ def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
     for row in decision.inserted:
         assert row.id not in rows
         rows[row.id] = row
+    return rows
+
+
+def keys_after(decision: Decision, keys: Mapping[KeyName, KeyRow]) -> dict[KeyName, KeyRow]:
+    """The table of keys when a decision is written: new rows must not be there, others must."""
+    rows = dict(keys)
+    for namespace, found in decision.keys.items():
+        for key, row in found.items():
+            assert (namespace, key) == (row.namespace, row.key)
+            assert (namespace, key) not in rows
+            rows[namespace, key] = row
+    for namespace, found in decision.keys_replaced.items():
+        for key, row in found.items():
+            assert (namespace, key) in keys
+            rows[namespace, key] = row
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from foqs.core.fence import Fence
 from foqs.core.item import Delivery, Row, State, TopicName
+from foqs.core.keys import KeyName, KeyRow
 from foqs.store.port import Lease, Reads, Store, Writes
 
 NONCE = "nonce-a"
@@ -69,20 +70,40 @@ class Ownership:
         leases: Sequence[Lease] = (),
         topics_added: Sequence[TopicName] = (),
         topics_removed: Sequence[TopicName] = (),
+        **keys_and_slots: Any,
     ) -> Mapping[int, Row]:
         """One flush of these writes; returns the rows it found for what it changes."""
         found: dict[int, Row] = {}
 
-        def decide(rows: Mapping[int, Row]) -> Writes:
+        def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, KeyRow]) -> Writes:
             found.update(rows)
             return Writes(
-                list(deletes), list(updates), list(inserts), list(leases), list(topics_added), list(topics_removed)
+                list(deletes),
+                list(updates),
+                list(inserts),
+                list(leases),
+                list(topics_added),
+                list(topics_removed),
+                **keys_and_slots,
             )
 
         touched = [*deletes, *(row.id for row in updates), *(number for lease in leases for number in lease.ids)]
-        await self.store.flush(self.fence, touched, [], decide)
+        await self.store.flush(self.fence, touched, [], [], decide)
         self.number += 1
         return found
+
+
+async def keys_of(owned: Ownership, *names: KeyName) -> dict[KeyName, KeyRow]:
+    """The rows of these keys, as a flush that writes nothing finds them."""
+    found: dict[KeyName, KeyRow] = {}
+
+    def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, KeyRow]) -> Writes:
+        found.update(keys)
+        return Writes()
+
+    await owned.store.flush(owned.fence, [], [], names, decide)
+    owned.number += 1
+    return found
 
 
 async def opened(store: Store, epoch: int = 1, nonce: str = NONCE) -> Ownership:

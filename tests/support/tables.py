@@ -20,8 +20,9 @@ from tests.support.mariadb import MariaDb
 from tests.support.recording import row_event
 
 Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
-"""Runs a SELECT in which `{item}`, `{owner}` and `{topic}` stand for the tables of a shard."""
+"""Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""
 
+_TABLES: Final = ("item", "owner", "topic", "key", "slot")
 _COLUMNS: Final = "id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata"
 
 
@@ -53,7 +54,7 @@ class Tables:
         return [
             tuple(values)
             for shard in self.shards
-            for table in ("{item}", "{owner}", "{topic}")
+            for table in map("{{{}}}".format, _TABLES)
             for values in self.query(shard, f"SELECT * FROM {table}")
         ]
 
@@ -63,7 +64,7 @@ def in_sqlite(folder: Path, shards: int = 4) -> Tables:
 
     def query(shard: int, text: str) -> Sequence[Sequence[Any]]:
         with closing(sqlite3.connect(f"file:{folder}/shard-{shard}.db?mode=ro", uri=True, timeout=10)) as db:
-            return db.execute(text.format(item="item", owner="owner", topic="topic")).fetchall()
+            return db.execute(text.format(**{table: table for table in _TABLES})).fetchall()
 
     return Tables(range(shards), query)
 
@@ -72,7 +73,7 @@ def in_mariadb(server: MariaDb, database: str, shards: int = 4) -> Tables:
     """The shards' tables in one database."""
 
     def query(shard: int, text: str) -> Sequence[Sequence[Any]]:
-        tables = {table: f"{database}.foqs_{shard}_{table}" for table in ("item", "owner", "topic")}
+        tables = {table: f"{database}.foqs_{shard}_{table}" for table in _TABLES}
         return server.query(text.format(**tables))
 
     return Tables(range(shards), query)

@@ -20,7 +20,6 @@ from foqs_client import (
     Nack,
     NamespaceNotFound,
     NotFound,
-    NotImplementedYet,
     StaleLease,
     Unavailable,
     UnknownOutcome,
@@ -112,12 +111,12 @@ def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: ty
 def test_an_item_s_error_comes_in_its_place_with_its_field() -> None:
     async def main() -> None:
         async with served(FakeQueue()) as host, Client(host.url) as client:
-            good, bad, keyed = await client.enqueue([Item("t"), Item(""), Item("t", idempotency_key="k")])
+            good, bad, keyed = await client.enqueue([Item("t"), Item(""), Item("t", idempotency_key="")])
             assert good.error is None
             assert isinstance(bad.error, InvalidArgument)
             assert bad.error.field == "items[1].topic"
-            with pytest.raises(NotImplementedYet):
-                keyed.require()
+            assert isinstance(keyed.error, InvalidArgument)
+            assert keyed.error.field == "items[2].idempotency_key"
 
     run(main())
 

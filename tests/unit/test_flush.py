@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.batch import ALREADY_GONE, Acks, Batch, Events, HandOut, Inserts, Part
-from foqs.core.errors import StaleLease
+from foqs.core.errors import KeyConflict, StaleLease
 from foqs.core.flush import Decision, find_in, judge_batch, outcome
-from foqs.core.item import Delivery, NewItem, Row, State
+from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
+from foqs.core.keys import KeyName, KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Policy, Verdict
 from foqs.core.timers import Timers
-from tests.support.plain_flush import a_row, after, an_item, is_same, keys_of, plain_flush
+from tests.support.plain_flush import a_keyed_item, a_row, after, an_item, is_same, keys_after, keys_of, plain_flush
 from tests.support.plain_intake import Caller
 
 NOW = 1_000_000
 TOKEN = 42
-POLICIES = {name: Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000) for name in "nm"}
+POLICIES = {
+    name: Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=700) for name in "nm"
+}
 MOMENT = Moment(NOW, TOKEN, POLICIES)
 IDS = range(1, 21)
 FIRST_NEW = 100
@@ -101,6 +104,18 @@ def a_new_item(draw: st.DrawFn, namespace: str) -> NewItem:
     )
 
 
+some_keys = st.sampled_from([b"j", b"k", b"l"])
+some_digests = st.sampled_from([b"one", b"two"])
+
+
+@st.composite
+def some_key_rows(draw: st.DrawFn) -> dict[KeyName, KeyRow]:
+    rows: dict[KeyName, KeyRow] = {}
+    for name in draw(st.sets(st.tuples(st.sampled_from("nm"), some_keys), max_size=4)):
+        rows[name] = KeyRow(*name, 50 + len(rows), draw(some_digests), draw(moments))
+    return rows
+
+
 def nobody() -> None: ...
 
 
@@ -125,9 +140,12 @@ def a_batch(draw: st.DrawFn) -> Batch:
         start = draw(st.integers(0, len(work) - 1))
         batch.add([Part(work, start, draw(st.integers(start + 1, len(work))))])
     first = FIRST_NEW
-    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=3)):
-        items = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
-        inserts = Inserts(namespace, items, first, nobody)
+    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
+        items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
+        keyed = draw(st.booleans())
+        if keyed:
+            items = [KeyedItem(**asdict(item), key=draw(some_keys), digest=draw(some_digests)) for item in items]
+        inserts = Inserts(namespace, items, first, nobody, keyed=keyed)
         start = draw(st.integers(0, len(items) - 1))
         part = Part(inserts, start, draw(st.integers(start + 1, len(items))))
         batch.add([part])
@@ -139,16 +157,18 @@ def a_batch(draw: st.DrawFn) -> Batch:
     return batch
 
 
-@given(a_batch(), a_table(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
+@given(a_batch(), a_table(), some_key_rows(), st.sampled_from([None, NOW - 1_000, NOW + 40, NOW + 600, NOW + 10_000]))
 def test_a_batch_is_judged_as_its_entries_are_one_by_one(
-    batch: Batch, table: dict[int, Row], watermark_ms: int | None
+    batch: Batch, table: dict[int, Row], keys: dict[KeyName, KeyRow], watermark_ms: int | None
 ) -> None:
-    before = deepcopy(table)
-    plain = plain_flush(batch, table, MOMENT, watermark_ms)
-    decision = judge_batch(batch, table.get, MOMENT, timers(watermark_ms))
-    assert table == before
+    before = deepcopy((table, keys))
+    plain = plain_flush(batch, table, keys, MOMENT, watermark_ms)
+    found = {name: keys[name] for name in batch.key_names() if name in keys}
+    decision = judge_batch(batch, table.get, MOMENT, timers(watermark_ms), found)
+    assert (table, keys) == before
+    assert keys_after(decision, keys) == plain.keys
 
-    assert [part for part, _ in decision.results] == [*batch.acks, *batch.events, *batch.hand_outs]
+    assert [part for part, _ in decision.results] == [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts]
     for (part, told), expected in zip(decision.results, plain.results, strict=True):
         assert len(told) == part.count
         assert all(map(is_same, told, expected))
@@ -258,6 +278,54 @@ def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
     ]
     assert decision.claimed == [[None, decision.inserted[2]]]
     assert (decision.leases, decision.leased) == ({}, ([], []))
+
+
+def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
+    return Inserts(namespace, items, first, nobody, keyed=True)
+
+
+def test_keys_that_are_new_get_rows_with_the_numbers_and_digests_of_their_items() -> None:
+    works = keyed(a_keyed_item(b"a"), a_keyed_item(b"b", b"two")), keyed(a_keyed_item(b"c"), first=200)
+    decision = judged(whole(*works), [])
+    until_ms = NOW + POLICIES["n"].key_window_ms
+    assert decision.keys["n"] == {
+        b"a": KeyRow("n", b"a", FIRST_NEW, b"one", until_ms),
+        b"b": KeyRow("n", b"b", FIRST_NEW + 1, b"two", until_ms),
+        b"c": KeyRow("n", b"c", 200, b"one", until_ms),
+    }
+    assert [told for _, told in decision.results] == [[None, None], [None]]
+    assert [row.id for row in decision.inserted] == [FIRST_NEW, FIRST_NEW + 1, 200]
+
+
+def test_of_equal_keys_in_a_flush_the_first_wins_and_the_others_are_told_its_number() -> None:
+    item = a_keyed_item(b"k", topic="won")
+    works = keyed(item, item, a_keyed_item(b"k", b"two", topic="lost")), keyed(a_keyed_item(b"k"), first=200)
+    decision = judged(whole(*works, keyed(a_keyed_item(b"k", namespace="m"), first=300, namespace="m")), [])
+    (_, first), (_, second), (_, other) = decision.results
+    assert first[:2] == [None, FIRST_NEW]
+    assert isinstance(first[2], KeyConflict)
+    assert second == [FIRST_NEW]
+    assert other == [None]
+    assert [row.id for row in decision.inserted] == [FIRST_NEW, 300]
+    assert decision.topics == {"n": {"won"}, "m": {"t"}}
+
+
+def test_a_found_key_is_judged_by_its_time() -> None:
+    found = {("n", key): KeyRow("n", key, 7, b"one", until_ms) for key, until_ms in ((b"in", NOW + 1), (b"over", NOW))}
+    work = keyed(a_keyed_item(b"in"), a_keyed_item(b"over"), a_keyed_item(b"new"), a_keyed_item(b"over", b"two"))
+    decision = judge_batch(whole(work), find_in({}), MOMENT, timers(), found)
+    ((_, told),) = decision.results
+    assert told[:3] == [7, None, None]
+    assert isinstance(told[3], KeyConflict)
+    assert (list(decision.keys["n"]), list(decision.keys_replaced["n"])) == ([b"new"], [b"over"])
+    assert decision.keys_replaced["n"][b"over"].id == FIRST_NEW + 1
+
+
+def test_who_was_to_get_an_item_whose_key_was_taken_gets_none() -> None:
+    batch = whole(keyed(a_keyed_item(b"k"), a_keyed_item(b"k")))
+    batch.claims = [HandOut("n", [(("n", "t"), keys_of([FIRST_NEW, FIRST_NEW + 1]))], None, 0, nobody)]
+    decision = judged(batch, [])
+    assert decision.claimed == [[decision.inserted[0], None]]
 
 
 def test_part_of_a_work_is_judged_alone() -> None:

@@ -17,7 +17,7 @@ from foqs.core.life import TABLE, Event, Fate, Kind, Moment, Policy, Verdict, ad
 from tools import diagram
 
 NOW = 1_000_000
-POLICY = Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000)
+POLICY = Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
 OLD, NEW = 41, 42
 """The token of the row's last lease, and that of the flush that judges."""
 MOMENT = Moment(NOW, NEW, {"n": POLICY})
@@ -265,7 +265,7 @@ def test_a_nack_without_a_time_backs_off() -> None:
 def test_backoff_lies_between_half_of_its_ceiling_and_all_of_it(
     attempt: int, jitter: float, least_ms: int, more_ms: int
 ) -> None:
-    policy = Policy(backoff_ms_min=least_ms, backoff_ms_max=least_ms + more_ms, dead_retention_ms=1)
+    policy = Policy(backoff_ms_min=least_ms, backoff_ms_max=least_ms + more_ms, dead_retention_ms=1, key_window_ms=1)
     ceiling = min(policy.backoff_ms_max, least_ms * 2 ** min(attempt - 1, 40))
     assert ceiling / 2 <= backoff_ms(policy, attempt, jitter) <= ceiling
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from foqs.core.fence import Fence
+from foqs.core.keys import KeyRow
 from foqs.store import sql_sqlite
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sql_migrations import Migration
@@ -20,7 +21,7 @@ from foqs.store.sqlite import SqliteStore
 from foqs.store.sqlite_file import SqliteFile
 from foqs.store.sqlite_reads import SqliteReads
 from tests.support.aio import run
-from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
+from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
 
 _OTHER_PROCESS = """
 import asyncio, sys
@@ -138,6 +139,7 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 ) -> None:
     path = tmp_path / "s.db"
     first = sql_sqlite.MIGRATIONS
+    newest = first[-1].number
 
     async def fill() -> None:
         owned = await opened(SqliteStore(path, 1))
@@ -145,13 +147,13 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
         await owned.store.close()
 
     run(fill())
-    note = Migration(3, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
-    broken = Migration(4, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
+    note = Migration(newest + 1, "a note", ("CREATE TABLE note (n INTEGER)", "INSERT INTO note VALUES (1)"))
+    broken = Migration(newest + 2, "a mistake", ("INSERT INTO note VALUES (2)", "THIS IS NOT SQL"))
     monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, broken))
     with pytest.raises(StoreLost):
         _open_and_close(SqliteStore(path, 1))
     db = sqlite3.connect(path)
-    assert db.execute("PRAGMA user_version").fetchone() == (2,)
+    assert db.execute("PRAGMA user_version").fetchone() == (newest,)
     assert db.execute("SELECT name FROM sqlite_schema WHERE name = 'note'").fetchall() == []
     monkeypatch.setattr(sql_sqlite, "MIGRATIONS", (*first, note, replace(broken, statements=broken.statements[:1])))
 
@@ -163,7 +165,7 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
     run(story())
     assert db.execute("SELECT n FROM note ORDER BY n").fetchall() == [(1,), (2,)]
-    assert db.execute("PRAGMA user_version").fetchone() == (4,)
+    assert db.execute("PRAGMA user_version").fetchone() == (newest + 2,)
     db.close()
 
 
@@ -185,7 +187,29 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         await store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE topic", "PRAGMA user_version = 1")
+    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", "PRAGMA user_version = 1")
+    run(story())
+
+
+def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    key = KeyRow("n", b"k", 1, b"d" * 16, 9)
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
+        await owned.store.close()
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        assert set(await contents(owned)) == {1}
+        assert (await owned.store.topics(), await owned.store.slots()) == ([TOPIC], [])
+        await owned.write(keys=[key], slots_added=[5])
+        assert (await owned.store.next_key_over_ms(), await owned.store.slots()) == (9, [5])
+        await owned.store.close()
+
+    run(fill())
+    _edit(path, "DROP TABLE key", "DROP TABLE slot", "PRAGMA user_version = 2")
     run(story())
 
 

@@ -111,7 +111,10 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
         ({"ttl_ms": 10, "delay_ms": 10}, Code.INVALID_ARGUMENT, "ttl_ms"),
         ({"policy": 77}, Code.INVALID_ARGUMENT, "policy"),
         ({"attempts_max": -1}, Code.INVALID_ARGUMENT, "attempts_max"),
-        ({"idempotency_key": "k"}, Code.NOT_IMPLEMENTED, "idempotency_key"),
+        ({"idempotency_key": ""}, Code.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "x" * 256}, Code.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "é" * 128, "ttl_ms": 5}, Code.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "a\0b"}, Code.INVALID_ARGUMENT, "idempotency_key"),
     ],
 )
 def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: Code, field: str) -> None:

@@ -1,0 +1,465 @@
+"""Idempotency keys through a whole engine: repeats, conflicts, slots, and what happens when things break."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
+from foqs.core.item import KeyedItem, State
+from foqs.core.keys import SLOTS
+from foqs.core.life import Kind
+from foqs.service.api import Enqueued, Repeated
+from foqs.shard.writer import KEYS_READ_FLUSHES
+from foqs.store.memory import MemoryStore
+from foqs.store.port import KEYS_OVER_PAGE, KeyTaken, StoreLost, Writes
+from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, ok, play
+from tests.support.races import Gate, begin, closed, rest, restarted
+
+WINDOW_S = NAMESPACE.key_window_ms / 1000
+ONE = engine_settings(1)
+
+
+def repeated(result: Enqueued) -> str:
+    """The id of the first item."""
+    assert isinstance(result, Repeated)
+    return result.id
+
+
+async def put(caller: Caller, *items: KeyedItem) -> list[Any]:
+    return list(await caller.enqueue(items))
+
+
+def names(world: World) -> list[bytes]:
+    """The keys that have rows."""
+    return sorted(key for table in world.database.tables.values() for _, key in table.keys)
+
+
+def in_slot(slot: int, name: str = "", **changes: Any) -> KeyedItem:
+    return keyed_item(f"~{slot:03x}{name}", **changes)
+
+
+def flushes_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """(keys read, whether a key was taken) of each flush from now on."""
+    found: list[tuple[int, bool]] = []
+    original = MemoryStore.flush
+
+    async def flush(self: Any, fence: Any, touched: Any, loaded: Any, keys: Sequence[Any], decide: Any) -> None:
+        try:
+            await original(self, fence, touched, loaded, keys, decide)
+        except KeyTaken:
+            found.append((len(keys), True))
+            raise
+        found.append((len(keys), False))
+
+    monkeypatch.setattr(MemoryStore, "flush", flush)
+    return found
+
+
+# ------------------------------------------------------------------ what a key means
+
+
+def test_a_repeated_key_is_told_the_first_id_and_inserts_nothing() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        (first,) = await put(caller, keyed_item("k"))
+        assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
+        assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
+        assert len(world.rows()) == 1
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_key_with_another_item_is_a_conflict_and_its_neighbours_go_on() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(ONE))
+        (first,) = await put(caller, keyed_item("k"))
+        other, again, new = await put(caller, keyed_item("k", payload=b"x"), keyed_item("k"), keyed_item("l"))
+        assert isinstance(other, KeyConflict)
+        assert repeated(again) == first
+        assert isinstance(new, str)
+        assert len(world.rows()) == 2
+
+    play(story)
+
+
+def test_one_key_twice_in_a_call_is_one_item() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        first, second, third = await put(caller, keyed_item("k"), keyed_item("k"), keyed_item("k", payload=b"x"))
+        assert repeated(second) == first
+        assert isinstance(third, KeyConflict)
+        assert len(world.rows()) == 1
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_one_key_in_calls_that_are_made_at_once_is_one_item() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        results = await asyncio.gather(*(put(caller, keyed_item("k")) for _ in range(20)))
+        told = [result for (result,) in results]
+        (first,) = [result for result in told if isinstance(result, str)]
+        assert {repeated(result) for result in told if result is not first} == {first}
+        assert len(world.rows()) == 1
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_key_is_its_namespace_s() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        mine, other = Caller(world, engine), Caller(world, engine, "other")
+        (first,) = await put(mine, keyed_item("k"))
+        (second,) = await put(other, keyed_item("k", namespace="other"))
+        assert ok(first) != ok(second)
+
+    play(story)
+
+
+def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        (first,) = await put(caller, keyed_item("k"))
+        begun = world.loop.time()
+        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+        await world.pass_s(WINDOW_S - 0.1 - (world.loop.time() - begun))
+        assert repeated((await put(caller, keyed_item("k")))[0]) == first
+        assert isinstance((await put(caller, keyed_item("k", payload=b"x")))[0], KeyConflict)
+        await world.pass_s(0.1)
+        (second,) = await put(caller, keyed_item("k", payload=b"x"))
+        assert ok(second) != first
+        assert repeated((await put(caller, keyed_item("k", payload=b"x")))[0]) == second
+
+    play(story)
+
+
+def test_a_key_whose_row_is_still_there_when_it_is_over_is_free() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, sweep_interval_ms=3_600_000)
+        caller = Caller(world, await world.engine(settings))
+        (first,) = await put(caller, keyed_item("k"))
+        await world.pass_s(WINDOW_S + 0.1)
+        assert names(world) == [b"k"]
+        (second,) = await put(caller, keyed_item("k"))
+        assert ok(second) != first
+        assert repeated((await put(caller, keyed_item("k")))[0]) == second
+
+    play(story)
+
+
+def test_keys_survive_a_restart() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        before = await put(Caller(world, engine), *(keyed_item(f"k{n}") for n in range(20)))
+        engine = await restarted(world, engine, engine_settings(1, 2))
+        caller = Caller(world, engine)
+        after = await put(caller, *(keyed_item(f"k{n}") for n in range(20)))
+        assert [repeated(result) for result in after] == before
+        await rest(world, engine)
+
+    play(story)
+
+
+# ------------------------------------------------------------------------- waiters
+
+
+def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        (first,) = await put(caller, keyed_item("k"))
+        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+        waiting = begin(caller.get(count=5, wait_ms=5_000))
+        await world.pass_s(0.1)
+        assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
+        await world.pass_s(0.5)
+        assert not waiting.done()
+        await put(caller, keyed_item("k"), keyed_item("new"), keyed_item("new"))
+        (only,) = (await waiting).items
+        assert only.row.attempt == 1
+        assert world.rows() == [("t", State.LEASED)]
+        await rest(world, engine)
+
+    play(story)
+
+
+# --------------------------------------------------------------------------- slots
+
+
+def test_a_new_tier_s_slots_are_divided_and_stay_where_they_are() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        held = {number: shard.slots for number, shard in engine.shards.items()}
+        assert held == {1: frozenset(range(0, SLOTS, 2)), 2: frozenset(range(1, SLOTS, 2))}
+        assert {number: table.slots for number, table in world.database.tables.items()} == held
+        (even,) = await put(Caller(world, engine), in_slot(4))
+        (odd,) = await put(Caller(world, engine), in_slot(5))
+        assert (ok(even)[:2], ok(odd)[:2]) == ("1-", "2-")
+        engine = await restarted(world, engine, engine_settings(1, 2, 3))
+        await world.pass_s(1)
+        assert {number: shard.slots for number, shard in engine.shards.items()} == {**held, 3: frozenset()}
+        assert repeated((await put(Caller(world, engine), in_slot(4)))[0]) == even
+
+    play(story)
+
+
+def test_a_division_that_a_crash_broke_off_is_carried_on() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        await engine.abort()
+        world.database.tables[2].slots.clear()
+        engine = await world.engine(engine_settings(1, 2))
+        await world.until(lambda: engine.shards[2].slots == frozenset(range(1, SLOTS, 2)))
+        assert world.database.tables[2].slots == engine.shards[2].slots
+
+    play(story)
+
+
+def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        with closed(gate):
+            starting = begin(world.engine(ONE))
+            await world.pass_s(0.5)
+            assert gate.held == 1
+            assert not starting.done()
+        engine = await starting
+        assert len(engine.shards[1].slots) == SLOTS
+
+    play(story)
+
+
+def test_slots_that_the_database_refuses_are_written_later_and_hold_up_nothing() -> None:
+    async def story(world: World) -> None:
+        world.database.refuse = lambda writes: "no such luck" if writes.slots_added else None
+        starting = begin(world.engine(ONE))
+        await world.pass_s(1)
+        (shard,) = world.database.tables.values()
+        assert shard.owner.flush > 0
+        assert not shard.slots
+        world.database.refuse = lambda writes: None
+        assert len((await starting).shards[1].slots) == SLOTS
+
+    play(story)
+
+
+def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_goes_on() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        gone = engine.shards[2]
+        gone.close()
+        await world.until(lambda: not gone.serving)
+        items = [in_slot(4), in_slot(5), new_item(), in_slot(6), in_slot(7)]
+        even, odd, plain, even_too, odd_too = await caller.enqueue(items)
+        assert all(ok(result).startswith("1-") for result in (even, plain, even_too))
+        assert isinstance(odd, Unavailable)
+        assert isinstance(odd_too, Unavailable)
+        assert odd.retry_after_ms is not None
+
+    play(story)
+
+
+def test_a_mixed_call_goes_to_several_shards_and_comes_back_in_order() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, 2, 3)))
+        items = [in_slot(n % 9, str(n), payload=b"%d" % n) if n % 4 else new_item(payload=b"%d" % n) for n in range(60)]
+        results = [ok(result) for result in await caller.enqueue(items)]
+        payloads = {
+            f"{shard}-{row.id}": row.payload
+            for shard, table in world.database.tables.items()
+            for row in table.rows.values()
+        }
+        assert [payloads[result] for result in results] == [b"%d" % n for n in range(60)]
+        keyed = [(n, result) for n, result in enumerate(results) if n % 4]
+        assert all(result.startswith(f"{1 + n % 9 % 3}-") for n, result in keyed)
+
+    play(story)
+
+
+def test_a_shard_that_is_full_refuses_its_own_keys_alone() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, 2, queue_items_max=40)))
+        world.stall()
+        full = begin(caller.enqueue([in_slot(0, f"{n}") for n in range(20)]))
+        await world.pass_s(0.1)
+        more = begin(caller.enqueue([in_slot(0, f"more{n}") for n in range(18)]))
+        await world.pass_s(0.1)
+        mixed = begin(
+            caller.enqueue([in_slot(0, "no"), in_slot(0, "nor this"), in_slot(0, "x"), in_slot(1), new_item()])
+        )
+        await world.pass_s(0.1)
+        world.resume()
+        *refused, other, plain = await mixed
+        assert [type(result) for result in refused] == [Overloaded] * 3
+        assert ok(other).startswith("2-")
+        assert ok(plain)
+        assert all(isinstance(result, str) for result in await full + await more)
+
+    play(story)
+
+
+# ------------------------------------------------------------- the way to the database
+
+
+def test_new_keys_are_written_unread_and_after_a_repeat_they_are_read_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(ONE))
+        flushes = flushes_of(monkeypatch)
+        await put(caller, keyed_item("k"), keyed_item("l"))
+        assert flushes == [(0, False)]
+        await put(caller, keyed_item("k"))
+        assert flushes[1:] == [(0, True), (1, False)]
+        del flushes[:]
+        for n in range(KEYS_READ_FLUSHES + 3):
+            await put(caller, keyed_item(f"{n}"), keyed_item(f"{n}"))
+            await caller.put()
+        with_keys = flushes[::2]
+        assert with_keys == [(2, False)] * (KEYS_READ_FLUSHES - 1) + [(0, False)] * 4
+        assert set(flushes[1::2]) == {(0, False)}
+
+    play(story)
+
+
+@pytest.mark.parametrize("point", ["begin", "fenced", "read", "written", "committed"])
+def test_a_lost_reply_makes_no_second_item_and_no_repeat_of_itself(point: str) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        points = iter([point])
+        expected = next(points)
+
+        def fail(at: str) -> None:
+            nonlocal expected
+            if at == expected:
+                expected = next(points, "")
+                raise StoreLost("the line is cut")
+
+        world.faults = fail
+        first, again = await put(caller, keyed_item("k"), keyed_item("k"))
+        assert expected == ""
+        assert repeated(again) == ok(first)
+        assert len(world.rows()) == 1
+        assert repeated((await put(caller, keyed_item("k")))[0]) == first
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        world.stall()
+        begun = begin(caller.enqueue([keyed_item("k")], 0.5))
+        await world.pass_s(0.1)
+        queued = begin(caller.enqueue([keyed_item("l")], 0.5))
+        (unknown,), (late,) = await begun, await queued
+        assert isinstance(unknown, UnknownOutcome)
+        assert isinstance(late, DeadlineExceeded)
+        world.resume()
+        known, new = await put(caller, keyed_item("k"), keyed_item("l"))
+        assert (isinstance(known, Repeated), isinstance(new, str)) == (True, True)
+        assert len(world.rows()) == 2
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_bad_row_among_keys_fails_alone_and_its_key_is_free() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(ONE))
+        (first,) = await put(caller, keyed_item("old"))
+
+        def refuse(writes: Writes) -> str | None:
+            return "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
+
+        world.database.refuse = refuse
+        items = [keyed_item(f"{n}", payload=b"bad" if n == 5 else b"fine") for n in range(12)]
+        results = await put(caller, *items, keyed_item("old"))
+        assert [n for n, result in enumerate(results) if isinstance(result, Unavailable)] == [5]
+        assert repeated(results[-1]) == first
+        world.database.refuse = lambda writes: None
+        again = await put(caller, *items)
+        assert [n for n, result in enumerate(again) if isinstance(result, str)] == [5]
+        assert len(world.rows()) == 13
+
+    play(story)
+
+
+def test_a_conflict_on_a_full_disk_is_told_once_the_first_item_is_there() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        world.database.refuse = lambda writes: "the disk is full" if writes.inserts else None
+        first = begin(caller.enqueue([keyed_item("k"), *(keyed_item(f"{n}") for n in range(6))], 0.4))
+        await world.pass_s(0.05)
+        other = begin(caller.enqueue([keyed_item("k", payload=b"x")], 0.4))
+        results = await first + await other
+        assert not any(isinstance(result, str | Repeated) for result in results)
+        world.database.refuse = lambda writes: None
+        await world.pass_s(0.5)
+        (now,) = await put(caller, keyed_item("k", payload=b"x"))
+        ours = [row for row in world.database.tables[1].rows.values() if row.payload == b"x"]
+        assert len(ours) == isinstance(now, str | Repeated)
+
+    play(story)
+
+
+# ------------------------------------------------------------------ what is left behind
+
+
+def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
+        caller = Caller(world, engine)
+        count = 2 * KEYS_OVER_PAGE + 10
+        for start in range(0, count, 100):
+            await put(caller, *(keyed_item(f"{start}-{n}") for n in range(min(100, count - start))))
+        await world.pass_s(WINDOW_S - 1)
+        assert len(names(world)) == count
+        pages: list[int] = []
+
+        def refuse(writes: Writes) -> None:
+            if writes.keys_over_ms is not None:
+                pages.append(len(names(world)))
+
+        world.database.refuse = refuse
+        await world.pass_s(5)
+        assert names(world) == []
+        left = [*pages, 0]
+        assert left[0] == count
+        assert max(before - after for before, after in itertools.pairwise(left)) == KEYS_OVER_PAGE
+        assert len(world.rows()) == count
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_clearing_away_that_the_database_refuses_holds_up_nothing() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=1_000)))
+        await put(caller, keyed_item("k"))
+        world.database.refuse = lambda writes: "no such luck" if writes.keys_over_ms is not None else None
+        await world.pass_s(WINDOW_S + 2)
+        for n in range(20):
+            await put(caller, keyed_item(f"{n}"))
+            assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+        world.database.refuse = lambda writes: None
+        await world.pass_s(2)
+        assert b"k" not in names(world)
+
+    play(story)

@@ -1,0 +1,77 @@
+"""Slots of keys, the digests of items, and how a new tier's slots are allotted."""
+
+from __future__ import annotations
+
+import itertools
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.keys import DIGEST_BYTES, SLOTS, allot, digest_of, slot_of, slots_of
+
+
+@pytest.mark.parametrize(("key", "slot"), [(b"~000", 0), (b"~3ff", 1_023), (b"~0a7and so on", 0x0A7)])
+def test_a_key_may_name_its_slot(key: bytes, slot: int) -> None:
+    assert slot_of(key) == slot
+
+
+@pytest.mark.parametrize("key", [b"k", b"~", b"~00", b"~400", b"~fff", b"~0A7", b"~ 12", b"~+12", b"~0x1", b"a~001"])
+def test_any_other_key_has_the_slot_of_its_checksum(key: bytes) -> None:
+    assert slot_of(key) == crc32(key) % 1_024
+
+
+@given(st.lists(st.one_of(st.binary(max_size=6), st.sampled_from([b"~00", b"~001", b"~001-2", b"~0zz", b"~0zz1"]))))
+def test_the_slots_of_many_keys_are_those_of_each(keys: list[bytes]) -> None:
+    assert list(slots_of(keys)) == [slot_of(key) for key in keys]
+
+
+def test_items_that_differ_in_anything_have_different_digests() -> None:
+    none = (None,) * 6
+    given_items = [
+        (b"t", 0, b"p", b"m", None),
+        (b"tp", 0, b"", b"m", None),
+        (b"", 0, b"pm", b"t", None),
+        (b"mt", 0, b"p", b"", None),
+        (b"t", 1, b"p", b"m", None),
+        (b"t", -1, b"p", b"m", None),
+        (b"t|1", 0, b"p", b"m", None),
+        *((b"t", 0, b"p", b"m", (*none[:place], 5, *none[place + 1 :])) for place in range(6)),
+        (b"t", 0, b"p", b"m", (0, *none[1:])),
+        (b"t", 0, b"p", b"m", (5, 5, *none[2:])),
+    ]
+    digests = [digest_of(*item) for item in given_items]
+    assert {len(digest) for digest in digests} == {DIGEST_BYTES}
+    assert len(set(digests)) == len(digests)
+
+
+def test_items_that_are_equal_have_equal_digests() -> None:
+    assert digest_of(b"t", 0, b"p", b"m", None) == digest_of(b"t", 0, b"p", b"m", (None,) * 6)
+
+
+@pytest.mark.parametrize(
+    "shards", [(1,), (1, 2), (5, 2, 9), tuple(range(32)), tuple(range(1_024)), tuple(range(2_000))]
+)
+def test_a_new_tier_s_slots_are_divided_evenly_each_to_one_shard(shards: tuple[int, ...]) -> None:
+    parts = allot(shards, dict.fromkeys(shards, frozenset()))
+    assert sorted(itertools.chain(*parts.values())) == list(range(SLOTS))
+    sizes = {len(part) for part in parts.values()}
+    assert max(sizes) - min(sizes) <= 1
+    assert len(parts) == min(SLOTS, len(shards))
+
+
+@given(st.integers(1, 40), st.data())
+def test_a_division_that_was_broken_off_is_carried_on(count: int, data: st.DataObject) -> None:
+    shards = range(count)
+    whole = allot(shards, dict.fromkeys(shards, frozenset()))
+    written = data.draw(st.sets(st.sampled_from(shards)))
+    held = {shard: frozenset(whole[shard]) if shard in written else frozenset() for shard in shards}
+    assert allot(shards, held) == {shard: part for shard, part in whole.items() if shard not in written}
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_another_number_of_shards_moves_no_slot_and_gives_none_away(before: int, now: int) -> None:
+    whole = allot(range(before), dict.fromkeys(range(before), frozenset()))
+    held = {shard: frozenset(whole.get(shard, ())) for shard in range(now)}
+    assert before == now or allot(range(now), held) == {}
