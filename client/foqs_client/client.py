@@ -1,9 +1,9 @@
 """The asynchronous client.
 
 Holds one transport and a namespace. Always true: a call ends by its deadline,
-and shortly after where only the reply is late; nothing is sent twice; a call
-that was sent and not answered ends as `UnknownOutcome` when it may have
-written, as `Unreachable` when it only reads. Cancelling a call is safe: its
+and shortly after where only the reply is late; nothing is sent twice but items
+with a key; a call that was sent and not answered ends as `UnknownOutcome` when
+it may have written, as `Unreachable` when it only reads. Cancelling a call is safe: its
 reply is dropped, and items it would have delivered come back when their leases
 end.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
@@ -20,6 +21,7 @@ from thrift.Thrift import TApplicationException
 from foqs_client import convert, errors
 from foqs_client.address import parse_addresses
 from foqs_client.idl import ttypes
+from foqs_client.keyed import AGAIN_S_MAX, Attempts, AutomaticKeys
 from foqs_client.link import NoReply, NotSent
 from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
 from foqs_client.transport import Connect, Transport
@@ -54,6 +56,11 @@ class Client:
         url: `foqs://host:port,host:port`; the port may be left out (7411).
         namespace: the namespace of every call.
         timeout_ms: the time of a call that names none.
+        automatic_keys: every item without an idempotency key gets one that is its
+            own, so that an enqueue may be tried again, also when it may have been
+            written, without making a second item. It costs the host a row for each
+            item for a while; False: such items are sent once.
+        rng: makes keys; the system's randomness unless given.
         connect: opens connections in place of the loop's `create_connection`.
 
     Raises:
@@ -66,10 +73,13 @@ class Client:
         *,
         namespace: str = "default",
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        automatic_keys: bool = True,
         connect: Connect | None = None,
+        rng: Random | None = None,
     ) -> None:
         self.namespace = namespace
         self.timeout_ms = timeout_ms
+        self._keys = AutomaticKeys(rng or SystemRandom()) if automatic_keys else None
         self._transport = Transport(parse_addresses(url), connect)
 
     async def __aenter__(self) -> Self:
@@ -87,9 +97,42 @@ class Client:
     # ---------------------------------------------------------- the way of items
 
     async def enqueue(self, items: Sequence[Item], *, timeout_ms: int | None = None) -> list[Enqueued]:
-        """Adds items; a result for each, in order. An id means that the item is durable."""
-        request = ttypes.EnqueueRequest(self.namespace, convert.items(items))
-        return convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
+        """Adds items; a result for each, in order. An id means that the item is durable.
+
+        Items with a key, the caller's or an automatic one, are tried again until the
+        call's time is over, as long as they may still be written: after `Unavailable`,
+        `Overloaded`, `NotOwner`, `UnknownOutcome` and the loss of the connection. What
+        may have been written ends as `UnknownOutcome` or with its id. A key that was
+        used before brings the first id, marked as `repeated`.
+        """
+        attempts = Attempts(convert.items(items), self._keys)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        until = begun + min((timeout_ms or self.timeout_ms) / 1_000, AGAIN_S_MAX)
+        first = True
+        answered = False
+        while True:
+            request = ttypes.EnqueueRequest(self.namespace, attempts.sent)
+            failure: errors.FoqsError | None = None
+            try:
+                told = convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
+            except errors.FoqsError as error:
+                failure = error
+                told = [Enqueued(error=error)] * len(attempts.sent)
+            else:
+                if first and [result.error for result in told].count(None) == len(attempts.sent):
+                    return told
+                answered = True
+            first = False
+            more = attempts.take(told)
+            pause_s = attempts.pause_s()
+            if not more or loop.time() + pause_s >= until:
+                break
+            await asyncio.sleep(pause_s)
+            timeout_ms = max(1, int((until - loop.time()) * 1_000))
+        if failure is not None and not answered:
+            raise attempts.unknown or failure
+        return attempts.results
 
     async def dequeue(
         self,

@@ -286,11 +286,11 @@ def test_a_host_that_comes_up_in_time_is_found() -> None:
     run(main())
 
 
-def test_a_connection_is_opened_again_after_a_loss_and_nothing_is_sent_twice() -> None:
+def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_sent_twice() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host, Client(host.url) as client:
+        async with served(queue) as host, Client(host.url, automatic_keys=False) as client:
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
             await until(lambda: queue.running == 1)
             for connection in list(host.server.connections):

@@ -1,0 +1,270 @@
+"""The client's keys: made up where none was given, one slot a call, and what is tried again with them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, TypeAlias
+
+import pytest
+
+from foqs.core import errors as core
+from foqs.core.item import KeyedItem, NewItem
+from foqs.core.keys import SLOTS, slot_of
+from foqs.service.api import Enqueued, Pending, Repeated
+from foqs_client import Client, InvalidArgument, Item, KeyConflict, Overloaded, Unavailable, UnknownOutcome, keyed
+from foqs_client.keyed import AutomaticKeys
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue, Held
+from tests.support.wire import Served, served
+
+Answer: TypeAlias = list[Enqueued] | core.FoqsError | None
+"""Of one attempt: results, a failure, or None: the connection is lost."""
+
+UNKNOWN = core.UnknownOutcome("perhaps")
+UNAVAILABLE = core.Unavailable("not now", retry_after_ms=1)
+
+
+class Scripted(FakeQueue):
+    """Answers enqueues by a script, and then as ever."""
+
+    def __init__(self, *script: Answer) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.sent: list[list[NewItem]] = []
+        self.lose: Callable[[], None] = lambda: None
+
+    def enqueue(
+        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
+    ) -> Pending:
+        self.sent.append(list(items))
+        if not self.script:
+            return super().enqueue(namespace, items, deadline, done)
+        answer = self.script.pop(0)
+        if isinstance(answer, core.FoqsError):
+            raise answer
+        if answer is None:
+            self.lose()
+        else:
+            done(answer)
+        return Held(self, "enqueue")
+
+    @property
+    def keys_sent(self) -> list[list[bytes | None]]:
+        return [[item.key if isinstance(item, KeyedItem) else None for item in items] for items in self.sent]
+
+
+@asynccontextmanager
+async def asked(queue: Scripted, **options: Any) -> AsyncIterator[Client]:
+    async with served(queue) as host, Client(host.url, rng=Random(3), **options) as client:
+        queue.lose = lambda: _cut(host)
+        yield client
+
+
+def _cut(host: Served) -> None:
+    for connection in list(host.server.connections):
+        asyncio.get_running_loop().call_soon(connection.abort)
+
+
+def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(story(), 20)
+
+
+# ------------------------------------------------------------------------ the keys
+
+
+def test_every_item_without_a_key_gets_one_and_the_caller_s_items_stay_as_they_are() -> None:
+    async def story() -> None:
+        queue = Scripted()
+        items = [
+            Item("t", b"1"),
+            Item("t", b"2", idempotency_key="mine"),
+            Item("t", b"3", delay_ms=5, at_most_once=True),
+        ]
+        kept = [*items]
+        async with asked(queue) as client:
+            await client.enqueue(items)
+            await client.enqueue(items[:1])
+        assert [item.idempotency_key for item in items] == [None, "mine", None]
+        assert items == kept
+        (one, mine, three), (again,) = queue.keys_sent
+        assert mine == b"mine"
+        assert None not in {one, three, again}
+        assert len({one, three, again}) == 3
+        assert queue.sent[0][2].delay_ms == 5
+        assert queue.sent[0][2].policy == 2
+
+    tell(story)
+
+
+def test_without_automatic_keys_items_go_as_they_are() -> None:
+    async def story() -> None:
+        queue = Scripted()
+        async with asked(queue, automatic_keys=False) as client:
+            await client.enqueue([Item("t"), Item("t", idempotency_key="k")])
+        assert queue.keys_sent == [[None, b"k"]]
+
+    tell(story)
+
+
+def test_automatic_keys_of_one_call_share_a_slot_and_those_of_many_are_spread_over_all() -> None:
+    keys = AutomaticKeys(Random(1))
+    calls = [[str(item.idempotency_key) for item in keys.give([Item("t")] * 3)] for _ in range(9 * SLOTS)]
+    slots = [{slot_of(key.encode()) for key in call} for call in calls]
+    assert all(len(slot) == 1 for slot in slots)
+    assert {slot.pop() for slot in slots} == set(range(SLOTS))
+    assert len({key for call in calls for key in call}) == 27 * SLOTS
+
+
+# ----------------------------------------------------------------- what is tried again
+
+
+@pytest.mark.parametrize("trouble", [UNKNOWN, None, [UNKNOWN, UNKNOWN]])
+def test_what_may_have_been_written_is_sent_again_with_the_same_keys(trouble: Answer) -> None:
+    async def story() -> None:
+        queue = Scripted(trouble, [Repeated("3-9"), "3-10"])
+        async with asked(queue) as client:
+            first, second = await client.enqueue([Item("t"), Item("u")])
+        assert [(first.id, first.repeated), (second.id, second.repeated)] == [("3-9", False), ("3-10", False)]
+        once, again = queue.keys_sent
+        assert once == again
+
+    tell(story)
+
+
+def test_what_was_not_written_is_sent_again_into_another_slot() -> None:
+    async def story() -> None:
+        queue = Scripted(UNAVAILABLE, [UNAVAILABLE, "3-10"])
+        async with asked(queue) as client:
+            results = await client.enqueue([Item("t"), Item("u")])
+        assert [result.error for result in results] == [None, None]
+        assert results[1].id == "3-10"
+        assert [len(keys) for keys in queue.keys_sent] == [2, 2, 1]
+        assert len({key for keys in queue.keys_sent for key in keys}) == 5
+
+    tell(story)
+
+
+def test_the_caller_s_own_keys_are_kept_and_a_repeat_is_told() -> None:
+    async def story() -> None:
+        queue = Scripted([UNAVAILABLE], UNKNOWN, [Repeated("3-9")])
+        async with asked(queue) as client:
+            (result,) = await client.enqueue([Item("t", idempotency_key="k")])
+        assert (result.id, result.repeated) == ("3-9", True)
+        assert queue.keys_sent == [[b"k"]] * 3
+
+    tell(story)
+
+
+def test_items_without_a_key_are_sent_once() -> None:
+    async def story() -> None:
+        queue = Scripted([UNKNOWN, UNKNOWN, UNAVAILABLE], ["3-1"])
+        async with asked(queue, automatic_keys=False) as client:
+            plain, with_key, other = await client.enqueue([Item("t"), Item("t", idempotency_key="k"), Item("t")])
+        assert isinstance(plain.error, UnknownOutcome)
+        assert with_key.id == "3-1"
+        assert isinstance(other.error, Unavailable)
+        assert queue.keys_sent == [[None, b"k", None], [b"k"]]
+
+    tell(story)
+
+
+@pytest.mark.parametrize("final", [core.InvalidArgument("no"), core.KeyConflict("another"), core.RateLimited("slower")])
+def test_an_error_that_trying_again_does_not_mend_is_told_at_once(final: core.FoqsError) -> None:
+    async def story() -> None:
+        queue = Scripted([final, "3-1"])
+        async with asked(queue) as client:
+            bad, good = await client.enqueue([Item("t", idempotency_key="k"), Item("t")])
+        assert bad.error is not None
+        assert bad.error.code == final.code.name
+        assert good.id == "3-1"
+        assert len(queue.sent) == 1
+
+    tell(story)
+
+
+# --------------------------------------------------------------------- what is known
+
+
+@pytest.mark.parametrize(
+    "later", [core.InvalidArgument("no"), core.NamespaceNotFound("gone"), core.RateLimited("slower")]
+)
+def test_what_may_have_been_written_is_never_said_not_to_be(later: core.FoqsError) -> None:
+    async def story() -> None:
+        queue = Scripted([UNKNOWN, "3-2"], [later])
+        async with asked(queue) as client:
+            first, second = await client.enqueue([Item("t"), Item("u")])
+        assert isinstance(first.error, UnknownOutcome)
+        assert second.id == "3-2"
+        queue = Scripted(None, later)
+        async with asked(queue) as client:
+            with pytest.raises(UnknownOutcome):
+                await client.enqueue([Item("t"), Item("u")])
+
+    tell(story)
+
+
+def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
+    async def story() -> None:
+        queue = Scripted([UNKNOWN], [core.KeyConflict("another")])
+        async with asked(queue) as client:
+            (result,) = await client.enqueue([Item("t", idempotency_key="k")])
+        assert isinstance(result.error, KeyConflict)
+
+    tell(story)
+
+
+def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known() -> None:
+    async def story() -> None:
+        queue = Scripted(*[UNAVAILABLE] * 1_000)
+        async with asked(queue) as client:
+            with pytest.raises(Unavailable):
+                await client.enqueue([Item("t")], timeout_ms=60)
+        assert 1 < len(queue.sent) < 20
+        later: Answer = [UNAVAILABLE]
+        queue = Scripted(["3-1", UNKNOWN], *[later] * 1_000)
+        async with asked(queue) as client:
+            known, unknown = await client.enqueue([Item("t"), Item("t")], timeout_ms=60)
+        assert known.id == "3-1"
+        assert isinstance(unknown.error, UnknownOutcome)
+
+    tell(story)
+
+
+def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
+    async def story() -> None:
+        queue = Scripted(core.Overloaded("full", retry_after_ms=50_000))
+        async with asked(queue) as client:
+            with pytest.raises(Overloaded):
+                await client.enqueue([Item("t")], timeout_ms=20_000)
+        assert len(queue.sent) == 1
+
+    tell(story)
+
+
+def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        monkeypatch.setattr("foqs_client.client.AGAIN_S_MAX", 0.05)
+        queue = Scripted(*[UNKNOWN] * 1_000)
+        async with asked(queue) as client:
+            with pytest.raises(UnknownOutcome):
+                await client.enqueue([Item("t")], timeout_ms=20_000)
+        assert len(queue.sent) < 20
+        assert keyed.AGAIN_S_MAX < 120
+
+    tell(story)
+
+
+def test_a_bad_call_is_not_tried_again() -> None:
+    async def story() -> None:
+        queue = Scripted()
+        async with asked(queue) as client:
+            with pytest.raises(InvalidArgument):
+                await client.enqueue([])
+            with pytest.raises(InvalidArgument):
+                await client.enqueue([Item("t")], timeout_ms=0)
+        assert queue.sent == []
+
+    tell(story)
