@@ -101,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     cell.add_argument("--rate", nargs="+", type=float, help="items per second, open loop: for latency")
     cell.add_argument("--shards", nargs="+", type=int)
     cell.add_argument("--processes", nargs="+", type=int, help="of each role")
-    parser.add_argument("--keyed", action="store_true", help="every item carries an idempotency key")
+    parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each cell; the medians are told")

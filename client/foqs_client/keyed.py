@@ -30,15 +30,20 @@ _UNTOLD: Final = Enqueued(error=UnknownOutcome("the host's reply does not name t
 
 
 class AutomaticKeys:
-    """Makes keys nobody else makes. The keys of one call share one slot, so that they meet one shard."""
+    """Makes keys nobody else makes.
+
+    The keys of one call share one slot, so that they meet one shard. Calls take the
+    slots in turn, from one drawn by lot: neighbouring slots are of different shards.
+    """
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
+        self._slot = rng.randrange(SLOTS)
 
     def give(self, items: Iterable[Item]) -> list[Item]:
         """The items, each with a key: slot, time, chance, place."""
-        drawn = self._rng.getrandbits(_UNIQUE_BITS + 10)
-        call = f"~{drawn % SLOTS:03x}{time.time_ns() // 1_000_000:012x}{drawn >> 10:016x}-"
+        self._slot = (self._slot + 1) % SLOTS
+        call = f"~{self._slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(
                 item.topic,

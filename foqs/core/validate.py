@@ -59,7 +59,8 @@ def key(raw: bytes) -> bytes:
         Malformed: it is not UTF-8.
         InvalidArgument: it is empty, too long or holds NUL.
     """
-    name(raw, "idempotency_key")
+    if not (raw and len(raw) <= NAME_BYTES_MAX and raw.isascii() and 0 not in raw):
+        name(raw, "idempotency_key")
     return raw
 
 

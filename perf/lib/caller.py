@@ -18,11 +18,10 @@ NO_ERRORS: Final[Mapping[str, int]] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Batch:
-    """Items of one call, column by column. Only FOQS is given keys or priorities; None: none, or all the same."""
+    """Items of one call, column by column. Only FOQS is given priorities; None: all the same."""
 
     topics: Sequence[str]
     payloads: Sequence[bytes]
-    keys: Sequence[str] | None = None
     priorities: Sequence[int] | None = None
 
 

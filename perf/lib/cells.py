@@ -16,12 +16,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from foqs_client import Client, Item, NotImplementedYet
+from foqs_client import Client, Item
 from perf import limit
 from perf.lib import machine, rows
 from perf.lib.race import Broken, Race
 from perf.lib.report import say
-from perf.lib.servers import CannotRun
 from perf.lib.stage import stage
 from perf.lib.table import STEADY_RATE, Figures
 from perf.lib.trial import Filled, Trial, once, told
@@ -46,7 +45,7 @@ SHALLOW: Final = 100_000
 TINY: Final = 10_000
 TOPICS_AT_REST: Final = 1_000
 ON_BACKLOG: Final = ("tiny", "shallow", "deep")
-ONCE: Final = ("tiny", "rest", "keyed")
+ONCE: Final = ("tiny", "rest")
 """Measured in the first round alone, unless they have reason to differ."""
 NEEDS: Final = {"half": "foqs-1", "limit": "behind", "flooded": "foqs", "unflooded": "foqs"}
 """How much is much, and how large flushes are, is learned from another cell."""
@@ -91,7 +90,6 @@ class Cells:
             "tiny": replace(DRAIN, backlog=min(options.deep, TINY), **timed),
         }
         self._special: dict[str, Callable[[], Figures]] = {
-            "keyed": self._keyed,
             "limit": self._limit,
             "bare": self._bare,
             "half": self._half,
@@ -117,11 +115,6 @@ class Cells:
         self._open.close()
 
     # ------------------------------------------------------------- cells of their own kind
-
-    def _keyed(self) -> Figures:
-        with stage("foqs-sqlite", 1) as found:
-            asyncio.run(_one_with_a_key(found.place))
-        return once(self.trials["keyed"])
 
     def _limit(self) -> Figures:
         """The combined shape, in flushes of as many items as the host's had."""
@@ -214,15 +207,7 @@ def _settle(pid: int) -> None:
 
 
 async def _one_in_each(address: str, topics: int) -> None:
-    async with Client(address) as client:
+    async with Client(address, automatic_keys=False) as client:
         for start in range(0, topics, 100):
             for result in await client.enqueue([Item(f"t{start + number}", b"x" * 100) for number in range(100)]):
                 result.require()
-
-
-async def _one_with_a_key(address: str) -> None:
-    async with Client(address) as client:
-        (result,) = await client.enqueue([Item("t0", b"x", idempotency_key="k")])
-        if isinstance(result.error, NotImplementedYet):
-            raise CannotRun("idempotency keys are not served by this version")
-        result.require()

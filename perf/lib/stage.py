@@ -109,7 +109,7 @@ def stage(
 
 async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> None:
     """One a call, so that they spread over the shards."""
-    async with Client(address) as client:
+    async with Client(address, automatic_keys=False) as client:
         for number in range(count):
             payload = b"%016d" % number + b"0" * (HEAD_BYTES - NUMBER_BYTES) + b"x" * (payload_bytes - HEAD_BYTES)
             for result in await client.enqueue([Item("t0", payload)]):
@@ -118,7 +118,7 @@ async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> No
 
 async def _first_delivery(address: str) -> float:
     """When the first item came; it is given back untried."""
-    async with Client(address) as client:
+    async with Client(address, automatic_keys=False) as client:
         found = await client.dequeue({"t0": 1}, wait_ms=60_000)
         at = time.monotonic()
         for outcome in await client.release(found):

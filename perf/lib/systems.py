@@ -15,10 +15,13 @@ from perf.lib import by_hand
 from perf.lib.caller import NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
 
 
-async def session(system: str, place: str, namespace: str, batch: int) -> Session:
-    """The session of a system by its name, for calls of `batch` items; `place` is an address, a socket or a folder."""
+async def session(system: str, place: str, namespace: str, batch: int, *, keyed: bool = False) -> Session:
+    """The session of a system by its name, for calls of `batch` items.
+
+    `place` is an address, a socket or a folder. Only FOQS has keys.
+    """
     if system.startswith("foqs"):
-        return FoqsSession(place, namespace)
+        return FoqsSession(place, namespace, keyed)
     if system == "postgres":
         return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch)
     return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
@@ -27,8 +30,8 @@ async def session(system: str, place: str, namespace: str, batch: int) -> Sessio
 class FoqsSession:
     """One client, its callers sharing its connection."""
 
-    def __init__(self, address: str, namespace: str) -> None:
-        self._client = Client(address, namespace=namespace, timeout_ms=30_000)
+    def __init__(self, address: str, namespace: str, keyed: bool) -> None:
+        self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed)
 
     async def caller(self) -> Caller:
         return FoqsCaller(self._client)
@@ -81,9 +84,6 @@ class FoqsCaller:
 
 
 def _items(items: Batch) -> list[Item]:
-    if items.keys is not None:
-        columns = zip(items.topics, items.payloads, items.keys, strict=True)
-        return [Item(topic, payload, idempotency_key=key) for topic, payload, key in columns]
     if items.priorities is not None:
         return list(map(Item, items.topics, items.payloads, items.priorities))
     return list(map(Item, items.topics, items.payloads))

@@ -47,7 +47,7 @@ class Trial:
         backlog: items that lie in the queue before the window begins.
         rate: items per second that are offered, open loop; None as many as go.
         processes: of each role.
-        keyed: every item carries an idempotency key.
+        keyed: every item gets an automatic idempotency key.
         priorities: how many different ones the items have.
         empty: the queue is emptied after the window, so that every item can be counted as received.
         buffer_pool_mib: of MariaDB.
@@ -170,7 +170,7 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         count=None if count is None else max(0, count - filled) // trial.processes,
         rate=None if trial.rate is None else trial.rate / trial.processes,
         window=None if trial.rate is not None or window is None else window,
-        keyed="perf" if trial.keyed else "",
+        keyed=trial.keyed,
         priorities=trial.priorities,
     )
     if trial.mode == "consume":

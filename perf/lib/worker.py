@@ -73,7 +73,7 @@ class Load:
     window: int | None = None
     wait_ms: int = 200
     namespace: str = "default"
-    keyed: str = ""
+    keyed: bool = False
     priorities: int = 1
     niceness: int = 0
     seed: int = 0
@@ -129,7 +129,7 @@ class _Worker:
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
         """(moment, latency) of each call or item in seconds, and errors by name."""
         load = self._load
-        found = await session(load.system, load.place, load.namespace, load.batch)
+        found = await session(load.system, load.place, load.namespace, load.batch, keyed=load.keyed)
         flag = PRODUCE if load.role == "produce" else CONSUME
         callers = [await found.caller() for _ in range(load.callers)]
         if load.role == "produce" and load.rate is not None:
@@ -160,7 +160,6 @@ class _Worker:
         return numbers, Batch(
             self._topics_in_turn[topic : topic + count],
             [b"%016d%b" % (number, rest) for number in numbers],
-            [f"{load.keyed}-{number}" for number in numbers] if load.keyed else None,
             self._priorities_in_turn[priority : priority + count] if load.priorities > 1 else None,
         )
 
