@@ -40,7 +40,8 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SHARDS: Final = (1, 2)
 NAMESPACES: Final = {"default": 1, "other": 3}
 """With their weights."""
-_NAMESPACE: Final = replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800)
+KEY_WINDOW_MS: Final = 5_000
+_NAMESPACE: Final = replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800, key_window_ms=KEY_WINDOW_MS)
 SETTINGS: Final = replace(
     engine_settings(
         *SHARDS,

@@ -15,6 +15,7 @@ from foqs.core.batch import Batch
 from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
 from foqs.core.item import Key, Row, State
+from foqs.core.keys import KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict
 from foqs.core.ready import ReadyIndex, Refill
 from foqs.core.rows import Load, RowCache
@@ -125,6 +126,26 @@ def claim_before_commit() -> None:
     vars(writer)["judge_batch"] = judge_batch
 
 
+def keys_unwritten() -> None:
+    """A key is judged by those of its own flush alone: no row of it is written."""
+
+    def rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
+        return []
+
+    vars(writer)["_rows"] = rows
+
+
+def keys_for_ever_replaced() -> None:
+    """A key that is found is taken as if it were over."""
+
+    def firsts(part: Any, moment: Moment, keys: Any, decision: Decision) -> list[Any]:
+        over = {name: row._replace(until_ms=0) for name, row in keys.items()}
+        return original(part, moment, over, decision)
+
+    original = flush._firsts
+    vars(flush)["_firsts"] = firsts
+
+
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     "no-fence": no_fence,
     "token-ignored": token_ignored,
@@ -133,6 +154,8 @@ BUGS: Final[Mapping[str, Callable[[], None]]] = {
     "rerun-unread": rerun_unread,
     "reads-trusted": reads_trusted,
     "claim-before-commit": claim_before_commit,
+    "keys-unwritten": keys_unwritten,
+    "keys-replaced": keys_for_ever_replaced,
 }
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import tally
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import KEY_WINDOW_MS, Cluster
 from tests.simulation.planted import plant
 from tests.simulation.workload import Plan, Run
 from tests.support.checker import check, summary
@@ -30,6 +30,7 @@ BOUNDS: Final = Bounds(
     lease_ms_default=30_000,
     attempts_max_default=0,
     backoff_ms_max=800,
+    key_window_ms=KEY_WINDOW_MS,
     slew_ms=2.0,
     bound_ms=2_000,
 )

@@ -56,7 +56,7 @@ def play(kill_at: int | None) -> tuple[int, list[str]]:
 
 
 def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
-    client = Client(f"foqs://{URL}", timeout_ms=1_000, connect=cluster.connector(name, Random(name)))
+    client = Client(f"foqs://{URL}", timeout_ms=1_000, connect=cluster.connector(name, Random(name)), rng=Random(name))
     return RecordingClient(client, history, name, cluster.clock.wall_ms)
 
 

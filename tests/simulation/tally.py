@@ -10,6 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from foqs.core import flush
+from foqs.core.errors import KeyConflict
+from foqs.core.flush import Decision
 from foqs.core.intake import Intake
 from foqs.core.item import Key, Row, TopicName, key_number
 from foqs.core.ready import ReadyIndex, Refill
@@ -17,6 +20,7 @@ from foqs.core.rows import Load, RowCache
 from foqs.core.work import HandOut, Work
 from foqs.service.dequeue import Dequeue
 from foqs.service.waiters import Waiters
+from foqs.store.port import KeyTaken
 
 NAMES: Final = (
     "refills",
@@ -31,13 +35,17 @@ NAMES: Final = (
     "claims that came to nothing",
     "claims for nobody",
     "held events",
+    "keys taken",
+    "keys repeated",
+    "keys in conflict",
+    "keys used again",
 )
 COUNTS: Final[Counter[str]] = Counter()
 CLAIMED: Final[set[HandOut]] = set()
 """Claims that are being written."""
 
 
-def _wrap(owner: type, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+def _wrap(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
     setattr(owner, name, around(getattr(owner, name)))
 
 
@@ -116,6 +124,26 @@ def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
     return submit_in_parts
 
 
+def _key_taken(original: Callable[..., Any]) -> Callable[..., Any]:
+    def init(self: KeyTaken, message: str) -> None:
+        COUNTS["keys taken"] += 1
+        original(self, message)
+
+    return init
+
+
+def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
+    def firsts(part: Any, moment: Any, keys: Any, decision: Decision) -> list[Any]:
+        before = sum(map(len, decision.keys_replaced.values()))
+        results: list[Any] = original(part, moment, keys, decision)
+        COUNTS["keys repeated"] += sum(type(result) is int for result in results)
+        COUNTS["keys in conflict"] += sum(type(result) is KeyConflict for result in results)
+        COUNTS["keys used again"] += sum(map(len, decision.keys_replaced.values())) - before
+        return results
+
+    return firsts
+
+
 _installed = False
 
 
@@ -133,6 +161,8 @@ def install() -> None:
     _wrap(Dequeue, "claim", _claim)
     _wrap(HandOut, "settle", _settle)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
+    _wrap(KeyTaken, "__init__", _key_taken)
+    _wrap(flush, "_firsts", _firsts)
 
 
 def begin() -> None:

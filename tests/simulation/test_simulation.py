@@ -55,7 +55,7 @@ def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_caught(bug: str) -> None:
-    done = simulate("tests.simulation.run", "--seeds", "20", "--jobs", "1", "--plant", bug)
+    done = simulate("tests.simulation.run", "--seeds", "60", "--jobs", "1", "--plant", bug)
     assert done.returncode == 1, f"{bug} went unnoticed:\n{done.stdout}{done.stderr}"
     assert "invariant" in done.stdout
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -22,6 +22,8 @@ TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung")
 PRODUCERS: Final = ("default", "default", "other")
 """The namespace of each."""
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
+_USED_KEPT: Final = 20
+"""So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
 STEPS_BETWEEN_TROUBLES: Final = (2_000, 12_000)
 
 
@@ -48,6 +50,8 @@ class Run:
         self._working = True
         self._draining = False
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
+        self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
+        """Items with keys, of each namespace."""
         self.differences: list[str] = []
         """What was remembered at rest otherwise than the tables held it."""
 
@@ -146,7 +150,14 @@ class Run:
 
     def _client(self, name: str, namespace: str) -> RecordingClient:
         connect = self.cluster.connector(name, Random(f"{self._fate.random()}/{name}"))
-        client = Client(f"foqs://{URL}", namespace=namespace, timeout_ms=3_000, connect=connect)
+        client = Client(
+            f"foqs://{URL}",
+            namespace=namespace,
+            timeout_ms=3_000,
+            automatic_keys=self._fate.random() < 0.5,
+            connect=connect,
+            rng=Random(f"{self._fate.random()}/keys"),
+        )
         return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
 
     async def _produce(self, name: str, namespace: str) -> None:
@@ -161,6 +172,8 @@ class Run:
             for _ in range(count):
                 number += 1
                 batch.append(_item(rng, topic or rng.choice(TOPICS), f"{name}/{number}".encode()))
+            if rng.random() < 0.4:
+                batch = self._keyed(rng, batch, self._used[namespace])
             self.items += len(batch)
             try:
                 results = await self._call(client.enqueue(batch, timeout_ms=rng.choice((50, 500, 3_000))))
@@ -171,6 +184,19 @@ class Run:
                 pass
             await asyncio.sleep(rng.expovariate(25))
         await client.client.close()
+
+    def _keyed(self, rng: Random, batch: list[Item], used: list[Item]) -> list[Item]:
+        """Gives some items keys of their own, and adds repeats of those used before, by whomever, and a wrong use of one."""
+        wrong = []
+        if used and rng.random() < 0.15:
+            wrong = [replace(batch.pop(), idempotency_key=rng.choice(used).idempotency_key)]
+        fresh = [replace(item, idempotency_key=item.payload.decode()) if rng.random() < 0.7 else item for item in batch]
+        used += [item for item in fresh if item.idempotency_key is not None]
+        del used[:-_USED_KEPT]
+        repeats = rng.sample(used, min(len(used), rng.choice((0, 0, 1, 1, 3))))
+        whole = fresh + repeats + wrong
+        rng.shuffle(whole)
+        return whole
 
     async def _consume(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")
