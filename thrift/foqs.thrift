@@ -136,7 +136,15 @@ struct NewItem {
   9: optional DeliveryPolicy policy,
   /** Dead after so many deliveries without an ack; 0 means without limit. Default: the namespace's. */
   10: optional i32 attempts_max,
-  /** Enqueue again with the same key and the same item: the first id is returned. 1 to 255 bytes of UTF-8. */
+  /**
+   * Enqueue again with the same key and the same item within the namespace's window: the first id is returned, marked
+   * as repeated; with another item it is KEY_CONFLICT. Items are the same when all fields are as they were given. A
+   * key stays taken when its item is gone. 1 to 255 bytes of UTF-8 without NUL.
+   *
+   * A key belongs to one of 1,024 slots, and slots to shards: where a slot's shard is not served, the answer is
+   * UNAVAILABLE. A key that begins with `~` and three lower-case hexadecimal digits below 400 names its slot, so that
+   * the keys of one call can share one; of any other it is the CRC-32 of its bytes modulo 1,024.
+   */
   11: optional string idempotency_key,
 }
 
