@@ -111,12 +111,14 @@ class Client:
         until = begun + min((timeout_ms or self.timeout_ms) / 1_000, AGAIN_S_MAX)
         first = True
         answered = False
+        failure: errors.FoqsError | None = None
         while True:
             request = ttypes.EnqueueRequest(self.namespace, attempts.sent)
-            failure: errors.FoqsError | None = None
             try:
                 told = convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
             except errors.FoqsError as error:
+                if isinstance(error, errors.Unreachable) and not first:
+                    break  # nothing was sent: what was known before stands
                 failure = error
                 told = [Enqueued(error=error)] * len(attempts.sent)
             else:

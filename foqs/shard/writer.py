@@ -159,7 +159,8 @@ class Writer:
         self._keys_over_ms: int | None = None
         self._slots: Sequence[int] = ()
         """Waiting to be written."""
-        self._slots_at_s = 0.0
+        self._slots_refused = False
+        """They are tried again after a pause."""
         self.ended = False
         """Nothing that comes now would ever be written."""
 
@@ -180,6 +181,7 @@ class Writer:
     def hold(self, slots: Sequence[int]) -> None:
         """Writes down that the shard holds these slots."""
         self._slots = slots
+        self._slots_refused = False
         self.beat()
 
     @property
@@ -254,7 +256,7 @@ class Writer:
         if self._given_up is not None:
             raise ShardLost(self._given_up, None)
         batch = self._intake.seal(inserts=not self._suspects)
-        if self._slots and self._seconds() >= self._slots_at_s:
+        if self._slots and not self._slots_refused:
             await self._write_slots()
         if batch or self._beat:
             self._beat = False
@@ -278,9 +280,8 @@ class Writer:
         """In a flush of their own, so that what the database has against them holds up nothing else."""
         await self._commit(Batch(slots=self._slots))
         if self._slots:
-            pause_s = self._retry.ms_max / 1000
-            self._slots_at_s = self._seconds() + pause_s
-            asyncio.get_running_loop().call_later(pause_s, self.beat)
+            self._slots_refused = True
+            asyncio.get_running_loop().call_later(self._retry.ms_max / 1000, self.hold, self._slots)
 
     async def _commit(self, batch: Batch) -> None:
         """Commits a batch; the entries that the database refuses are found by halving and failed alone.

@@ -11,10 +11,11 @@ import pytest
 
 from foqs.core.fence import Standing, standing
 from foqs.core.item import pack_key
+from foqs.core.keys import KeyRow
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
-from foqs.store.port import POINTS, StoreLost, WriteRefused
+from foqs.store.port import POINTS, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -256,6 +257,30 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
             used = {(values[3], values[5]) for values in plan.rows if _name(values[2]) == "foqs_3_item"}
             assert {_name(key) for _, key in used} == {index}, text
             assert all(_name(access) in ("range", "ref", "index") for access, _ in used), text
+
+    bench.run(story())
+
+
+def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
+    rows = [KeyRow("n", b"%d" % n, n, bytes(16), n) for n in range(1, 2_000)]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(keys=rows)
+        store = owned.store
+        assert isinstance(store, MysqlStore)
+        texts = sql_mysql.Statements(3)
+        (clear,) = texts.write(Writes(keys_over_ms=5), 1 << 20)
+        (read,) = texts.read_keys([(row.namespace, row.key) for row in rows[:300]])
+        for text, index in (
+            (clear, "key_until"),
+            (texts.next_key_over, "key_until"),
+            (read, "PRIMARY"),
+        ):
+            (plan,) = await store._reach().run(b"EXPLAIN " + text)
+            ((_, _, _, access, _, key, *_, more),) = plan.rows
+            assert (_name(key), _name(access)) in {(index, "range"), (index, "index")}, text
+            assert "filesort" not in _name(more), text
 
     bench.run(story())
 

@@ -230,7 +230,7 @@ def test_a_host_waits_for_its_database_and_says_so(tmp_path: Path) -> None:
             host.launch()
             until(lambda: says(503, f"127.0.0.1:{server.port}"), "the host says what it waits for")
             with pytest.raises(FoqsError, match="UNAVAILABLE"):
-                run(enqueue_one(host))
+                run(enqueue_one(host)).require()
             server.start()
             until(lambda: says(200, ""), "the host is ready")
             assert run(enqueue_one(host)).require()

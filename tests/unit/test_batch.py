@@ -19,7 +19,7 @@ from foqs.core.batch import (
 )
 from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
 from foqs.core.life import Event, Kind
-from tests.support.plain_flush import an_item, keys_of
+from tests.support.plain_flush import a_keyed_item, an_item, keys_of
 from tests.support.plain_intake import (
     Caller,
     entries_of,
@@ -27,6 +27,15 @@ from tests.support.plain_intake import (
 )
 
 # ------------------------------------------------------------------------ a work
+
+
+def test_keys_count_among_the_bytes_of_new_items() -> None:
+    items = [a_keyed_item(b"k" * 3, payload=b"p" * 10), a_keyed_item(b"k" * 5, payload=b"p" * 20)]
+    work = Inserts("n", items, 5, lambda: None, keyed=True)
+    assert (work.bytes, work.size(1, 2)) == (38, 25)
+    batch = Batch([Part(work, 0, 1), Part(work, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
+    assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
+    assert Batch([Part(work, 1, 2)]).key_names() == [("n", b"kkkkk")]
 
 
 def test_the_last_result_finishes_a_work() -> None:

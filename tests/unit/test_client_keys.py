@@ -14,11 +14,22 @@ from foqs.core import errors as core
 from foqs.core.item import KeyedItem, NewItem
 from foqs.core.keys import SLOTS, slot_of
 from foqs.service.api import Enqueued, Pending, Repeated
-from foqs_client import Client, InvalidArgument, Item, KeyConflict, Overloaded, Unavailable, UnknownOutcome, keyed
+from foqs_client import (
+    Client,
+    InvalidArgument,
+    Item,
+    KeyConflict,
+    NotOwner,
+    Overloaded,
+    Unavailable,
+    UnknownOutcome,
+    keyed,
+)
 from foqs_client.keyed import AutomaticKeys
+from foqs_client.link import NotSent
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
-from tests.support.wire import Served, served
+from tests.support.wire import Served, served, until
 
 Answer: TypeAlias = list[Enqueued] | core.FoqsError | None
 """Of one attempt: results, a failure, or None: the connection is lost."""
@@ -231,6 +242,30 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known() -> None:
             known, unknown = await client.enqueue([Item("t"), Item("t")], timeout_ms=60)
         assert known.id == "3-1"
         assert isinstance(unknown.error, UnknownOutcome)
+
+    tell(story)
+
+
+def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before() -> None:
+    async def story() -> None:
+        queue = Scripted(core.NotOwner("elsewhere"), ["3-1", UNAVAILABLE])
+        async with served(queue) as host:
+            client = Client(host.url)
+            queue.lose = lambda: None
+            reached = client._transport.link
+
+            async def once(deadline: float) -> Any:
+                if queue.sent:
+                    raise NotSent("nobody is there")
+                return await reached(deadline)
+
+            client._transport.link = once  # type: ignore[method-assign]
+            asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))
+            await until(lambda: bool(queue.sent))
+            _cut(host)
+            with pytest.raises(NotOwner):
+                await asked_for
+            await client.close()
 
     tell(story)
 

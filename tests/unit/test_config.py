@@ -184,6 +184,8 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
             "wire.frame_bytes_max",
             "a can take",
         ),
+        ("[namespaces.a]\nkey_window_ms = 120_000", "namespaces.a.key_window_ms", "enqueue twice"),
+        ("[calls]\ntimeout_ms_max = 600_000", "namespace.key_window_ms", "calls.timeout_ms_max"),
         ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
         ('[store]\nurl = "sqlite:"', "store.url", "no folder"),
         ('[store]\nurl = "mysql://h/d"', "store.url", "lacks a user"),

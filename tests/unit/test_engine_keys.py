@@ -244,7 +244,7 @@ def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatc
 def test_slots_that_the_database_refuses_are_written_later_and_hold_up_nothing() -> None:
     async def story(world: World) -> None:
         world.database.refuse = lambda writes: "no such luck" if writes.slots_added else None
-        starting = begin(world.engine(ONE))
+        starting = begin(world.engine(engine_settings(1, sweep_interval_ms=3_600_000)))
         await world.pass_s(1)
         (shard,) = world.database.tables.values()
         assert shard.owner.flush > 0

@@ -289,11 +289,14 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
             (sql_sqlite.DUE, "item_due"),
             (sql_sqlite.NEXT_DUE, "item_due"),
             (sql_sqlite.COUNTS, "item_order"),
+            (sql_sqlite.CLEAR_KEYS, "key_until"),
+            (sql_sqlite.NEXT_KEY_OVER, "key_until"),
         ):
             values = (1,) * text.count("?")
             plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", values))
             assert f"INDEX {index}" in plan, text
             assert "TEMP B-TREE" not in plan, text
+            assert "SCAN key" not in plan or text == sql_sqlite.NEXT_KEY_OVER, plan
     finally:
         db.close()
 
