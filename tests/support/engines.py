@@ -42,6 +42,8 @@ class World:
 
         self.database = MemoryDatabase(self.clock.wall_ms, latency)
         self._engines = 0
+        self.newest: Engine | None = None
+        """Perhaps not ready yet."""
 
     async def engine(self, settings: EngineSettings | None = None, nonce: str | None = None) -> Engine:
         """An engine that is ready to serve."""
@@ -56,6 +58,7 @@ class World:
             NoFacts(),
             nonce or f"engine-{self._engines}",
         )
+        self.newest = engine
         engine.start()
         await self.until(lambda: engine.is_ready)
         if not held:

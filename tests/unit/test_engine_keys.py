@@ -235,6 +235,9 @@ def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatc
             await world.pass_s(0.5)
             assert gate.held == 1
             assert not starting.done()
+            assert world.newest is not None
+            assert not world.newest.is_ready
+            assert isinstance((await put(Caller(world, world.newest), keyed_item("k")))[0], Unavailable)
         engine = await starting
         assert len(engine.shards[1].slots) == SLOTS
 
@@ -268,6 +271,19 @@ def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_
         assert isinstance(odd, Unavailable)
         assert isinstance(odd_too, Unavailable)
         assert odd.retry_after_ms is not None
+
+    play(story)
+
+
+def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        caller = Caller(world, engine)
+        (first,) = await put(caller, keyed_item("k"))
+        lost = engine.shards[1]
+        lost._writer.give_up("to see what becomes of its keys")
+        await world.until(lambda: engine.is_ready and engine.shards[1] is not lost)
+        assert repeated((await put(caller, keyed_item("k")))[0]) == first
 
     play(story)
 
