@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from foqs.core.batch import HandOut as HandOutWork
-from foqs.core.batch import Inserts, Work
+from foqs.core.batch import Work
 from foqs.core.demand import Demand
 from foqs.core.errors import (
     DeadlineExceeded,
@@ -27,7 +27,6 @@ from foqs.core.errors import (
     Overloaded,
     Unavailable,
 )
-from foqs.core.flush import outcome
 from foqs.core.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -42,7 +41,7 @@ from foqs.core.item import (
     unpack_key,
 )
 from foqs.core.keys import SLOTS, slots_of
-from foqs.core.life import Event, Verdict
+from foqs.core.life import Event
 from foqs.core.merge import plan_loads, take_best
 from foqs.core.ready import ReadyIndex
 from foqs.deadlines import Deadlines
@@ -53,10 +52,10 @@ from foqs.service.api import (
     NamespaceSettings,
     Outcome,
     Pending,
-    Repeated,
     Seen,
     TopicStats,
 )
+from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
@@ -133,7 +132,7 @@ class QueueService:
     def enqueue(
         self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
     ) -> Pending:
-        call = _Enqueue(self.deadlines, len(items), done)
+        call = Enqueue(self.deadlines, len(items), done)
         if not items:
             done([])
             return call
@@ -144,7 +143,7 @@ class QueueService:
         call.begin(deadline)
         return call
 
-    def _insert(self, call: _Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
+    def _insert(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`."""
         serving = self._answering()
         if not serving:
@@ -163,7 +162,7 @@ class QueueService:
         assert refusal is not None
         raise refusal
 
-    def _insert_by_slots(self, call: _Enqueue, namespace: str, items: Sequence[NewItem]) -> None:
+    def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem]) -> None:
         """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
         keyed = [place for place, item in enumerate(items) if type(item) is KeyedItem]
         rest = [place for place, item in enumerate(items) if type(item) is not KeyedItem]
@@ -232,7 +231,7 @@ class QueueService:
         done: Callable[[list[Outcome]], None],
     ) -> Pending:
         """Has `begin` hand their entries, by numbers and places, to each of the shards."""
-        call = _Apply(self.deadlines, len(ids), done)
+        call = Apply(self.deadlines, len(ids), done)
         numbers = [number for _, number in ids]
         groups: dict[int, Sequence[int]] = {}
         if len({shard for shard, _ in ids}) > 1:
@@ -448,101 +447,6 @@ class QueueService:
 
 
 # ------------------------------------------------------------------- helpers
-
-
-class _Call:
-    """A call of one or more works: done when they are, or at its deadline with what it knows then."""
-
-    __slots__ = ("_deadlines", "_done", "_slot")
-
-    def __init__(self, deadlines: Deadlines, done: Callable[[Any], None]) -> None:
-        self._deadlines = deadlines
-        self._done: Callable[[Any], None] | None = done
-        self._slot = 0
-
-    def abandon(self) -> None:
-        """Nobody waits for the outcome; the work goes on."""
-        self._done = None
-        self._deadlines.remove(self._slot, self)
-
-    def expire(self) -> None:
-        raise NotImplementedError
-
-    def _end(self, results: Any) -> None:
-        self._deadlines.remove(self._slot, self)
-        done, self._done = self._done, None
-        if done is not None:
-            done(results)
-
-
-class _Parts(_Call):
-    """A call of several works, each of which answers for some of its entries."""
-
-    __slots__ = ("_open", "_parts", "outcomes")
-
-    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
-        super().__init__(deadlines, done)
-        self.outcomes: list[Any] = [None] * count
-        self._parts: list[tuple[Work, Sequence[int], int]] = []
-        self._open = 1
-
-    def add(self, work: Work, places: Sequence[int], shard: int) -> None:
-        """One more work of a shard, with the places of its entries in the call."""
-        self._parts.append((work, places, shard))
-        self._open += 1
-
-    def refuse(self, places: Iterable[int], error: FoqsError) -> None:
-        """There is no work for these."""
-        for place in places:
-            self.outcomes[place] = error
-
-    def begin(self, deadline: float) -> None:
-        """All works are added."""
-        self._slot = self._deadlines.add(deadline, self)
-        self.finished()
-
-    def expire(self) -> None:
-        for work, _, _ in self._parts:
-            if work.is_open:
-                work.expire()
-
-    def finished(self) -> None:
-        """One of the works has all its results."""
-        self._open -= 1
-        if self._open:
-            return
-        for work, places, shard in self._parts:
-            told = self._told(work, shard)
-            if len(told) == len(self.outcomes):
-                self.outcomes = told
-            else:
-                for place, result in zip(places, told, strict=True):
-                    self.outcomes[place] = result
-        self._end(self.outcomes)
-
-    def _told(self, work: Work, shard: int) -> list[Any]:
-        """What the caller is told of a work's entries."""
-        raise NotImplementedError
-
-
-class _Enqueue(_Parts):
-    __slots__ = ()
-
-    def _told(self, work: Work, shard: int) -> list[Enqueued]:
-        results = work.results
-        if isinstance(work, Inserts) and work.keyed:
-            results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
-        return [
-            f"{shard}-{number}" if result is None else result
-            for number, result in zip(work.numbers, results, strict=True)
-        ]
-
-
-class _Apply(_Parts):
-    __slots__ = ()
-
-    def _told(self, work: Work, shard: int) -> list[Outcome]:
-        return [outcome(result) if type(result) is Verdict else result for result in work.results]
 
 
 def _at(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
