@@ -1,9 +1,9 @@
 """The store on MySQL or MariaDB: one connection for writing, READ COMMITTED, every flush one transaction.
 
-Always true: COMMIT is sent only after every result was read; a connection on
-which anything was left unread is cut and never used again; after that nothing
-runs until the owner row was read under its lock. Knows nothing of SQL's text or
-of the driver's ways.
+Always true: nothing is committed but by a COMMIT, which is sent only after every
+result was read; a connection on which anything was left unread is cut and never
+used again; after that nothing runs until the owner row was read under its lock.
+Knows nothing of SQL's text or of the driver's ways.
 """
 
 from __future__ import annotations
@@ -161,7 +161,10 @@ class MysqlStore:
 
     async def _open(self) -> None:
         try:
-            await prepare(await self._connect(), self._settings, self._shard)
+            link = await self._connect()
+            await link.run(sql.commit_each(True))
+            await prepare(link, self._settings, self._shard)
+            await link.run(sql.commit_each(False))
         except ServerError as error:
             if error.code in _NO_ACCESS:
                 raise StoreUnusable(
@@ -172,7 +175,8 @@ class MysqlStore:
 
     async def _read(self, statements: Sequence[bytes]) -> list[Result]:
         async def work() -> list[Result]:
-            return await self._reach().run(*statements)
+            *results, _ = await self._reach().run(*statements, sql.ROLLBACK)
+            return results
 
         return await self._alone(work)
 
@@ -304,7 +308,7 @@ class MysqlStore:
 
     async def _begin(self, link: Link, fence: Fence, statements: Sequence[bytes]) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
-        _, fenced, *results = await link.run(sql.BEGIN, self._sql.fence(fence), *statements)
+        fenced, *results = await link.run(self._sql.fence(fence), *statements)
         if fenced.matched != 1:
             await self._check_fence(link, fence)
             raise FencedOut("the fence matched no row")

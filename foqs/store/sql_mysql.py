@@ -93,16 +93,22 @@ MIGRATIONS: Final = (
 """`{item}` and the like stand for the shard's tables."""
 
 
+def commit_each(yes: bool) -> bytes:
+    """Whether every statement commits by itself."""
+    return b"SET SESSION autocommit = %d" % yes
+
+
 def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
     """A new connection's settings; the last statement gives its number and the server's limit.
 
     The literals of `sql_mysql_values` rely on the charset and on what this sql_mode
     leaves out. UTC, because a local clock repeats an hour each year. A transaction
     that only reads shows one moment; one that writes sees what is newest and locks
-    no gaps.
+    no gaps, and begins with its first statement: nothing is written but by a COMMIT.
     """
     level = "REPEATABLE READ" if reads else "READ COMMITTED"
     return (
+        commit_each(reads),
         b"SET NAMES binary",
         b"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
         b"SESSION innodb_lock_wait_timeout = %d" % lock_wait_s,
