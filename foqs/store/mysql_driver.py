@@ -69,7 +69,8 @@ class Link(asyncio.Protocol):
         self._connection = connection
         # Kept apart: the driver forgets its transport when it closes, before buffers are flushed.
         self._transport: asyncio.Transport = connection._writer.transport
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """How long a round trip may take."""
         self._loop = asyncio.get_running_loop()
         self._replies = Replies()
         self._waiter: asyncio.Future[list[Result]] | None = None
@@ -123,7 +124,7 @@ class Link(asyncio.Protocol):
         waiter: asyncio.Future[list[Result]] = self._loop.create_future()
         self._waiter = waiter
         self._transport.write(query(statements))
-        timer = self._loop.call_later(self._timeout_s, self._end, f"no answer within {self._timeout_s} s")
+        timer = self._loop.call_later(self.timeout_s, self._end, f"no answer within {self.timeout_s} s")
         try:
             return await waiter
         except ServerError as error:

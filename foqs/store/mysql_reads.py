@@ -9,6 +9,7 @@ Knows nothing of SQL's text or of the driver's ways.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from foqs.core.fence import Fence
 from foqs.core.item import Key, Row, State, TopicName
@@ -17,6 +18,10 @@ from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, Serve
 from foqs.store.mysql_rows import counts_in, owner_in, rows_in
 from foqs.store.port import StoreLost, TopicCount, check_past
 from foqs.store.sql_rows import keys_of
+
+
+_COUNTS_TIMEOUT_S: Final = 3_600.0
+"""Counting reads an index of the whole shard: two seconds for ten million rows, with nothing that waits for it."""
 
 
 class MysqlReads:
@@ -48,6 +53,8 @@ class MysqlReads:
     async def counts(self) -> list[TopicCount]:
         if not self._in_snapshot:
             raise StoreLost(f"{self._settings.where}: there is no snapshot to count in")
+        if self._link is not None:
+            self._link.timeout_s = max(self._link.timeout_s, _COUNTS_TIMEOUT_S)
         (found,) = await self._ask([self._sql.counts])
         return counts_in(found)
 

@@ -15,6 +15,7 @@ from foqs.core.keys import KeyRow
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
+from foqs.store.mysql_reads import MysqlReads
 from foqs.store.port import POINTS, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
@@ -171,6 +172,34 @@ def test_silent_server_is_given_up_after_the_statement_timeout(place: MysqlSetti
         await holder.close()
         assert (await owned.store.owner()).flush == 0
         await owned.store.close()
+
+    run(story())
+
+
+def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None:
+    hasty = replace(place, statement_timeout_s=0.3)
+    waited_ms = (
+        b"SELECT COALESCE(MAX(TIME_MS), 0) FROM information_schema.PROCESSLIST "
+        b"WHERE STATE LIKE 'Waiting for table metadata lock%' AND INFO LIKE '%foqs_3_item%'"
+    )
+
+    async def story() -> None:
+        holder = MysqlStore(place, 3)
+        await holder.open()
+        owned = await opened(MysqlStore(place, 3))
+        await owned.write(inserts=[make_row(1)])
+        reads = MysqlReads(hasty, 3)
+        await reads.snapshot(owned.past)
+        await holder._reach().run(b"LOCK TABLES foqs_3_item WRITE")
+        counting = asyncio.ensure_future(reads.counts())
+        while True:
+            (found,) = await holder._reach().run(waited_ms)
+            if counting.done() or float(found.rows[0][0]) > 600:
+                break
+        await holder._reach().run(b"UNLOCK TABLES")
+        assert [count.rows for count in await counting] == [1]
+        for store in (reads, holder, owned.store):
+            await store.close()
 
     run(story())
 
