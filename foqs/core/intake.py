@@ -256,7 +256,11 @@ class Intake:
         self._weight = weight
         self._events = _Room(limits.queue_items_max, limits.queue_bytes_max)
         self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max)
-        self._lines = [_Line(weight, self._inserts if lane is Lane.INSERT else self._events) for lane in Lane]
+        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max)
+        """Of what the shard itself asks for: a flood of dequeues keeps no ack out."""
+        rooms = {Lane.LEASE: self._own, Lane.DUE: self._own, Lane.INSERT: self._inserts}
+        self._rooms = [rooms.get(lane, self._events) for lane in Lane]
+        self._lines = [_Line(weight, room) for room in self._rooms]
         self._ids: set[int] = set()
         """Of every event that waits in a line or is sealed."""
         self._held: dict[int, deque[tuple[Work, int]]] = {}
@@ -264,7 +268,7 @@ class Intake:
         self._items_max = limits.flush_items_max
 
     def __len__(self) -> int:
-        return self._events.items + self._inserts.items
+        return self._events.items + self._own.items + self._inserts.items
 
     def submit(self, work: Work, *, internal: bool = False) -> None:
         """Queues a work, of at least one entry.
@@ -276,7 +280,7 @@ class Intake:
             Overloaded: there is no room; nothing was queued.
         """
         lane, namespace, numbers = work.lane, work.namespace, work.numbers
-        room = self._inserts if lane is Lane.INSERT else self._events
+        room = self._rooms[lane]
         if not room.enter(namespace, len(numbers), work.bytes, None if internal else self._weight(namespace)):
             raise Overloaded("the shard's write queue is full; try again later, or at another host", retry_after_ms=100)
         if lane is not Lane.INSERT:
@@ -323,7 +327,7 @@ class Intake:
                 self._ids.add(number)
                 self._lines[work.lane].push(Part(work, place, place + 1))
                 break
-            self._events.leave(work.namespace, 1, work.size(place, place + 1))
+            self._rooms[work.lane].leave(work.namespace, 1, work.size(place, place + 1))
         if not held:
             del self._held[number]
 
@@ -365,6 +369,6 @@ class Intake:
         parts += [Part(work, place, place + 1) for held in self._held.values() for work, place in held]
         self._held.clear()
         self._ids.clear()
-        self._events.clear()
-        self._inserts.clear()
+        for room in self._rooms:
+            room.clear()
         return parts

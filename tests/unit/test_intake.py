@@ -157,6 +157,17 @@ def test_the_shards_own_events_pass_a_full_queue() -> None:
     assert len(queue) == 29
 
 
+def test_a_flood_of_hand_outs_keeps_no_ack_out() -> None:
+    queue, caller = intake(queue_items_max=10), Caller()
+    queue.submit(caller.hand_out(*range(100, 150), namespace="m"), internal=True)
+    queue.submit(caller.acks(1, 2))
+    queue.submit(caller.acks(3, namespace="m"))
+    assert len(queue) == 53
+    while queue:
+        sealed(queue)
+    queue.submit(caller.acks(*range(1, 6)))
+
+
 def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
     queue, caller = intake(queue_items_max=100, queue_bytes_max=1_000), Caller()
     queue.submit(caller.acks(1, 2, 1))
@@ -171,6 +182,11 @@ def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
 
 
 # ------------------------------------------------------- against the plain intake
+
+
+def room_of(work: Work) -> int:
+    """Which of the three rooms it fills: the shard's own, the inserts', or that of all other events."""
+    return {Lane.LEASE: 1, Lane.DUE: 1, Lane.INSERT: 2}.get(work.lane, 0)
 
 
 class IntakeMachine(RuleBasedStateMachine):
@@ -197,7 +213,7 @@ class IntakeMachine(RuleBasedStateMachine):
             work.expire()
         else:
             self.plain.submit(work)
-            room = [entry for entry in self.plain.waiting if entry.is_event == (work.lane is not Lane.INSERT)]
+            room = [entry for entry in self.plain.waiting if room_of(entry.work) == room_of(work)]
             assert internal or len(room) <= self.limits.queue_items_max
             assert internal or sum(entry.work.size(entry.place, entry.place + 1) for entry in room) <= 500
         self.works.append(work)
