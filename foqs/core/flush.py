@@ -206,7 +206,7 @@ def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow],
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = keys.get((namespace, key))
         row = new.get(key) or replaced.get(key)
-        if row is None and old is not None and old.until_ms > moment.now_ms:
+        if row is None and old is not None and old.until_ms > moment.begun_ms:
             row = old
         if row is None:
             (new if old is None else replaced)[key] = KeyRow(namespace, key, number, digest, until_ms)

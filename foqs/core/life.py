@@ -95,9 +95,14 @@ _GONE: Final = Verdict(Fate.GONE)
 
 @dataclass(slots=True, frozen=True)
 class Moment:
-    """The flush that judges: its time, the token it grants, and the policies."""
+    """The flush that judges: its time, the token it grants, and the policies.
+
+    `begun_ms` is the time of its first attempt: a key that was taken then is
+    taken, however long the database did not answer meanwhile.
+    """
 
     now_ms: int
+    begun_ms: int
     token: int
     policies: Mapping[str, Policy]
 

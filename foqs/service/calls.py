@@ -47,9 +47,8 @@ class Call:
         self.finished()
 
     def abandon(self) -> None:
-        """Nobody waits for the outcome; the work goes on."""
+        """Nobody waits for the outcome; the work goes on, and is withdrawn at its deadline like any other."""
         self._done = None
-        self._deadlines.remove(self._slot, self)
 
     def expire(self) -> None:
         for work, _, _ in self._parts:

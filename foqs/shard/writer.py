@@ -255,9 +255,9 @@ class Writer:
     async def _turn(self) -> None:
         if self._given_up is not None:
             raise ShardLost(self._given_up, None)
-        batch = self._intake.seal(inserts=not self._suspects)
         if self._slots and not self._slots_refused:
             await self._write_slots()
+        batch = self._intake.seal(inserts=not self._suspects)
         if batch or self._beat:
             self._beat = False
             if batch.inserts:
@@ -322,10 +322,11 @@ class Writer:
         self._current = batch
         self._flushing = True
         started_s = self._seconds()
+        begun_ms = self._time.now_ms()
         attempt = 0
         while True:
             try:
-                flush = await self._flush_once(batch)
+                flush = await self._flush_once(batch, begun_ms)
                 break
             except WriteRefused as refused:
                 if isinstance(refused, KeyTaken) and not self._keys_read:
@@ -341,12 +342,13 @@ class Writer:
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
             attempt += 1
         self.flush_number += 1
-        self._current = Batch()
-        self._maybe_written = False
         self._flushing = False
+        self._maybe_written = True
         if batch.slots:
             self._slots = ()
         self._memory.applied(flush)
+        self._current = Batch()
+        self._maybe_written = False
         entries, seconds = len(batch), self._seconds() - started_s
         namespaces = {part.work.namespace for part in batch.parts}
         self._intake.pace(self._pace.after(entries, seconds, namespaces, started_s + seconds))
@@ -360,11 +362,11 @@ class Writer:
         while self._between:
             self._between.popleft()()
 
-    async def _flush_once(self, batch: Batch) -> Flush:
-        """One transaction. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
+    async def _flush_once(self, batch: Batch, begun_ms: int) -> Flush:
+        """One transaction of a batch whose first attempt was then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
         now_ms = self._time.now_ms()
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms)
-        moment = Moment(now_ms, fence.token, self._policies)
+        moment = Moment(now_ms, begun_ms, fence.token, self._policies)
         get = self._cache.get
         touched = [number for number in batch.touched if get(number) is None]
         loaded = [number for number in batch.leased if (row := get(number)) is None or row.payload is None]

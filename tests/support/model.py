@@ -123,7 +123,7 @@ class Model:
 
     def apply(self, happening: Happening) -> Event:
         self._numbers += 1
-        moment = Moment(int(self.now_ms), make_number(1, self._numbers), {"n": _POLICY})
+        moment = Moment(int(self.now_ms), int(self.now_ms), make_number(1, self._numbers), {"n": _POLICY})
         row = self.rows.get(happening.id)
         verdict = judge(happening, row, moment)
         if verdict.fate is Fate.CHANGED:

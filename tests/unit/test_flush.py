@@ -24,7 +24,7 @@ TOKEN = 42
 POLICIES = {
     name: Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=700) for name in "nm"
 }
-MOMENT = Moment(NOW, TOKEN, POLICIES)
+MOMENT = Moment(NOW, NOW, TOKEN, POLICIES)
 IDS = range(1, 21)
 FIRST_NEW = 100
 
@@ -319,6 +319,14 @@ def test_a_found_key_is_judged_by_its_time() -> None:
     assert isinstance(told[3], KeyConflict)
     assert (list(decision.keys["n"]), list(decision.keys_replaced["n"])) == ([b"new"], [b"over"])
     assert decision.keys_replaced["n"][b"over"].id == FIRST_NEW + 1
+
+
+def test_a_key_that_was_taken_at_the_first_attempt_is_taken_however_long_the_next_one_took() -> None:
+    found = {("n", b"k"): KeyRow("n", b"k", 7, b"one", NOW + 1)}
+    late = replace(MOMENT, now_ms=NOW + 1_000_000)
+    decision = judge_batch(whole(keyed(a_keyed_item(b"k"))), find_in({}), late, timers(), found)
+    assert [list(told) for _, told in decision.results] == [[7]]
+    assert decision.inserted == []
 
 
 def test_who_was_to_get_an_item_whose_key_was_taken_gets_none() -> None:

@@ -20,7 +20,7 @@ NOW = 1_000_000
 POLICY = Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
 OLD, NEW = 41, 42
 """The token of the row's last lease, and that of the flush that judges."""
-MOMENT = Moment(NOW, NEW, {"n": POLICY})
+MOMENT = Moment(NOW, NOW, NEW, {"n": POLICY})
 GRANTED = 3
 """The attempts that the row has had."""
 

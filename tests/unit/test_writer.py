@@ -257,3 +257,38 @@ def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: 
         assert new.is_ready
 
     play(story)
+
+
+def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        world.stall()
+        first = asyncio.ensure_future(caller.enqueue([new_item("first")], 60.0))
+        await world.pass_s(0.1)
+        engine.queue.enqueue("default", [new_item("gone")], world.in_s(1.0), lambda results: None).abandon()
+        engine.queue.enqueue("default", [new_item("later")], world.in_s(60.0), lambda results: None).abandon()
+        await world.pass_s(5)
+        world.resume()
+        await first
+        await caller.put("last")
+        assert [topic for topic, _ in world.rows()] == ["first", "last", "later"]
+
+    play(story)
+
+
+def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        told = engine.shards[1].memory
+
+        def broken(flush: Any) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(told, "applied", broken)
+        (result,) = await caller.enqueue([new_item()])
+        assert isinstance(result, UnknownOutcome)
+        assert len(world.rows()) == 1
+
+    play(story)
