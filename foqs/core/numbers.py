@@ -18,7 +18,8 @@ _RESERVE: Final = 1_000_000
 """Kept back, so that whatever is queued still gets a number."""
 
 _COMPACT: Final = 64
-"""Calls kept at least before those that are settled are looked for behind one that is not."""
+_COMPACT_BYTES: Final = 1 << 20
+"""Calls kept at least, and bytes of their items, before those that are settled are looked for and let go."""
 
 
 class Numbers:
@@ -35,6 +36,9 @@ class Numbers:
         self._calls: list[Inserts] = []
         """In order of their numbers; those that are not settled, and others."""
         self._compact_at = _COMPACT
+        self._bytes = 0
+        """Of the calls kept, those included that left since it was reckoned."""
+        self._compact_bytes = _COMPACT_BYTES
 
     def has(self, count: int) -> bool:
         """So many can still be given."""
@@ -49,9 +53,12 @@ class Numbers:
         """The numbers from `next` on are this call's."""
         self._last += len(call)
         self._calls.append(call)
-        if len(self._calls) > self._compact_at:
+        self._bytes += call.bytes
+        if len(self._calls) > self._compact_at or self._bytes > self._compact_bytes:
             self._calls = [each for each in self._calls if self._is_pending(each)]
+            self._bytes = sum([each.bytes for each in self._calls])
             self._compact_at = max(_COMPACT, 2 * len(self._calls))
+            self._compact_bytes = max(_COMPACT_BYTES, 2 * self._bytes)
 
     @property
     def settled(self) -> int:

@@ -119,3 +119,18 @@ def test_nobody_is_told_that_an_item_is_gone_which_is_still_being_written() -> N
         assert await caller.cancel(*ids, name) == [ALREADY_GONE] * 5
 
     play(story)
+
+
+def test_calls_behind_one_that_hangs_are_let_go_with_their_items() -> None:
+    book = Book()
+    hanging = book.call(1)
+    for _ in range(50):
+        call = Inserts("n", [new_item(payload=b"x" * 100_000)] * 2, book.numbers.next, nobody)
+        book.numbers.gave(call)
+        call.settle(0, [None, None])
+        assert sum(kept.bytes for kept in book.numbers._calls) <= 2_000_000
+    assert book.numbers.settled == number(1) - 1
+    assert not book.numbers.is_settled(number(1))
+    assert book.numbers.is_settled(number(2))
+    hanging.settle(0, [None])
+    assert book.numbers.settled == number(101)
