@@ -50,6 +50,8 @@ class RowCache:
         """Those in the pool of rows loaded ahead."""
         self._loading: dict[int, Load] = {}
         """Ids being read, as far as nothing was written to them since their load began."""
+        self._loads: set[Load] = set()
+        """Those that have room set aside."""
         self.get: Final[Callable[[int], Row | None]] = self._rows.get
 
     def __len__(self) -> int:
@@ -84,7 +86,8 @@ class RowCache:
 
     def clear(self) -> None:
         """Forgets everything and gives the room back: the shard is another's now."""
-        self._loading.clear()
+        for load in list(self._loads):
+            self.drop_load(load)
         self._forget(list(self._rows))
 
     # ----------------------------------------------------------- loading ahead
@@ -108,6 +111,7 @@ class RowCache:
             return None
         load = Load(namespace, wanted[:count], size)
         loading.update(dict.fromkeys(load.numbers, load))
+        self._loads.add(load)
         return load
 
     def end_load(self, load: Load, rows: Sequence[Row]) -> None:
@@ -126,7 +130,10 @@ class RowCache:
         self.keep_loaded(filled + current)
 
     def drop_load(self, load: Load) -> None:
-        """The read failed or is not wanted any more."""
+        """The read failed or is not wanted any more; safe to repeat."""
+        if load not in self._loads:
+            return
+        self._loads.discard(load)
         for number in load.numbers:
             if self._loading.get(number) is load:
                 del self._loading[number]
