@@ -55,7 +55,7 @@ class TopicCounts:
         if counts is None:
             counts = topics[topic] = [0] * _STATES
         counts[state] += by
-        if not any(counts):
+        if not counts[state] and not any(counts):
             del topics[topic]
             if not topics:
                 del self._topics[namespace]
