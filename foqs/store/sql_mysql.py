@@ -185,10 +185,13 @@ class Statements:
         self._topic = f"foqs_{shard}_topic"
         self._key = f"foqs_{shard}_key"
         self._slot = f"foqs_{shard}_slot"
-        # What the statements of a flush begin and end with.
+        # What the statements of a flush begin and end with. The index is named because after a
+        # restart the server's idea of a table may be old: where it believes in a handful of
+        # rows it reads, and locks, all of them rather than those of a few ids.
         item = self._item
-        self._of_ids = f"FROM {item} WHERE id IN (".encode()
-        self._lease = f"UPDATE {item} SET state = {int(State.LEASED)}, ".encode()
+        self._of_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
+        self._delete = f"DELETE FROM {item} WHERE id IN (".encode()
+        self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET state = {int(State.LEASED)}, ".encode()
         self._insert = f"INSERT INTO {item} ({WITH_PAYLOAD}) VALUES ".encode()
         self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_TYPES)}".encode()
@@ -269,7 +272,7 @@ class Statements:
             slots = ",".join([f"({slot})" for slot in writes.slots_added])
             yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
         for part in _id_lists(sorted(writes.deletes)):
-            yield b"DELETE %b%b)" % (self._of_ids, part)
+            yield b"%b%b)" % (self._delete, part)
         for lease in writes.leases:
             yield from self._leases(lease)
         if writes.updates:

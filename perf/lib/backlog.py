@@ -89,6 +89,8 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
                 f"INSERT INTO {item} ({', '.join(COLUMNS)}) SELECT {chosen} FROM {numbers} JOIN {item} ON id = {int(low)}"
             )
         )
+    # The server would find out by itself, seconds later, that the table is not small any more.
+    connection.run(query(f"ANALYZE TABLE {item}"))
     connection.close()
 
 
