@@ -61,6 +61,8 @@ class MysqlStore:
         self._link: Link | None = None
         self._busy = False
         self._connection = 0
+        self._connected_ms = 0
+        """When `_connection` was made, on the server's clock."""
         self._packet_bytes = 0
         self._claim: tuple[int, str] | None = None
 
@@ -154,7 +156,7 @@ class MysqlStore:
         except BaseException:
             link.abort()
             raise
-        self._connection, packet_bytes = found.rows[0]
+        self._connection, packet_bytes, self._connected_ms = found.rows[0]
         self._packet_bytes = min(packet_bytes, _PACKET_BYTES_MAX) - _PACKET_MARGIN
         self._link = link
         return link
@@ -183,34 +185,50 @@ class MysqlStore:
     # --------------------------------------------------------------- the owner
 
     async def _take_over(self, link: Link, epoch: int, nonce: str) -> Owner:
+        """Ends the former owner's connection before the row, which names it, forgets it.
+
+        What a former owner sends later would be fenced out, but its writes travel with
+        the fence: their locks would stay for as long as it does not read the answer.
+        """
         self._claim = (epoch, nonce)
         old = await self._lock_owner(link)
         if old is None:
-            await self._kill(link, (await self._see_owner(link)).connection)
+            seen = await self._see_owner(link)
+            self._check_claim(seen)
+            await self._kill(link, seen.connection)
             old = await self._lock_owner_or_lose(link)
-        if (old.epoch, old.nonce) == (epoch, nonce):
-            return await self._record(link, old)
-        if old.epoch >= epoch:
+        try:
+            self._check_claim(old)
+        except Superseded:
             await link.run(sql.ROLLBACK)
-            raise Superseded(old.epoch)
+            raise
+        await self._kill(link, old.connection, old.clock_ms)
+        if (old.epoch, old.nonce) == self._claim:
+            return await self._record(link, old)
         return await self._record(link, Owner(epoch, nonce, 0, old.clock_ms, 0))
 
+    def _check_claim(self, owner: Owner) -> None:
+        """Raises `Superseded` when our claim comes after that of the owner row: epochs only go up."""
+        assert self._claim is not None
+        if owner.epoch >= self._claim[0] and (owner.epoch, owner.nonce) != self._claim:
+            raise Superseded(owner.epoch)
+
     async def _confirm(self) -> Owner:
-        """Reads the owner row over a new connection, under its lock.
+        """Reads the owner row over a new connection, under its lock, when the old one was ended.
 
         The lock alone proves that nothing older is still to take effect: COMMIT
         follows the fence's result, so a transaction that may commit holds it. A
         row that shows another owner needs no lock: ours is over for good, and
         its holder must not be disturbed.
         """
-        before = self._connection
+        before, since_ms = self._connection, self._connected_ms
         link = await self._connect()
+        await self._kill(link, before, since_ms)
         current = await self._lock_owner(link)
         if current is None:
             current = await self._see_owner(link)
             if (current.epoch, current.nonce) != self._claim:
                 return current
-            await self._kill(link, before)
             await self._kill(link, current.connection)
             current = await self._lock_owner_or_lose(link)
         if (current.epoch, current.nonce) == self._claim:
@@ -251,13 +269,20 @@ class MysqlStore:
         await link.run(sql.COMMIT)
         return new
 
-    async def _kill(self, link: Link, connection: int) -> None:
-        """Ends another connection, as far as rights go; it may be gone already."""
-        if connection not in (0, self._connection):
-            try:
+    async def _kill(self, link: Link, connection: int, since_ms: int | None = None) -> None:
+        """Ends another connection of ours, as far as rights go; it may be gone already.
+
+        `since_ms`: it existed then; a server that was started later has given its number to another.
+        """
+        if connection in (0, self._connection):
+            return
+        try:
+            ours, uptime, now = await link.run(sql.is_ours(connection), sql.UPTIME_S, sql.NOW_MS)
+            started_ms = now.rows[0][0] - int(uptime.rows[0][1]) * 1000
+            if ours.rows[0][0] and (since_ms is None or started_ms <= since_ms):
                 await link.run(sql.kill(connection))
-            except ServerError:
-                return
+        except ServerError:
+            return
 
     # --------------------------------------------------------------- the flush
 

@@ -93,13 +93,16 @@ MIGRATIONS: Final = (
 """`{item}` and the like stand for the shard's tables."""
 
 
+_CLOCK_MS: Final = b"CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+
+
 def commit_each(yes: bool) -> bytes:
     """Whether every statement commits by itself."""
     return b"SET SESSION autocommit = %d" % yes
 
 
 def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
-    """A new connection's settings; the last statement gives its number and the server's limit.
+    """A new connection's settings; the last statement gives its number, the server's limit and the server's clock.
 
     The literals of `sql_mysql_values` rely on the charset and on what this sql_mode
     leaves out. UTC, because a local clock repeats an hour each year. A transaction
@@ -113,7 +116,7 @@ def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
         b"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
         b"SESSION innodb_lock_wait_timeout = %d" % lock_wait_s,
         b"SET SESSION TRANSACTION ISOLATION LEVEL " + level.encode(),
-        b"SELECT CONNECTION_ID(), @@max_allowed_packet",
+        b"SELECT CONNECTION_ID(), @@max_allowed_packet, " + _CLOCK_MS,
     )
 
 
@@ -122,8 +125,11 @@ SERVER_SETTINGS: Final = (
 )
 """What decides whether a COMMIT is on disk and whether bad values are refused."""
 
-NOW_MS: Final = b"SELECT CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+NOW_MS: Final = b"SELECT " + _CLOCK_MS
 """The clock."""
+
+UPTIME_S: Final = b"SHOW SESSION STATUS LIKE 'Uptime'"
+"""A name and for how long the server has run: its connections' numbers begin anew with every start."""
 
 BEGIN: Final = b"START TRANSACTION"
 BEGIN_READ: Final = b"START TRANSACTION READ ONLY"
@@ -155,6 +161,14 @@ def set_version(shard: int, number: int) -> bytes:
 def lock_wait(seconds: int) -> bytes:
     """How long the next statements wait for a row lock."""
     return b"SET SESSION innodb_lock_wait_timeout = %d" % seconds
+
+
+def is_ours(connection: int) -> bytes:
+    """1 when that connection is open, and of the same user and database as this one."""
+    return (
+        b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
+        b"WHERE ID = %d AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()" % connection
+    )
 
 
 def kill(connection: int) -> bytes:

@@ -16,7 +16,7 @@ from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
-from foqs.store.port import POINTS, StoreLost, WriteRefused, Writes
+from foqs.store.port import POINTS, Store, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -135,6 +135,76 @@ def test_recorded_connection_follows_every_reconnection(bench: Bench, mariadb: M
         await owned.write(inserts=[make_row(1)])
 
     bench.run(story())
+
+
+def test_former_owner_that_never_reads_an_answer_again_keeps_no_lock(place: MysqlSettings) -> None:
+    """Its fence matches nothing, but the delete that travels along would lock its row until the connection ends."""
+    bench = mysql_bench(replace(place, lock_wait_timeout_s=1))
+
+    async def story() -> None:
+        former = await opened(bench.store())
+        former.clock_ms = await former.store.now_ms()
+        await former.write(inserts=[make_row(1)])
+        told = _deafen(former.store)
+        new = await opened(bench.store(), epoch=2, nonce=OTHER)
+        stray = asyncio.ensure_future(former.store.flush(former.fence, [], [], [], lambda *_: Writes(deletes=[1])))
+        await told.wait()
+        await new.write(deletes=[1])
+        stray.cancel()
+        await asyncio.wait([stray])
+
+    bench.run(story())
+
+
+def test_connection_that_was_given_up_ends_on_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever of it is still on its way, behind a cut in the network, comes to nothing."""
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        assert isinstance(owned.store, MysqlStore)
+        given_up = owned.store._reach()
+        told = _deafen(owned.store)
+        with monkeypatch.context() as patched:
+            patched.setattr(given_up, "abort", lambda: None)
+            owned.store._drop()
+        await owned.store.owner()
+        await told.wait()
+        given_up.abort()
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("whose", ["another database", "made after a restart"])
+def test_takeover_leaves_alone_who_has_the_former_owners_number_by_chance(
+    place: MysqlSettings, mariadb: MariaDb, whose: str
+) -> None:
+    home = place if whose == "made after a restart" else mariadb.settings(mariadb.database())
+    neighbours = mysql_bench(home)
+
+    async def story() -> None:
+        store = mysql_bench(place).store()
+        owned = await opened(store)
+        neighbour = await opened(neighbours.store(shard=4))
+        number = (await neighbour.store.owner()).connection
+        written_ms = 1 if whose == "made after a restart" else await store.now_ms()
+        text = f"UPDATE {place.database}.foqs_3_owner SET connection = {number}, clock_ms = {written_ms}"
+        mariadb.query(text)
+        assert (await owned.store.take_over(2, OTHER)).connection != number
+        assert (number,) in mariadb.query("SELECT ID FROM information_schema.PROCESSLIST WHERE COMMAND <> 'Killed'")
+        await neighbour.write(inserts=[make_row(1)])
+        await store.close()
+
+    neighbours.run(story())
+
+
+def _deafen(store: Store) -> asyncio.Event:
+    """From now on the store hears nothing from the server; set as soon as there would have been something to hear."""
+    assert isinstance(store, MysqlStore)
+    told = asyncio.Event()
+    link = store._reach()
+    link.data_received = lambda data: told.set()  # type: ignore[method-assign]
+    link.connection_lost = lambda exc: told.set()  # type: ignore[method-assign]
+    return told
 
 
 def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSettings, mariadb: MariaDb) -> None:
