@@ -2,7 +2,8 @@
 
 Counted from committed changes; a topic exists here while it has an item. Until
 `found` has brought what was in the table before the first change, the counts
-lag: they hold the changes alone, and may be negative.
+lag: they hold the changes alone, and may be negative. Where what was there
+cannot be had any more, `begin_anew` makes a later moment the first.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ class TopicCounts:
         for (namespace, topic), state, rows in counts:
             self._change(namespace, topic, state, rows)
         self.lag = False
+
+    def begin_anew(self) -> None:
+        """`found` will bring what the table holds now, in place of what it held before. They lag."""
+        assert self.lag, "what was found is not found twice"
+        self._topics.clear()
+        self.totals = [0] * _STATES
 
     def change(self, topic: TopicName, state: State, by: int) -> None:
         """Adds `by` items of a state; a topic whose last item goes is forgotten."""

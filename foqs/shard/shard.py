@@ -233,14 +233,41 @@ class Shard:
     async def _count(self) -> None:
         """Brings the counts of what was there before us; until then they lag."""
         try:
-            found = await self._counting.counts()
-        except StoreLost as lost:
-            self._writer.give_up(f"its items could not be counted: {lost}")
-            return
+            while True:
+                try:
+                    found = await self._counting.counts()
+                    break
+                except StoreLost as lost:
+                    log.warning("shard %d: its items could not be counted; they will be: %s", self.number, lost)
+                await self._count_anew()
+        except (NotOwner, Unavailable):
+            return  # the writer has ended
         finally:
             await self._counting.close()
         counts = [((count.namespace, count.topic), count.state, count.rows) for count in found]
         self._writer.between(lambda: self.memory.counted(counts))
+
+    async def _count_anew(self) -> None:
+        """Another snapshot, after a pause, and counts that begin with it. Raises `NotOwner`, `Unavailable`."""
+
+        async def begin(store: Store) -> bool:
+            try:
+                await self._counting.snapshot(self._writer.past)
+            except StoreLost:
+                return False  # that connection's trouble is not the writer's
+            self.memory.counts.begin_anew()
+            return True
+
+        while True:
+            await self._counting.close()
+            await asyncio.sleep(self._settings.retry_ms_max / 1000)
+            self._counting = self._store.reads()
+            try:
+                await self._counting.rows(self._writer.past, [])  # connects, so that flushes need not wait for that
+            except StoreLost:
+                continue
+            if await self._writer.read(begin):
+                return
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A shard without timers or reads must not go on: no lease would ever end."""

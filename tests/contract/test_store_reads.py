@@ -93,6 +93,19 @@ def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
     bench.run(story())
 
 
+def test_a_read_of_no_rows_connects_and_a_snapshot_may_follow(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        async with reading(owned.store) as reads:
+            assert await reads.rows(owned.past, []) == []
+            await reads.snapshot(owned.past)
+            await owned.write(inserts=[make_row(2)])
+            assert [count.rows for count in await reads.counts()] == [1]
+
+    bench.run(story())
+
+
 def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

@@ -32,14 +32,18 @@ def check(counts: TopicCounts, plain: Counter[tuple[TopicName, State]]) -> None:
     ]
 
 
-@given(changes, changes, changes)
-def test_counts_are_those_of_the_table_and_of_the_changes(
+@given(changes, changes, changes, changes)
+def test_counts_are_those_of_the_table_and_of_the_changes_since_they_began(
+    lost: list[tuple[TopicName, State, int]],
     before: list[tuple[TopicName, State, int]],
     found: list[tuple[TopicName, State, int]],
     afterwards: list[tuple[TopicName, State, int]],
 ) -> None:
     counts = TopicCounts()
     plain: Counter[tuple[TopicName, State]] = Counter()
+    for topic, state, by in lost:
+        counts.change(topic, state, by)
+    counts.begin_anew()
     for topic, state, by in before:
         counts.change(topic, state, by)
         plain[topic, state] += by

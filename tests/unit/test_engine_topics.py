@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from foqs.core.life import Kind
@@ -37,6 +40,68 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
             assert stats.counts_lag
         await world.until(lambda: not engine.shards[1].counts.lag)
         await rest(world, engine)
+
+    play(story)
+
+
+class Frail:
+    """Calls of one method of reads lose their connection, so many times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, method: str, failures: int) -> None:
+        self.left = failures
+        original = getattr(MemoryReads, method)
+
+        async def call(reads: MemoryReads, *arguments: Any) -> Any:
+            if self.left > 0:
+                self.left -= 1
+                await reads.close()
+            return await original(reads, *arguments)
+
+        monkeypatch.setattr(MemoryReads, method, call)
+
+
+def test_a_count_that_fails_is_made_anew_while_the_shard_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, topic_linger_ms=100)
+        engine = await world.engine(settings)
+        await Caller(world, engine).put("a", 30)
+        await Caller(world, engine).put("b", 3)
+        await engine.abort()
+        counting = Frail(monkeypatch, "counts", 2)
+        engine = await world.engine(settings)
+        shard, epoch = engine.shards[1], engine.shards[1].epoch
+        beginning = Frail(monkeypatch, "snapshot", 1)
+        caller = Caller(world, engine)
+
+        async def live(topic: str) -> None:
+            while shard.counts.lag:
+                await caller.put(topic, 3)
+                await caller.do(Kind.ACK, (await caller.get(topic, 2)).items)
+
+        await caller.do(Kind.ACK, (await caller.get("b", 3)).items)
+        await asyncio.gather(live("a"), live("c"))
+        assert counting.left == beginning.left == 0
+        await rest(world, engine)
+        assert engine.shards[1] is shard
+        assert shard.epoch == epoch
+        await world.pass_s(0.2)
+        await caller.put("a")
+        assert topics_of(world) == {"a", "c"}
+
+    play(story)
+
+
+@pytest.mark.parametrize("after_ms", [0, 250, *range(465, 482)])
+def test_a_shard_whose_count_fails_still_drains(monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
+    async def story(world: World) -> None:
+        Frail(monkeypatch, "counts", 1_000)
+        engine = await world.engine(engine_settings(1))
+        await Caller(world, engine).put("a", 3)
+        await world.pass_s(after_ms / 1000)
+        assert engine.shards[1].counts.lag
+        engine.release()
+        await engine.run()
+        assert len(world.database._alive) == 0
 
     play(story)
 
