@@ -316,7 +316,10 @@ class MysqlStore:
         they did under a fence that matched nothing is rolled back.
         """
         if reads or key_reads:
-            found = await self._begin(link, fence, [*reads, *key_reads])
+            asked = self._packets([*reads, *key_reads])
+            found = await self._begin(link, fence, next(asked))
+            for packet in asked:
+                found += await link.run(*packet)
             self._faults("fenced")
             rows = {row.id: row for row in rows_in(found[: len(reads)])}
             keys = keys_in(found[len(reads) :])

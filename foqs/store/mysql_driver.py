@@ -120,10 +120,11 @@ class Link(asyncio.Protocol):
         assert self._waiter is None, "one packet at a time"
         if self._ended is not None:
             raise LinkLost(self._ended)
+        packet = query(statements)
         self._replies = Replies()
         waiter: asyncio.Future[list[Result]] = self._loop.create_future()
         self._waiter = waiter
-        self._transport.write(query(statements))
+        self._transport.write(packet)
         timer = self._loop.call_later(self.timeout_s, self._end, f"no answer within {self.timeout_s} s")
         try:
             return await waiter

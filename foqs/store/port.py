@@ -179,8 +179,8 @@ class Store(Protocol):
 
         `clock_ms` in it is what the former owner saved last. Taking over again
         with the same epoch and nonce succeeds, so that a lost reply is harmless.
-        A former owner's connection that holds the row's lock for over a second
-        is killed.
+        On a server the former owner's recorded connection is ended in any case,
+        so that nothing it still has under way can commit.
 
         Raises:
             Superseded: the row's epoch is not lower, and it is not ours.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
@@ -20,10 +21,29 @@ from tests.support.virtual import VirtualLoop, run_virtual
 
 TOPICS = ("a", "b")
 
+ROUNDS = 12
+"""Dequeues of the consumer: two are over before the host serves, ten see everything acked."""
 
-def play(kill_at: int | None) -> tuple[int, list[str]]:
-    """Plays the scenario; returns the steps it took before it was healed, and the violations."""
-    steps: list[int] = []
+OPERATIONS = {"enqueue", "dequeue", "extend", "nack", "ack", "release"}
+
+
+@dataclass
+class Play:
+    """What one run of the scenario showed."""
+
+    steps: int
+    """Steps it took until it was healed."""
+
+    operations: set[str]
+    """What was asked until it was healed."""
+
+    violations: list[str]
+
+
+def play(kill_at: int | None) -> Play:
+    """Plays the scenario once; the host is killed at step `kill_at`, if any."""
+    steps = 0
+    asked: set[str] = set()
     events: list[dict[str, object]] = []
 
     async def main() -> None:
@@ -41,7 +61,9 @@ def play(kill_at: int | None) -> tuple[int, list[str]]:
         loop.on_step = on_step
         cluster.start("alpha")
         await asyncio.gather(_produce(cluster, history), _consume(cluster, history))
-        steps.append(loop.steps)
+        nonlocal steps
+        steps = loop.steps
+        asked.update(str(event["op"]) for event in history.events if event["event"] == "invoke")
         loop.on_step = None
         while not any(each.ready for each in cluster.running()):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.05)
@@ -52,7 +74,7 @@ def play(kill_at: int | None) -> tuple[int, list[str]]:
         events.extend(history.events)
 
     run_virtual(main, until_s=600)
-    return steps[0], [str(violation) for violation in check(events, BOUNDS)]
+    return Play(steps, asked, [str(violation) for violation in check(events, BOUNDS)])
 
 
 def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
@@ -68,18 +90,20 @@ async def _produce(cluster: Cluster, history: History) -> None:
 
 
 async def _consume(cluster: Cluster, history: History) -> None:
-    """An ack, a nack, a release and an extension; the other item's lease runs out."""
+    """Every item of "a" is extended, nacked, released and acked; the lease of the one of "b" runs out once."""
     client = _client(cluster, history, "consumer")
-    for _ in range(3):
+    released: set[str] = set()
+    for _ in range(ROUNDS):
         deliveries = await _try(client.dequeue({"a": 1, "b": 1}, wait_ms=60))
         for delivery in deliveries:
             if delivery.attempt == 1 and delivery.topic == "a":
                 await _try(client.extend([delivery], lease_ms=500))
                 await _try(client.nack([Nack(delivery.id, delivery.token, delay_ms=10)]))
-            elif delivery.attempt == 2:
-                await _try(client.ack([delivery]))
-            elif delivery.topic == "a":
+            elif delivery.attempt == 2 and delivery.topic == "a" and delivery.id not in released:
+                released.add(delivery.id)
                 await _try(client.release([delivery]))
+            elif delivery.attempt > 1:
+                await _try(client.ack([delivery]))
     await client.client.close()
 
 
@@ -99,12 +123,13 @@ async def _try(asked: object) -> Sequence:  # type: ignore[type-arg]
 
 def main() -> int:
     """Kills the host at every step, one run each."""
-    steps, violations = play(None)
-    for step in range(1, steps):
-        _, found = play(step)
-        violations += [f"killed at step {step}: {violation}" for violation in found]
+    whole = play(None)
+    violations = whole.violations
+    violations += [f"{operation} was never asked" for operation in sorted(OPERATIONS - whole.operations)]
+    for step in range(1, whole.steps):
+        violations += [f"killed at step {step}: {violation}" for violation in play(step).violations]
     print("\n".join(violations))
-    print(f"{steps} steps, {len(violations)} violations")
+    print(f"{whole.steps} steps, {len(violations)} violations")
     return 1 if violations else 0
 
 
