@@ -12,10 +12,11 @@ import pytest
 from foqs.core.fence import Standing, standing
 from foqs.core.item import pack_key
 from foqs.core.keys import KeyRow
-from foqs.store import sql_mysql
+from foqs.store import mysql, sql_mysql
 from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlSettings
+from foqs.store.mysql_driver import Link, MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
+from foqs.store.mysql_wire import Result
 from foqs.store.port import POINTS, Store, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
@@ -407,6 +408,31 @@ def test_reads_that_lost_their_connection_connect_anew(bench: Bench, mariadb: Ma
                 await reads.counts()
             with pytest.raises(StoreLost, match="no snapshot"):
                 await reads.counts()
+
+    bench.run(story())
+
+
+def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mysql, "_PACKET_BYTES_MAX", 5_000)
+    packets: list[int] = []
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        for first in range(1, 2_001, 10):
+            await owned.write(inserts=[make_row(number) for number in range(first, first + 10)])
+        run_packet = Link.run
+
+        async def counted(link: Link, *statements: bytes) -> list[Result]:
+            packets.append(sum(map(len, statements)))
+            return await run_packet(link, *statements)
+
+        monkeypatch.setattr(Link, "run", counted)
+        assert len(await owned.write(deletes=list(range(1, 2_001)))) == 2_000
+        assert await contents(owned) == {}
+        assert len(packets) > 6
+        assert max(packets) < 5_000
 
     bench.run(story())
 
