@@ -245,7 +245,18 @@ class ShardOptions(Options):
         60_000,
     )
     flush_shared_ms_target: int = option(
-        5, MS, "The same while several namespaces are at work, so that a flood does not hold up the others.", 1, 60_000
+        2,
+        MS,
+        "The same while a namespace waits with few operations beside others with many, so that a flood holds it up less.",
+        1,
+        60_000,
+    )
+    flush_express_items: int = option(
+        32,
+        "items",
+        "Where a namespace waits with few operations beside others with many, every other transaction carries no more.",
+        2,
+        100_000,
     )
     flush_bytes_max: int = option(
         4 * MIB, "bytes", "Payload and metadata of one transaction; below the database's packet limit.", MIB, 64 * MIB

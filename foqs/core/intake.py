@@ -2,7 +2,8 @@
 
 `Intake` holds what waits and seals flushes: kinds in order of precedence, each
 with a share it always gets and a cap it never exceeds; within a kind,
-namespaces in turn by weight. Always true: an id waits or is sealed in one place
+namespaces in turn by weight. Where little of one namespace waits beside much of
+others, every other flush is a short one, so that what is little waits for little. Always true: an id waits or is sealed in one place
 at most; a later event on it is held back until the earlier one is written, and
 is then judged by what it finds. Bounded in items and bytes, and in both for
 each namespace. Pure: what a work is, and who waits for it, is told in `work`.
@@ -42,6 +43,7 @@ class IntakeLimits:
         flush_items_max: entries of one flush; each lane may have one, whatever it says.
         flush_bytes_max: bytes that one lane of a flush writes, or may have to
             read; where a single entry is larger no other of its lane has any.
+        express_items: entries of a short flush.
         queue_items_max: of events, and of inserts, that may wait.
         queue_bytes_max: bytes of events, and of inserts, that may wait.
         shares: by lane; the least of all add up to less than a flush.
@@ -49,6 +51,7 @@ class IntakeLimits:
 
     flush_items_max: int
     flush_bytes_max: int
+    express_items: int
     queue_items_max: int
     queue_bytes_max: int
     shares: Mapping[Lane, Share]
@@ -66,6 +69,33 @@ SHARES: Final[Mapping[Lane, Share]] = {
 """Acks first: they free what everything else needs."""
 
 
+class _Light:
+    """How many namespaces wait with few entries, of all kinds together. The shard's own, the empty one, is none."""
+
+    __slots__ = ("_entries", "_few", "count")
+
+    def __init__(self, few: int) -> None:
+        self._few = few
+        self._entries: dict[str, int] = {}
+        self.count = 0
+
+    def change(self, namespace: str, entries: int) -> None:
+        """So many entries of a namespace came, or went."""
+        if not namespace:
+            return
+        before = self._entries.get(namespace, 0)
+        after = before + entries
+        if after:
+            self._entries[namespace] = after
+        else:
+            del self._entries[namespace]
+        self.count += (0 < after <= self._few) - (0 < before <= self._few)
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self.count = 0
+
+
 class _Room:
     """What waits of events, or of inserts, by namespace.
 
@@ -74,9 +104,10 @@ class _Room:
     next still finds some.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_used", "items")
+    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light", "_used", "items")
 
-    def __init__(self, items_max: int, bytes_max: int) -> None:
+    def __init__(self, items_max: int, bytes_max: int, light: _Light) -> None:
+        self._light = light
         self._items_max = items_max
         self._bytes_max = bytes_max
         self.items = 0
@@ -100,12 +131,14 @@ class _Room:
             used[1] += size
         self.items += items
         self._bytes += size
+        self._light.change(namespace, items)
         return True
 
     def leave(self, namespace: str, items: int, size: int) -> None:
         """So many entries and bytes wait no more."""
         self.items -= items
         self._bytes -= size
+        self._light.change(namespace, -items)
         used = self._used[namespace]
         used[0] -= items
         used[1] -= size
@@ -254,9 +287,10 @@ class Intake:
     def __init__(self, limits: IntakeLimits, weight: Callable[[str], int]) -> None:
         self._limits = limits
         self._weight = weight
-        self._events = _Room(limits.queue_items_max, limits.queue_bytes_max)
-        self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max)
-        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max)
+        self._light = _Light(limits.express_items // 2)
+        self._events = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
+        self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
+        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
         """Of what the shard itself asks for: a flood of dequeues keeps no ack out."""
         rooms = {Lane.LEASE: self._own, Lane.DUE: self._own, Lane.INSERT: self._inserts}
         self._rooms = [rooms.get(lane, self._events) for lane in Lane]
@@ -266,6 +300,8 @@ class Intake:
         self._held: dict[int, deque[tuple[Work, int]]] = {}
         """Later events by id, all of them in `_ids`."""
         self._items_max = limits.flush_items_max
+        self.is_express = False
+        """The flush that was sealed last was a short one."""
 
     def __len__(self) -> int:
         return self._events.items + self._own.items + self._inserts.items
@@ -342,7 +378,12 @@ class Intake:
         waiting = [(lane, line) for lane, line in zip(Lane, self._lines, strict=True) if line.items]
         if waiting and not inserts and waiting[-1][0] is Lane.INSERT:
             waiting.pop()
-        total = room = max(self._items_max, len(waiting))
+        items_max = self._items_max
+        self.is_express = self._somebody_waits_with_little()
+        if self.is_express:
+            items_max = min(items_max, self._limits.express_items)
+            bytes_max = min(bytes_max, self._limits.express_items * _KIB)
+        total = room = max(items_max, len(waiting))
         least = [max(1, min(line.items, total * shares[lane].least // 100)) for lane, line in waiting]
         later = sum(least)
         for (lane, line), own in zip(waiting, least, strict=True):
@@ -358,6 +399,10 @@ class Intake:
             room = total - len(batch)
         return batch
 
+    def _somebody_waits_with_little(self) -> bool:
+        """And others with much; never twice in a row, so that much is not held up for long."""
+        return not self.is_express and self._light.count > 0 and len(self) > 2 * self._limits.express_items
+
     def written(self, batch: Batch) -> None:
         """The batch is committed or was refused: its ids are free again."""
         self._free(batch.touched)
@@ -371,4 +416,5 @@ class Intake:
         self._ids.clear()
         for room in self._rooms:
             room.clear()
+        self._light.clear()
         return parts

@@ -2,20 +2,20 @@
 
 A long flush makes everybody wait who comes while it runs, whatever his weight;
 a small one pays for its transaction with fewer items. So there are two targets:
-one for a namespace that is alone, and a shorter one as long as several share
-the shard; and what a flush costs without any item is learned from those that
-were, so that where this alone is more than the target, as much again goes into
-items. Pure: times are seconds of any clock that does not go back.
+one for namespaces that are alike, and a shorter one as long as some wait with
+little beside others with much; and what a flush costs without any item is
+learned from those that were, so that where this alone is more than the target,
+as much again goes into items, or half as much. Pure: times are seconds of any
+clock that does not go back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 _SHARED_S: Final = 2.0
-"""A namespace counts for so long after its last entry."""
+"""Who had a short flush is expected again for so long."""
 _MEMORY: Final = 0.97
 """What each flush weighs among those that tell what flushes cost, against the next one."""
 _SURPRISE: Final = 4.0
@@ -28,8 +28,8 @@ class PaceSettings:
 
     Attributes:
         items_min, items_max: entries that a flush may have, however long it takes, and ever.
-        target_s: how long a flush should last at most while one namespace is alone.
-        shared_target_s: the same while there are several.
+        target_s: how long a flush should last at most.
+        shared_target_s: the same while somebody waits with little beside others with much.
     """
 
     items_min: int
@@ -73,40 +73,29 @@ class Pace:
         self._items_min = min(settings.items_min, settings.items_max)
         self._items = settings.items_max
         self._cost = Cost()
-        self._seen: dict[str, float] = {}
-        """When each namespace last had an entry; the one that was longest ago first."""
+        self._shared_until_s = 0.0
 
-    def after(self, entries: int, seconds: float, namespaces: Iterable[str], now_s: float) -> int:
+    def after(self, entries: int, seconds: float, express: bool, now_s: float) -> int:
         """How many entries the next flush may have.
 
         Args:
             entries, seconds: of the flush that has just committed.
-            namespaces: that it had entries of; the shard's own is the empty one.
+            express: it was a short one, for somebody who waits with little beside others with much.
         """
-        shared = self._shared(namespaces, now_s)
+        if express:
+            self._shared_until_s = now_s + _SHARED_S
         if entries:
             self._cost.learn(entries, seconds)
         if entries * 2 < self._items:
             return self._items
         fixed_s, each_s = self._cost.line()
-        target_s = self._settings.shared_target_s if shared else self._settings.target_s
-        room_s = max(target_s - fixed_s, fixed_s)
+        if now_s < self._shared_until_s:
+            room_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 2)
+        else:
+            room_s = max(self._settings.target_s - fixed_s, fixed_s)
         items_max = self._settings.items_max
         wanted = int(min(room_s / each_s, items_max)) if each_s > 0 else items_max
         # Nobody knows what a flush costs that is far from all that were.
         near = max(self._items // 2, min(wanted, 2 * self._items))
         self._items = max(self._items_min, min(near, items_max))
         return self._items
-
-    def _shared(self, namespaces: Iterable[str], now_s: float) -> bool:
-        seen = self._seen
-        for name in namespaces:
-            if name:
-                seen.pop(name, None)
-                seen[name] = now_s
-        while seen:
-            first = next(iter(seen))
-            if seen[first] > now_s - _SHARED_S:
-                break
-            del seen[first]
-        return len(seen) > 1

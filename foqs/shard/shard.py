@@ -56,6 +56,7 @@ class ShardSettings:
     flush_items_min: int
     flush_ms_target: int
     flush_shared_ms_target: int
+    flush_express_items: int
     queue_items_max: int
     queue_bytes_max: int
     ready_window_items_max: int
@@ -108,6 +109,7 @@ class Shard:
         limits = IntakeLimits(
             settings.flush_items_max,
             settings.flush_bytes_max,
+            settings.flush_express_items,
             settings.queue_items_max,
             settings.queue_bytes_max,
             SHARES,

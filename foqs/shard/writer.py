@@ -350,8 +350,7 @@ class Writer:
         self._current = Batch()
         self._maybe_written = False
         entries, seconds = len(batch), self._seconds() - started_s
-        namespaces = {part.work.namespace for part in batch.parts}
-        self._intake.pace(self._pace.after(entries, seconds, namespaces, started_s + seconds))
+        self._intake.pace(self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds))
         self._facts.flushed(self._shard, entries, seconds)
         self._quiet()
         return None

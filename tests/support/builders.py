@@ -56,6 +56,7 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "flush_items_min": 10,
         "flush_ms_target": 1_000,
         "flush_shared_ms_target": 1_000,
+        "flush_express_items": 8,
         "topic_linger_ms": 1_000,
         "timer_page_items": 20,
         "timer_tick_ms_min": 5,

@@ -18,7 +18,12 @@ from foqs.core.life import Event, Kind
 from tests.support.plain_flush import an_item, keys_of
 
 LIMITS = IntakeLimits(
-    flush_items_max=100, flush_bytes_max=10_000, queue_items_max=10_000, queue_bytes_max=1_000_000, shares=SHARES
+    flush_items_max=100,
+    flush_bytes_max=10_000,
+    express_items=20,
+    queue_items_max=10_000,
+    queue_bytes_max=1_000_000,
+    shares=SHARES,
 )
 KINDS = {
     Lane.ACK: Kind.CANCEL,

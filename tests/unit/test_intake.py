@@ -195,7 +195,13 @@ class IntakeMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.limits = replace(
-            LIMITS, flush_items_max=9, flush_bytes_max=50, queue_items_max=40, queue_bytes_max=500, shares=SHARES
+            LIMITS,
+            flush_items_max=9,
+            flush_bytes_max=50,
+            express_items=4,
+            queue_items_max=40,
+            queue_bytes_max=500,
+            shares=SHARES,
         )
         self.queue = Intake(self.limits, {"n": 1, "m": 3}.__getitem__)
         self.plain = PlainIntake()

@@ -217,3 +217,61 @@ def test_one_that_comes_with_single_items_gets_no_more_than_its_part() -> None:
             queued += 1
         got += namespaces_of(sealed(queue))
     assert got["m"] <= got["n"] / 10 + 2 * TURN_COST
+
+
+# ---------------------------------------------------------------- short flushes
+
+
+def test_who_waits_with_little_behind_much_is_in_a_short_flush() -> None:
+    queue, caller = intake(express_items=20), Caller()
+    queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
+    assert len(sealed(queue)) == 50
+    queue.submit(work_of(caller, Lane.ACK, 1_000, 3, "quiet"))
+    queue.submit(work_of(caller, Lane.INSERT, 2_000, 2, "quiet"))
+    batch = sealed(queue)
+    assert namespaces_of(batch)["quiet"] == 5
+    assert len(batch) <= 20
+
+
+def test_a_flood_gets_every_other_flush_in_full() -> None:
+    queue, caller = intake(express_items=20), Caller()
+    queue.submit(work_of(caller, Lane.INSERT, 1, 500, "flood"))
+    sizes = []
+    for number in range(6):
+        queue.submit(work_of(caller, Lane.INSERT, 1_000 + number, 1, "quiet"))
+        sizes.append(len(sealed(queue)))
+    assert sizes == [10, 50, 10, 50, 10, 50]
+
+
+def test_a_flood_alone_has_no_short_flushes() -> None:
+    queue, caller = intake(express_items=20), Caller()
+    for first, namespace in ((1, "flood"), (1_000, "other"), (2_000, "")):
+        queue.submit(work_of(caller, Lane.INSERT, first, 300 if namespace else 3, namespace))
+    assert [len(sealed(queue)) for _ in range(4)] == [50, 50, 50, 50]
+
+
+def test_a_short_flush_is_short_in_bytes_too() -> None:
+    queue, caller = intake(express_items=20, flush_bytes_max=1 << 20, queue_bytes_max=1 << 24), Caller()
+    queue.submit(caller.inserts(1, *[10_000] * 60, namespace="flood"))
+    queue.submit(caller.inserts(1_000, 10_000, namespace="quiet"))
+    batch = sealed(queue)
+    assert namespaces_of(batch) == {"flood": 1, "quiet": 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(Lane), st.integers(1, 40)), max_size=30))
+def test_short_flushes_follow_from_what_waits(works: list[tuple[str, Lane, int]]) -> None:
+    queue, caller = intake(express_items=20, queue_items_max=100_000), Caller()
+    waiting: Counter[str] = Counter()
+    short = False
+    for place, (namespace, lane, count) in enumerate(works):
+        queue.submit(work_of(caller, lane, 1 + place * 100, count, namespace), internal=True)
+        waiting[namespace] += count
+        if place % 3 == 2:
+            few = any(0 < waiting[name] <= 10 for name in waiting)
+            short = few and waiting.total() > 40 and not short
+            batch = sealed(queue)
+            lanes = len(lanes_of(batch))
+            assert len(batch) <= max(20 if short else 100, lanes)
+            if not short:
+                assert len(batch) >= min(waiting.total(), 40)
+            waiting -= namespaces_of(batch)
