@@ -49,9 +49,7 @@ def main() -> int:
     report = Report("profile")
     for system in options.system:
         for batch in options.batch:
-            plain = Trial(
-                system=system, mode=options.mode, batch=batch, callers=24 if batch > 1 else 64, keyed=options.keyed
-            )
+            plain = Trial(system=system, mode=options.mode, batch=batch, keyed=options.keyed)
             trial = replace(plain, seconds=options.seconds, warmup_s=options.warmup)
             say(f"profile: {told(trial)}")
             _measure(report, trial, options.top)

@@ -27,10 +27,10 @@ from perf.lib.trial import Filled, Trial, once, told
 from perf.lib.worker import Load
 
 PLAIN: Final = Trial()
-BEHIND: Final = replace(PLAIN, callers=16, producers=8)
+BEHIND: Final = replace(PLAIN, producers=32)
 """Producers run ahead: every item lies in the queue before it is handed out."""
-SMALL: Final = replace(PLAIN, batch=1, callers=64)
-STEADY: Final = replace(PLAIN, rate=STEADY_RATE, callers=64)
+SMALL: Final = replace(PLAIN, batch=1)
+STEADY: Final = replace(PLAIN, rate=STEADY_RATE)
 DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)
 PRIORITIES: Final = 100
 IDLE_RATE: Final = 50.0

@@ -56,7 +56,7 @@ class Trial:
     system: str = "foqs-mariadb"
     mode: str = "both"
     batch: int = 100
-    callers: int = 24
+    callers: int = 64
     producers: int = 0
     payload_bytes: int = 1024
     topics: int = 1

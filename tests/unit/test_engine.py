@@ -19,6 +19,7 @@ from foqs.core.errors import (
 from foqs.core.item import Delivery, State, parse_id
 from foqs.core.life import Event, Kind
 from foqs.service.api import ALREADY_GONE
+from foqs.service.queue import TURN_S
 from foqs.shard.keeper import TakenByAnother
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item
@@ -45,6 +46,7 @@ def test_items_come_by_priority_then_age_then_id_over_all_shards() -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, 3)))
         for priority in (5, -3, 7, 0, 5, -3, 2_147_483_647, -2_147_483_648):
             await caller.put(priority=priority, count=7)
+            await world.pass_s(TURN_S)
         handed = await caller.get(count=100)
         keys = [seen.row.key for seen in handed.items]
         assert len(keys) == 56

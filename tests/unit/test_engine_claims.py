@@ -12,6 +12,7 @@ from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import HandOut
 from foqs.service.dequeue import Dequeue
+from foqs.service.queue import TURN_S
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryReads, MemoryStore
@@ -271,6 +272,7 @@ def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
         caller = Caller(world, engine)
         for _ in range(4):
             await caller.put(count=2)
+            await world.pass_s(TURN_S)
         engine.shards[1]._writer.trouble = "it does not answer"
         assert {seen.shard for seen in (await caller.get(count=9)).items} == {2}
         ids = [parse_id(name, "id")[0] for _ in range(4) for name in await caller.put("other")]

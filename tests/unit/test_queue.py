@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, Unavailable
-from foqs.core.item import State
+from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.engine import Engine
+from foqs.service.queue import TURN_S
 from foqs.store.memory import MemoryReads
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, play
@@ -36,8 +38,31 @@ async def restarted_with_items(world: World) -> Engine:
     engine = await world.engine()
     for _ in range(4):
         await Caller(world, engine).put(count=3)
+        await world.pass_s(TURN_S)
     await engine.abort()
     return await world.engine()
+
+
+def test_few_calls_are_one_shards_at_a_time_and_every_shard_has_its_turn() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        turns: list[set[int]] = []
+        for _ in range(4):
+            turns.append({parse_id(name, "id")[0] for _ in range(5) for name in await caller.put(count=2)})
+            await world.pass_s(TURN_S)
+        assert turns in ([{1}, {2}, {1}, {2}], [{2}, {1}, {2}, {1}])
+
+    play(story)
+
+
+def test_what_is_more_than_a_good_flush_goes_to_the_shard_with_the_shorter_queue() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        calls = await asyncio.gather(*(caller.put(count=20) for _ in range(20)))
+        shards = Counter(parse_id(name, "id")[0] for names in calls for name in names)
+        assert min(shards[1], shards[2]) >= 120
+
+    play(story)
 
 
 def test_a_shard_that_does_not_answer_holds_back_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
