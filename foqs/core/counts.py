@@ -8,11 +8,13 @@ cannot be had any more, `begin_anew` makes a later moment the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from foqs.core.item import State, TopicName
 
 _STATES = max(State) + 1
+_NONE: Final[dict[str, list[int]]] = {}
 
 
 class TopicCounts:
@@ -34,8 +36,8 @@ class TopicCounts:
 
     def found(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
         """What the table held before the first change was counted."""
-        for (namespace, topic), state, rows in counts:
-            self._change(namespace, topic, state, rows)
+        for topic, state, rows in counts:
+            self.change(topic, state, rows)
         self.lag = False
 
     def begin_anew(self) -> None:
@@ -46,31 +48,34 @@ class TopicCounts:
 
     def change(self, topic: TopicName, state: State, by: int) -> None:
         """Adds `by` items of a state; a topic whose last item goes is forgotten."""
-        self._change(*topic, state, by)
+        self.change_all({(*topic, state): by}, 1)
 
     def change_all(self, changes: Mapping[tuple[str, str, State], int], sign: int) -> None:
         """Adds `sign` times the items counted by (namespace, topic, state)."""
-        for (namespace, topic, state), by in changes.items():
-            self._change(namespace, topic, state, sign * by)
-
-    def _change(self, namespace: str, topic: str, state: State, by: int) -> None:
-        self.totals[state] += by
-        topics = self._topics.get(namespace)
-        if topics is None:
-            topics = self._topics[namespace] = {}
-        counts = topics.get(topic)
-        if counts is None:
-            counts = topics[topic] = [0] * _STATES
-        counts[state] += by
-        if not counts[state] and not any(counts):
-            del topics[topic]
-            if not topics:
-                del self._topics[namespace]
+        totals, namespaces = self.totals, self._topics
+        for (namespace, topic, state), items in changes.items():
+            by = sign * items
+            totals[state] += by
+            topics = namespaces.get(namespace)
+            if topics is None:
+                topics = namespaces[namespace] = {}
+            counts = topics.get(topic)
+            if counts is None:
+                counts = topics[topic] = [0] * _STATES
+            counts[state] += by
+            if not counts[state] and not any(counts):
+                del topics[topic]
+                if not topics:
+                    del namespaces[namespace]
 
     def of(self, topic: TopicName, state: State) -> int:
         """The items of a topic in a state; 0 where there is no such topic."""
         counts = self._topics.get(topic[0], {}).get(topic[1])
         return counts[state] if counts else 0
+
+    def by_state(self, namespace: str, topic: str) -> Sequence[int]:
+        """The items of a topic by state; empty where there is no such topic. Not to be kept."""
+        return self._topics.get(namespace, _NONE).get(topic, ())
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic[1] in self._topics.get(topic[0], ())

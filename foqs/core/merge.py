@@ -31,6 +31,8 @@ def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> li
     no key is taken beyond what every window covers, as a better one may be in
     that table.
     """
+    if count == 1:
+        return _take_first(indexes, topic)
     look = _look(indexes, count)
     parts: list[list[Key]] = []
     sure: Key | None = None
@@ -43,6 +45,23 @@ def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> li
         return [index.take(topic, count, sure) if part else part for index, part in zip(indexes, parts, strict=True)]
     shares = _shares(indexes, topic, count, parts, look)
     return [index.take(topic, share, sure) if share else [] for index, share in zip(indexes, shares, strict=True)]
+
+
+def _take_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list[Key]]:
+    """`take_best` of one key: many consumers ask for one item of each of many topics."""
+    sure: Key | None = None
+    best: Key | None = None
+    best_at = 0
+    for at, index in enumerate(indexes):
+        keys, boundary = index.front(topic, 1)
+        if boundary is not None and (sure is None or boundary < sure):
+            sure = boundary
+        if keys and (best is None or keys[0] < best):
+            best, best_at = keys[0], at
+    taken: list[list[Key]] = [[] for _ in indexes]
+    if best is not None and (sure is None or best <= sure):
+        taken[best_at] = indexes[best_at].take(topic, 1)
+    return taken
 
 
 def plan_loads(indexes: Sequence[ReadyIndex], topic: TopicName, want: int) -> list[list[Key]]:

@@ -261,12 +261,15 @@ class ShardMemory:
         """Some items of these topics have left these states: perhaps they were the last."""
         if self.counts.lag:
             return
+        by_state, ready = self.counts.by_state, State.READY
+        now_ms = self._now_ms()
         for namespace, name, state in spots:
-            topic = (namespace, name)
-            if state is State.READY and not self.counts.of(topic, State.READY):
-                self.index.forget(topic)
-            if topic not in self.counts:
-                self._over.setdefault(topic, self._now_ms())
+            counts = by_state(namespace, name)
+            if not counts:
+                self.index.forget((namespace, name))
+                self._over.setdefault((namespace, name), now_ms)
+            elif state is ready and not counts[ready]:
+                self.index.forget((namespace, name))
 
     def _tell_due(self, decision: Decision) -> None:
         dues = [due_ms for due_ms, _, _ in decision.leases]

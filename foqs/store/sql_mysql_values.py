@@ -57,12 +57,16 @@ def updated(row: Row) -> bytes:
 def inserted(rows: Sequence[Row]) -> list[bytes]:
     """The values of rows, with one piece of work for each topic, not for each row."""
     names: dict[TopicName, bytes] = {}
+    namespaces: dict[str, str] = {}
     values: list[bytes] = []
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
         if name is None:
-            name = names[topic] = f"{text(row.namespace)},{text(row.topic)}".encode()
+            namespace = namespaces.get(row.namespace)
+            if namespace is None:
+                namespace = namespaces[row.namespace] = text(row.namespace)
+            name = names[topic] = f"{namespace},{text(row.topic)}".encode()
         values.append(
             b"(%d,%b,%d,%d,%d,%d,%b,%b,%d,%d,%d,_binary'%b',_binary'%b',%d,%b,%d,%d)"
             % (

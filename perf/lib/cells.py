@@ -27,8 +27,8 @@ from perf.lib.trial import Filled, Trial, once, told
 from perf.lib.worker import Load
 
 PLAIN: Final = Trial()
-BEHIND: Final = replace(PLAIN, producers=32)
-"""Producers run ahead: every item lies in the queue before it is handed out."""
+BEHIND: Final = replace(PLAIN, callers=16, producers=8)
+"""Producers run ahead: every item lies in the queue before it is handed out. More consumers would keep up."""
 SMALL: Final = replace(PLAIN, batch=1)
 STEADY: Final = replace(PLAIN, rate=STEADY_RATE)
 DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)

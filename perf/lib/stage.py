@@ -24,6 +24,7 @@ from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 SYSTEMS: Final = ("foqs-mariadb", "foqs-sqlite", "postgres", "mariadb-prebuilt", "mariadb-aiomysql")
 TEMPLATES: Final = 16
 """Items for each shard, so that no shard is without one to copy."""
+_TEMPLATE_PAUSE_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -108,12 +109,13 @@ def stage(
 
 
 async def _enqueue_templates(address: str, count: int, payload_bytes: int) -> None:
-    """One a call, so that they spread over the shards."""
+    """One a call, for so long that every shard has its turn."""
     async with Client(address, automatic_keys=False) as client:
         for number in range(count):
             payload = b"%016d" % number + b"0" * (HEAD_BYTES - NUMBER_BYTES) + b"x" * (payload_bytes - HEAD_BYTES)
             for result in await client.enqueue([Item("t0", payload)]):
                 result.require()
+            await asyncio.sleep(_TEMPLATE_PAUSE_S)
 
 
 async def _first_delivery(address: str) -> float:
