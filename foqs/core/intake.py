@@ -396,6 +396,9 @@ class Intake:
             for part in parts:
                 part.work.seal(part.start, part.stop)
             batch.add(parts)
+            if not parts:
+                # All of it was withdrawn: the place that a lane has in any case is nobody else's.
+                total = max(items_max, total - 1)
             room = total - len(batch)
         return batch
 

@@ -79,6 +79,17 @@ def test_a_withdrawn_event_stands_in_nobodys_way() -> None:
     assert len(queue) == 0
 
 
+def test_the_place_of_a_lane_whose_works_were_withdrawn_is_nobody_elses() -> None:
+    queue, caller = intake(flush_items_max=1), Caller()
+    gone = caller.acks(1)
+    queue.submit(gone)
+    queue.submit(caller.events(Kind.NACK, 2))
+    queue.submit(caller.hand_out(3))
+    queue.submit(caller.inserts(10, 1, 1))
+    gone.expire()
+    assert numbers_of(queue.seal()) == [2, 3, 10]
+
+
 def test_a_withdrawn_insert_frees_no_id() -> None:
     queue, caller = intake(), Caller()
     inserts = caller.inserts(1, 5)
