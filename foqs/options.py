@@ -299,6 +299,30 @@ class ShardOptions(Options):
         1_000,
         DAY_MS,
     )
+    clock_sample_ms: int = option(
+        10_000,
+        MS,
+        "How often the shard's time is compared with the database's clock: machines drift by less than a millisecond "
+        "meanwhile.",
+        10,
+        HOUR_MS,
+    )
+    clock_slew_permille: int = option(
+        50,
+        "thousandths",
+        "How much faster or slower the shard's time runs until it agrees with the database's clock. So much shorter a "
+        "lease may be: 1.5 seconds of 30; and an hour's difference is gone in 20.",
+        1,
+        500,
+    )
+    clock_skew_ms_max: int = option(
+        500,
+        MS,
+        "How far the clocks of two database servers are apart at most. A takeover may be from another server, so leases "
+        "and delays begin so much later with it.",
+        0,
+        HOUR_MS,
+    )
     topic_linger_ms: int = option(
         60_000, MS, "How long a topic without items is remembered by its shard's table.", 0, DAY_MS
     )

@@ -25,6 +25,8 @@ class Owner:
     """The shard's own time when it was last written."""
     connection: int
     """The database connection of the owner; killed when it stands in a takeover's way."""
+    offset_ms: int = 0
+    """The shard's own time less the database's clock, when it was last written."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -35,6 +37,7 @@ class Fence:
     nonce: str
     flush: int
     clock_ms: int
+    offset_ms: int = 0
 
     @property
     def token(self) -> int:

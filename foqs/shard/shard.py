@@ -12,12 +12,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from foqs.clock import Clock
 from foqs.core.batch import Acks, Events, HandOut, Inserts
 from foqs.core.counts import TopicCounts
-from foqs.core.errors import FoqsError, NotOwner, Unavailable
+from foqs.core.errors import NotOwner, Unavailable
 from foqs.core.fence import Owner
 from foqs.core.intake import SHARES, Intake, IntakeLimits
 from foqs.core.item import Key, NewItem, Row, State, TopicName, key_number
@@ -26,14 +26,15 @@ from foqs.core.numbers import Numbers
 from foqs.core.pace import Pace, PaceSettings
 from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
-from foqs.core.shardtime import ShardTime
+from foqs.core.shardtime import ShardTime, first_ms
 from foqs.core.timers import Timers
 from foqs.shard.facts import Facts
 from foqs.shard.hints import LoadJob, RefillJob
 from foqs.shard.memory import Consumers, ShardMemory
 from foqs.shard.reader import Reader
+from foqs.shard.timekeeper import Timekeeper
 from foqs.shard.writer import Retry, Writer
-from foqs.store.port import Due, Reads, Store, StoreLost
+from foqs.store.port import Reads, Store, StoreLost
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,9 @@ class ShardSettings:
     timer_page_items: int
     timer_tick_ms_min: int
     sweep_interval_ms: int
+    clock_sample_ms: int
+    clock_slew_permille: int
+    clock_skew_ms_max: int
     topic_linger_ms: int
     retry_ms_min: int
     retry_ms_max: int
@@ -120,7 +124,7 @@ class Shard:
             self,
             self.index,
             cache,
-            self._timed,
+            lambda due_ms: self._timekeeper.wrote(due_ms),
             consumers,
             facts,
             settings.topic_linger_ms,
@@ -128,13 +132,12 @@ class Shard:
             self.release,
             self._refused,
         )
-        self._timer_wake = asyncio.Event()
-        self._timer_at_ms: int | None = None
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
         self.numbers: Numbers
         self._owner: Owner
         self._time: ShardTime
+        self._timekeeper: Timekeeper
         self._writer: Writer
         self._reader: Reader
         self._counting: Reads
@@ -177,7 +180,10 @@ class Shard:
 
     async def recover(self) -> None:
         """Rebuilds the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
-        self._time = ShardTime(self._clock.monotonic_ms, await self._store.now_ms(), self._owner.clock_ms)
+        settings, owner = self._settings, self._owner
+        database_ms = await self._store.now_ms()
+        start_ms = first_ms(database_ms, owner.clock_ms, owner.offset_ms, settings.clock_skew_ms_max)
+        self._time = ShardTime(self._clock.monotonic_ms, start_ms, database_ms, settings.clock_slew_permille)
         self.memory.recovered(await self._store.topics(), await self._store.slots())
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._writer = Writer(
@@ -203,6 +209,7 @@ class Shard:
                 )
             ),
         )
+        self._timekeeper = Timekeeper(self._writer, self._intake, self._timers, self._time, settings)
         self._reader = Reader(
             self.number, self._store.reads(), lambda: self._writer.past, self._weight, retry, self._rng
         )
@@ -217,7 +224,13 @@ class Shard:
             ShardLost: it is fenced.
         """
         self._open = True
-        works = (self._run_timer(), self._clear_keys(), self._reader.run(), self._count())
+        works = (
+            self._timekeeper.run(),
+            self._timekeeper.follow(),
+            self._clear_keys(),
+            self._reader.run(),
+            self._count(),
+        )
         tasks = [asyncio.ensure_future(work) for work in works]
         for task in tasks:
             task.add_done_callback(self._task_ended)
@@ -415,65 +428,6 @@ class Shard:
         if not self.serving:
             raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=500)
 
-    # ---------------------------------------------------------------- timer
-
-    def _timed(self, due_ms: int) -> None:
-        self._timers.wrote(due_ms)
-        if self._timer_at_ms is not None and due_ms < self._timer_at_ms:
-            self._timer_wake.set()
-
-    async def _run_timer(self) -> None:
-        while True:
-            wait_ms = max(self._timers.next_scan_ms() - self._time.now_ms(), self._settings.timer_tick_ms_min)
-            self._timer_at_ms = self._time.now_ms() + wait_ms
-            try:
-                async with asyncio.timeout(wait_ms / 1000):
-                    await self._timer_wake.wait()
-            except TimeoutError:
-                pass
-            self._timer_wake.clear()
-            self._timer_at_ms = None
-            if self._timers.next_scan_ms() <= self._time.now_ms():
-                try:
-                    await self._scan()
-                except (NotOwner, Unavailable):
-                    if self._writer.ended:
-                        return
-                    self._timers.fell_short(self._again_ms(), None, swept=True)
-
-    async def _scan(self) -> None:
-        """Applies everything due, page by page; the watermark rises when all of it is committed.
-
-        What the database refuses holds up nothing else; it is tried again after a pause.
-
-        A sweep also writes to the owner row, so that a host without work learns
-        that it was replaced.
-        """
-        now_ms = self._time.now_ms()
-        low_ms = self._timers.scan_from(now_ms)
-        if low_ms is None:
-            self._writer.beat()
-        page_items = self._settings.timer_page_items
-        after: Due | None = None
-        whole = True
-        while True:
-            page = await self._writer.read(lambda store, after=after: store.due(low_ms, now_ms, after, page_items))  # type: ignore[misc]
-            if page:
-                results = await self._apply_due(page)
-                whole = whole and not any(isinstance(result, FoqsError) for result in results)
-                after = page[-1]
-            if len(page) < page_items:
-                break
-
-        async def finish(store: Store) -> None:
-            next_ms = await store.next_due_ms(now_ms)
-            if whole:
-                self._timers.scanned(now_ms, next_ms, swept=low_ms is None)
-            else:
-                self._timers.fell_short(self._again_ms(), next_ms, swept=low_ms is None)
-
-        await self._writer.read(finish)
-
     async def _clear_keys(self) -> None:
         """Clears away rows of keys that are over, a page at a time. They are in nobody's way: there is no hurry."""
         while True:
@@ -491,17 +445,6 @@ class Shard:
                 elif over_ms is not None:
                     wait_ms = min(wait_ms, over_ms - now_ms + _KEYS_PAUSE_MS)
             await asyncio.sleep(wait_ms / 1000)
-
-    def _again_ms(self) -> int:
-        return self._time.now_ms() + self._settings.retry_ms_max
-
-    async def _apply_due(self, page: Sequence[Due]) -> list[Any]:
-        done = asyncio.Event()
-        work = Events("", [Event(Kind.DUE, due.id) for due in page], done.set)
-        self._intake.submit(work, internal=True)
-        self._writer.poke()
-        await done.wait()
-        return work.results
 
 
 def _nobody() -> None:

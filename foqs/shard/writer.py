@@ -364,7 +364,7 @@ class Writer:
     async def _flush_once(self, batch: Batch, begun_ms: int) -> Flush:
         """One transaction of a batch whose first attempt was then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
         now_ms = self._time.now_ms()
-        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms)
+        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, self._time.offset_ms)
         moment = Moment(now_ms, begun_ms, fence.token, self._policies)
         get = self._cache.get
         touched = [number for number in batch.touched if get(number) is None]

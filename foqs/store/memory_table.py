@@ -54,7 +54,7 @@ class Table:
         if writes.keys_over_ms is not None:
             self.clear_keys(writes.keys_over_ms)
         self.slots.update(writes.slots_added)
-        self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms)
+        self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms, offset_ms=fence.offset_ms)
 
     def put(self, row: Row) -> None:
         """Adds a row, or replaces it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from foqs.core.fence import Fence, Owner
@@ -202,10 +203,10 @@ class MysqlStore:
         except Superseded:
             await link.run(sql.ROLLBACK)
             raise
-        await self._kill(link, old.connection, old.clock_ms)
+        await self._kill(link, old.connection, old.clock_ms - old.offset_ms)
         if (old.epoch, old.nonce) == self._claim:
             return await self._record(link, old)
-        return await self._record(link, Owner(epoch, nonce, 0, old.clock_ms, 0))
+        return await self._record(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
     def _check_claim(self, owner: Owner) -> None:
         """Raises `Superseded` when our claim comes after that of the owner row: epochs only go up."""
@@ -264,7 +265,7 @@ class MysqlStore:
 
     async def _record(self, link: Link, owner: Owner) -> Owner:
         """Writes the locked owner row, with this connection, and commits."""
-        new = Owner(owner.epoch, owner.nonce, owner.flush, owner.clock_ms, self._connection)
+        new = replace(owner, connection=self._connection)
         await link.run(self._sql.set_owner(new))
         await link.run(sql.COMMIT)
         return new

@@ -15,6 +15,7 @@ from foqs.store.port import StoreUnusable
 from foqs.store.sql_migrations import pending
 
 _NO_SUCH_TABLE: Final = 1146
+_COLUMN_EXISTS: Final = 1060
 _STRICT: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
 RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX"
 
@@ -88,11 +89,20 @@ async def _migrate(link: Link, settings: MysqlSettings, shard: int, statements: 
         _, found = await guard.run(sql.BEGIN, sql.read_version(shard, lock=True))
         for step in pending(found.rows[0][0], sql.MIGRATIONS, where):
             for text in step.statements:
-                await link.run(statements.migration(text))
+                await _step(link, statements.migration(text))
             await guard.run(sql.set_version(shard, step.number))
         await guard.run(sql.COMMIT)
     finally:
         await guard.close()
+
+
+async def _step(link: Link, statement: bytes) -> None:
+    """Runs a migration's statement. A column that is there was added before a crash: MySQL has no ADD COLUMN IF NOT EXISTS."""
+    try:
+        await link.run(statement)
+    except ServerError as error:
+        if error.code != _COLUMN_EXISTS:
+            raise
 
 
 def _text(value: object) -> str:

@@ -89,6 +89,11 @@ MIGRATIONS: Final = (
         (_TOPIC, "INSERT IGNORE INTO {topic} SELECT DISTINCT namespace, topic FROM {item}"),
     ),
     Migration(3, "idempotency keys, and the slots of keys that the shard holds", (_KEY, _SLOT)),
+    Migration(
+        4,
+        "how far the shard's time is from the database's clock",
+        ("ALTER TABLE {owner} ADD COLUMN offset_ms BIGINT NOT NULL DEFAULT 0",),
+    ),
 )
 """`{item}` and the like stand for the shard's tables."""
 
@@ -262,8 +267,8 @@ class Statements:
     def fence(self, fence: Fence) -> bytes:
         """The first statement of a flush: matches nothing when another owner wrote since; holds the row's lock."""
         return (
-            f"UPDATE {self._owner} SET flush = {fence.flush}, clock_ms = {fence.clock_ms} WHERE one = 1 "
-            f"AND epoch = {fence.epoch} AND nonce = {text(fence.nonce)} AND flush = {fence.flush - 1}"
+            f"UPDATE {self._owner} SET flush = {fence.flush}, clock_ms = {fence.clock_ms}, "
+            f"offset_ms = {fence.offset_ms} WHERE one = 1 AND epoch = {fence.epoch} AND nonce = {text(fence.nonce)} AND flush = {fence.flush - 1}"
         ).encode()
 
     # ---------------------------------------------------------------- the writes

@@ -39,7 +39,7 @@ MUTABLE: Final = ("priority", "deliver_after_ms", "expires_at_ms", "metadata", "
 LEASED: Final = ("state", "due_ms", "token", "attempt")
 """The columns that a lease writes."""
 
-OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection")
+OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms")
 """The order of `Owner`'s fields."""
 
 WITH_PAYLOAD: Final = ", ".join(COLUMNS)

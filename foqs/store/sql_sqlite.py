@@ -81,9 +81,16 @@ MIGRATIONS: Final = (
             "CREATE TABLE slot (slot INTEGER PRIMARY KEY)",
         ),
     ),
+    Migration(
+        4,
+        "how far the shard's time is from the database's clock",
+        ("ALTER TABLE owner ADD COLUMN offset_ms INTEGER NOT NULL DEFAULT 0",),
+    ),
 )
 
-ADD_OWNER: Final = "INSERT OR IGNORE INTO owner VALUES (1, ?, 0, '', 0, 0, 0)"
+ADD_OWNER: Final = (
+    "INSERT OR IGNORE INTO owner (one, shard, epoch, nonce, flush, clock_ms, connection) VALUES (1, ?, 0, '', 0, 0, 0)"
+)
 """The owner row of a new file: nobody's. Binds the shard's number."""
 
 READ_SHARD: Final = "SELECT shard FROM owner WHERE one = 1"
@@ -109,7 +116,7 @@ READ_OWNER: Final = f"SELECT {', '.join(OWNER_COLUMNS)} FROM owner WHERE one = 1
 SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection = ? WHERE one = 1"
 """A takeover, after the row was read under the write lock."""
 
-FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
+FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
 """The first statement of a flush: matches nothing when another owner wrote since."""
 
 READ_ROW: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE id = ?"

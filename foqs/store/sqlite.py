@@ -15,6 +15,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -203,7 +204,7 @@ class SqliteStore:
             return self._record(db, old)
         if old.epoch >= epoch:
             raise Superseded(old.epoch)
-        return self._record(db, Owner(epoch, nonce, 0, old.clock_ms, 0))
+        return self._record(db, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
     def _owner(self) -> Owner:
         self._reopen(create=False)
@@ -265,7 +266,7 @@ class SqliteStore:
 
 
 def _fence(db: sqlite3.Connection, fence: Fence) -> None:
-    values = (fence.flush, fence.clock_ms, fence.epoch, fence.nonce, fence.flush)
+    values = (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce, fence.flush)
     if db.execute(sql.FENCE, values).rowcount != 1:
         seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")

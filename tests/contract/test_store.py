@@ -14,6 +14,7 @@ from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
 
 INT63_MAX = (1 << 63) - 1
+HOURS_MS = 3 * 3_600_000
 
 
 def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
@@ -269,14 +270,16 @@ def test_shards_do_not_see_each_other(bench: Bench) -> None:
 def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(), epoch=4)
-        owned.clock_ms = 99
+        owned.clock_ms, owned.offset_ms = 99, -HOURS_MS
         await owned.write(inserts=[make_row(1)])
         await owned.store.close()
         again = bench.store()
         await again.open()
         assert await contents(Ownership(again, 4)) == {1: make_row(1)}
         before = await again.take_over(5, OTHER)
-        assert (before.epoch, before.nonce, before.flush, before.clock_ms) == (5, OTHER, 0, 99)
+        assert (before.epoch, before.nonce, before.flush) == (5, OTHER, 0)
+        assert (before.clock_ms, before.offset_ms) == (99, -HOURS_MS)
+        assert ((await again.owner()).clock_ms, (await again.owner()).offset_ms) == (99, -HOURS_MS)
 
     bench.run(story())
 

@@ -132,9 +132,10 @@ def test_newer_schema_is_refused_with_both_numbers(place: MysqlSettings, mariadb
 def test_later_migrations_are_applied_once_in_order_and_rows_stay(
     place: MysqlSettings, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch, bench: Bench
 ) -> None:
+    newest = sql_mysql.MIGRATIONS[-1].number
     later = (
-        Migration(4, "a note", ("CREATE TABLE IF NOT EXISTS {owner}_note (n INT NOT NULL)",)),
-        Migration(5, "a line in it", ("INSERT INTO {owner}_note VALUES (3)",)),
+        Migration(newest + 1, "a note", ("CREATE TABLE IF NOT EXISTS {owner}_note (n INT NOT NULL)",)),
+        Migration(newest + 2, "a line in it", ("INSERT INTO {owner}_note VALUES (3)",)),
     )
 
     async def story() -> None:

@@ -221,7 +221,7 @@ def test_a_shard_whose_timers_break_is_taken_over_anew(monkeypatch: pytest.Monke
         async def broken() -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(shard, "_scan", broken)
+        monkeypatch.setattr(shard._timekeeper, "_scan", broken)
         assert (await caller.one(wait_ms=4_000)).row.attempt == 2
         assert engine.shards[1] is not shard
 

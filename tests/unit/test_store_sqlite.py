@@ -169,6 +169,9 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
     db.close()
 
 
+_NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
+
+
 def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     topics = [("n", "a"), ("n", "A"), ("n", "a "), ("N", "a")]
@@ -187,7 +190,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         await store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", "PRAGMA user_version = 1")
+    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", _NO_OFFSET, "PRAGMA user_version = 1")
     run(story())
 
 
@@ -209,7 +212,7 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
         await owned.store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE key", "DROP TABLE slot", "PRAGMA user_version = 2")
+    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_OFFSET, "PRAGMA user_version = 2")
     run(story())
 
 

@@ -1,0 +1,140 @@
+"""The timers of one shard, and its time: finds what is due and has it written, and compares clocks.
+
+Always true: the watermark rises only when all that a scan found is committed;
+whoever writes a due row goes through the writer like anybody else, and the row
+is judged as it then is. Knows nothing of what becomes of a due row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from foqs.core.batch import Events
+from foqs.core.errors import FoqsError, NotOwner, Unavailable
+from foqs.core.intake import Intake
+from foqs.core.life import Event, Kind
+from foqs.core.shardtime import ShardTime
+from foqs.core.timers import Timers
+from foqs.shard.writer import Writer
+from foqs.store.port import Due, Store
+
+
+class TimerSettings(Protocol):
+    """Limits; see `[shard]` in configs/foqs.toml for units and reasons."""
+
+    @property
+    def timer_page_items(self) -> int: ...
+    @property
+    def timer_tick_ms_min(self) -> int: ...
+    @property
+    def clock_sample_ms(self) -> int: ...
+    @property
+    def retry_ms_max(self) -> int: ...
+
+
+class Timekeeper:
+    """Two tasks of a shard: `run` serves its timers, `follow` its clock."""
+
+    def __init__(
+        self, writer: Writer, intake: Intake, timers: Timers, time: ShardTime, settings: TimerSettings
+    ) -> None:
+        self._writer = writer
+        self._intake = intake
+        self._timers = timers
+        self._time = time
+        self._settings = settings
+        self._wake = asyncio.Event()
+        self._until_ms: int | None = None
+        """What `run` waits for; None while it does not."""
+
+    def wrote(self, due_ms: int) -> None:
+        """A row with this due was committed."""
+        self._timers.wrote(due_ms)
+        if self._until_ms is not None and due_ms < self._until_ms:
+            self._wake.set()
+
+    async def follow(self) -> None:
+        """Compares the shard's time with the database's clock from time to time."""
+        while True:
+            await asyncio.sleep(self._settings.clock_sample_ms / 1000)
+            try:
+                await self._writer.read(self._sample)
+            except (NotOwner, Unavailable):
+                if self._writer.ended:
+                    return
+            # It may run at another pace now, or the machine may have slept while the wait stood still.
+            self._wake.set()
+
+    async def _sample(self, store: Store) -> None:
+        asked_ms = self._time.now_ms()
+        self._time.sample(await store.now_ms(), asked_ms)
+
+    async def run(self) -> None:
+        """Scans whenever something is due."""
+        while True:
+            await self._wait()
+            if self._timers.next_scan_ms() <= self._time.now_ms():
+                try:
+                    await self._scan()
+                except (NotOwner, Unavailable):
+                    if self._writer.ended:
+                        return
+                    self._timers.fell_short(self._again_ms(), None, swept=True)
+
+    async def _wait(self) -> None:
+        """Until the next scan, or until something changed that it depends on."""
+        self._until_ms = self._timers.next_scan_ms()
+        wait_ms = max(self._time.wait_ms(self._until_ms), self._settings.timer_tick_ms_min)
+        try:
+            async with asyncio.timeout(wait_ms / 1000):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+        self._until_ms = None
+
+    async def _scan(self) -> None:
+        """Applies everything due, page by page; the watermark rises when all of it is committed.
+
+        What the database refuses holds up nothing else; it is tried again after a pause.
+
+        A sweep also writes to the owner row, so that a host without work learns
+        that it was replaced.
+        """
+        now_ms = self._time.now_ms()
+        low_ms = self._timers.scan_from(now_ms)
+        if low_ms is None:
+            self._writer.beat()
+        page_items = self._settings.timer_page_items
+        after: Due | None = None
+        whole = True
+        while True:
+            page = await self._writer.read(lambda store, after=after: store.due(low_ms, now_ms, after, page_items))  # type: ignore[misc]
+            if page:
+                results = await self._apply(page)
+                whole = whole and not any(isinstance(result, FoqsError) for result in results)
+                after = page[-1]
+            if len(page) < page_items:
+                break
+
+        async def finish(store: Store) -> None:
+            next_ms = await store.next_due_ms(now_ms)
+            if whole:
+                self._timers.scanned(now_ms, next_ms, swept=low_ms is None)
+            else:
+                self._timers.fell_short(self._again_ms(), next_ms, swept=low_ms is None)
+
+        await self._writer.read(finish)
+
+    async def _apply(self, page: Sequence[Due]) -> list[Any]:
+        done = asyncio.Event()
+        work = Events("", [Event(Kind.DUE, due.id) for due in page], done.set)
+        self._intake.submit(work, internal=True)
+        self._writer.poke()
+        await done.wait()
+        return work.results
+
+    def _again_ms(self) -> int:
+        return self._time.now_ms() + self._settings.retry_ms_max
