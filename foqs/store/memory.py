@@ -87,13 +87,14 @@ class MemoryDatabase:
 
     async def lock(self, table: Table, connection: int, timeout_s: float | None = None) -> bool:
         """Takes the owner row's lock; False when `timeout_s` ran out first."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                while table.locked_by is not None:
-                    table.unlocked.clear()
-                    await table.unlocked.wait()
-        except TimeoutError:
-            return False
+        if table.locked_by is not None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    while table.locked_by is not None:
+                        table.unlocked.clear()
+                        await table.unlocked.wait()
+            except TimeoutError:
+                return False
         table.locked_by = connection
         return True
 
@@ -115,6 +116,7 @@ class MemoryStore:
         self._claim: tuple[int, str] | None = None
         self._committing: int | None = None
         """The connection whose COMMIT is on its way: the database, not the sender, frees its lock."""
+        self._arriving: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self._reconnect()
@@ -209,22 +211,26 @@ class MemoryStore:
 
     async def _commit(self, fence: Fence, writes: Writes) -> None:
         """Sends COMMIT: from here on the database acts by itself, whatever becomes of the sender."""
+        loop = asyncio.get_running_loop()
         self._committing = self._connection
-        arriving = self._apply(self._connection, fence, writes)
-        commit = asyncio.get_running_loop().create_task(arriving, context=self._database.context)
-        commit.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(commit)
+        answer: asyncio.Future[bool] = loop.create_future()
+        arriving = self._apply(self._connection, fence, writes, answer)
+        self._arriving = loop.create_task(arriving, context=self._database.context)
+        if not await answer:
+            raise StoreLost("the connection was killed before its COMMIT arrived")
 
-    async def _apply(self, connection: int, fence: Fence, writes: Writes) -> None:
+    async def _apply(self, connection: int, fence: Fence, writes: Writes, answer: asyncio.Future[bool]) -> None:
         await self._database.latency()
         if self._committing == connection:
             self._committing = None
         table = self._table
-        if table.locked_by != connection:
-            raise StoreLost("the connection was killed before its COMMIT arrived")
-        table.write(fence, writes)
-        self._database.committed(self._shard, fence)
-        self._database.unlock(table)
+        arrived = table.locked_by == connection
+        if arrived:
+            table.write(fence, writes)
+            self._database.committed(self._shard, fence)
+            self._database.unlock(table)
+        if not answer.done():
+            answer.set_result(arrived)
 
     async def topics(self) -> list[TopicName]:
         await self._reach()

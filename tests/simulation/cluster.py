@@ -32,7 +32,7 @@ from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest
 from tests.support.network import Connect, Factory, Network
 from tests.support.recording import row_event
-from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
+from tests.support.virtual import Pause, Process, VirtualClock, VirtualLoop, current_process
 
 PORT: Final = 7411
 ADDRESSES: Final = ("alpha", "beta")
@@ -284,13 +284,13 @@ class Cluster:
             if alive:
                 self._database.kill(self._pace.choice(alive))
         if current is not None and current.held_until_s > self.loop.time():
-            await asyncio.sleep(current.held_until_s - self.loop.time())
+            await Pause(self.loop, current.held_until_s - self.loop.time())
         if self._pace.random() < 0.5:
             return
         pause_ms = self._pace.uniform(0.05, 1.5)
         if self._pace.random() < self.troubles.slow_statement:
             pause_ms += self._pace.uniform(20, 400)
-        await asyncio.sleep(pause_ms / 1000)
+        await Pause(self.loop, pause_ms / 1000)
 
     def _committed(self, shard: int, fence: Fence) -> None:
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)

@@ -62,7 +62,7 @@ def reply_before_commit() -> None:
 
     async def late(self: Any, connection: int, fence: Fence, writes: Any) -> None:
         await asyncio.sleep(0.02)
-        await self._apply(connection, fence, writes)
+        await self._apply(connection, fence, writes, asyncio.get_running_loop().create_future())
 
     memory.MemoryStore._commit = commit  # type: ignore[method-assign]
 

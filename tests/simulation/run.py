@@ -22,7 +22,9 @@ from tests.simulation import tally
 from tests.simulation.cluster import KEY_WINDOW_MS, Cluster
 from tests.simulation.planted import plant
 from tests.simulation.workload import Plan, Run
-from tests.support.checker import check, summary
+from tests.support.casebook import open_casebook
+from tests.support.checker import judge, summary
+from tests.support.history import read
 from tests.support.reckon import Bounds
 from tests.support.virtual import VirtualLoop, run_virtual
 
@@ -44,13 +46,14 @@ class Result:
     seed: int
     violations: list[str]
     counts: dict[str, int]
-    history: str
+    history: str | None
+    """As JSON lines, where it was asked for."""
 
     def line(self) -> str:
         return f"seed {self.seed}: " + ", ".join(f"{name} {count}" for name, count in self.counts.items())
 
 
-def run_seed(seed: int, plan: Plan | None = None) -> Result:
+def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False) -> Result:
     """Plays one seed and judges its history."""
     runs: list[Run] = []
 
@@ -68,7 +71,7 @@ def run_seed(seed: int, plan: Plan | None = None) -> Result:
     except Exception as error:
         crash.append(f"the run did not end: {error!r}")
     run = runs[0]
-    events = run.history.events
+    book = open_casebook(read(run.history.events))
     counts = {
         "calls": run.calls,
         "items": run.items,
@@ -78,30 +81,32 @@ def run_seed(seed: int, plan: Plan | None = None) -> Result:
         "database restarts": run.cluster.database_restarts,
         "steps": run.cluster.loop.steps,
     }
-    counts |= {name: tally.COUNTS[name] for name in tally.NAMES} | summary(events)
+    counts |= {name: tally.COUNTS[name] for name in tally.NAMES} | summary(book)
     return Result(
         seed,
-        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in check(events, BOUNDS))],
+        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, BOUNDS))],
         counts,
-        run.history.text(),
+        run.history.text() if keep_history else None,
     )
 
 
-def _work(task: tuple[int, str | None]) -> Result:
-    seed, bug = task
+def _work(task: tuple[int, str | None, bool]) -> Result:
+    seed, bug, keep_history = task
     logging.disable(logging.CRITICAL)
     if bug is not None:
         plant(bug)
-    return run_seed(seed)
+    return run_seed(seed, keep_history=keep_history)
 
 
-def run_seeds(seeds: Sequence[int], jobs: int, progress: bool, bug: str | None = None) -> list[Result]:
+def run_seeds(
+    seeds: Sequence[int], jobs: int, progress: bool, bug: str | None = None, keep_history: bool = False
+) -> list[Result]:
     """Plays seeds in several processes; stops at the first violation when a bug is planted."""
     results: list[Result] = []
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=20) as pool:
-        for result in pool.imap_unordered(_work, [(seed, bug) for seed in seeds]):
+        for result in pool.imap_unordered(_work, [(seed, bug, keep_history) for seed in seeds]):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
                 rate = len(results) / (time.monotonic() - started)
@@ -120,8 +125,9 @@ def main() -> int:
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument("--plant", help="plant a bug: see tests/simulation/planted.py")
     options = parser.parse_args()
-    results = run_seeds(range(options.base, options.base + options.seeds), options.jobs, True, options.plant)
-    if options.history:
+    seeds = range(options.base, options.base + options.seeds)
+    results = run_seeds(seeds, options.jobs, True, options.plant, keep_history=options.history is not None)
+    if options.history and results[0].history is not None:
         options.history.write_text(results[0].history, encoding="utf-8")
     totals: dict[str, int] = {}
     for result in results:

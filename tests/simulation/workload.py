@@ -24,7 +24,7 @@ PRODUCERS: Final = ("default", "default", "other")
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
 _USED_KEPT: Final = 20
 """So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
-STEPS_BETWEEN_TROUBLES: Final = (2_000, 12_000)
+STEPS_BETWEEN_TROUBLES: Final = (1_000, 6_500)
 
 
 @dataclass(slots=True, frozen=True)

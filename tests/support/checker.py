@@ -44,7 +44,11 @@ class Violation:
 
 def check(events: Iterable[Event], bounds: Bounds | None = None) -> list[Violation]:
     """All violations in a history, in the order of its items."""
-    book = open_casebook(read(events))
+    return judge(open_casebook(read(events)), bounds)
+
+
+def judge(book: Casebook, bounds: Bounds | None = None) -> list[Violation]:
+    """All violations in a history that was sorted by item."""
     limits = bounds or Bounds()
     found = [*_one_item_each(book), *_one_id_a_key(book, limits), *_replies(book)]
     for case in book:
@@ -54,9 +58,8 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> list[Violati
     return found
 
 
-def summary(events: Iterable[Event]) -> dict[str, int]:
+def summary(book: Casebook) -> dict[str, int]:
     """Counts of what happened to items, for people."""
-    book = open_casebook(read(events))
     count = dict.fromkeys(("enqueued", "unknown", "delivered", "acked", "cancelled", "dropped", "present"), 0)
     count["unknown"] = sum(entry.end is End.UNKNOWN for tried in book.by_mark.values() for entry in tried)
     for case in book:

@@ -281,8 +281,10 @@ class _Pipe:
                 size = self._network.rng.randint(1, size - 1)
             data = bytes(self.held[:size])
             del self.held[:size]
-            self._source.call_soon(self._source.drained)
-            self._later(self._deliver)
+            if self._source.minds_draining:
+                self._source.call_soon(self._source.drained)
+            if self.arrived > self.written - len(self.held) or self._finish_arrived:
+                self._later(self._deliver)
             target.received(data)
         elif self._finish_arrived and not self.held:
             self._finish_arrived = False
@@ -415,6 +417,11 @@ class End(asyncio.Transport):
             keep_open = bool(self._protocol.eof_received())
         if not keep_open:
             self.close()
+
+    @property
+    def minds_draining(self) -> bool:
+        """It waits until what was written has arrived."""
+        return self._writing_paused or self._closing
 
     def drained(self) -> None:
         """Some of what was written has arrived."""

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.casebook import open_casebook
 from tests.support.checker import check, summary
-from tests.support.history import UNKNOWN, Event, History, mark, read_files
+from tests.support.history import UNKNOWN, Event, History, mark, read, read_files
 from tests.support.model import FLAWS, Model, play
 from tests.support.reckon import Bounds
 
@@ -588,7 +589,7 @@ def test_the_same_run_gives_the_same_bytes() -> None:
 
 def test_a_summary_counts_items() -> None:
     tale = item().enqueue(5, None, payload="b").dequeue(20, 30, 1).op("ack", 40, 50, 1).present(60)
-    assert summary(tale.events()) == {
+    assert summary(open_casebook(read(tale.events()))) == {
         "enqueued": 1,
         "unknown": 1,
         "delivered": 1,
