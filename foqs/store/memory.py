@@ -4,7 +4,8 @@
 transactions and their locks. `MemoryStore` is one connection to it for writing,
 `MemoryReads` one for reading. The owner row's lock is held from a flush's fence
 to its end, as InnoDB holds it; a COMMIT once sent takes effect even when its
-sender dies before the reply; a read is taken at one moment while it is under
+sender dies before the reply, and one that is being made durable even when its
+connection is killed, its lock held until then; a read is taken at one moment while it is under
 way, so that a flush that commits meanwhile is in it or not.
 """
 
@@ -64,6 +65,8 @@ class MemoryDatabase:
         """A hook: told of every flush that took effect."""
         self._connections = 0
         self._alive: set[int] = set()
+        self._syncing: set[int] = set()
+        """Connections whose COMMIT nothing stops any more."""
 
     def store(self, shard: int, faults: FaultHook = no_faults) -> MemoryStore:
         """A connection to one shard, created when new."""
@@ -76,11 +79,26 @@ class MemoryDatabase:
         return self._connections
 
     def kill(self, connection: int) -> None:
-        """Ends a connection: its open transaction is rolled back and its locks are freed."""
+        """Ends a connection: its open transaction is rolled back and its locks are freed.
+
+        A COMMIT that is being made durable goes on, and keeps its lock until it has taken effect.
+        """
         self._alive.discard(connection)
         for table in self.tables.values():
-            if table.locked_by == connection:
+            if table.locked_by == connection and connection not in self._syncing:
                 self.unlock(table)
+
+    async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
+        """A COMMIT has come: it takes effect when it is durable."""
+        self._syncing.add(connection)
+        try:
+            await self.sync(connection)
+            take_effect()
+        finally:
+            self._syncing.discard(connection)
+
+    async def sync(self, connection: int) -> None:
+        """What making a COMMIT durable takes: nothing here."""
 
     def is_alive(self, connection: int) -> bool:
         return connection in self._alive
@@ -221,14 +239,14 @@ class MemoryStore:
 
     async def _apply(self, connection: int, fence: Fence, writes: Writes, answer: asyncio.Future[bool]) -> None:
         await self._database.latency()
-        if self._committing == connection:
-            self._committing = None
         table = self._table
         arrived = table.locked_by == connection
         if arrived:
-            table.write(fence, writes)
+            await self._database.commit(connection, lambda: table.write(fence, writes))
             self._database.committed(self._shard, fence)
             self._database.unlock(table)
+        if self._committing == connection:
+            self._committing = None
         if not answer.done():
             answer.set_result(arrived)
 

@@ -1,6 +1,6 @@
-"""A host, its database and its network under virtual time, and everything that can befall them.
+"""A host, its database servers and its network under virtual time, and everything that can befall them.
 
-Holds what outlives a host's process (database, book of epochs, network) and
+Holds what outlives a host's process (servers, book of epochs, network) and
 the incarnations that come and go. Always true: what happens follows from the
 seed alone. A killed incarnation never runs again, though a COMMIT it has sent
 may still arrive; a zombie runs on while its successor takes over.
@@ -21,8 +21,7 @@ from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
-from foqs.store.memory import MemoryDatabase
-from foqs.store.port import StoreLost, Writes
+from foqs.store.memory_table import Table
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -32,7 +31,8 @@ from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest
 from tests.support.network import Connect, Factory, Network
 from tests.support.recording import row_event
-from tests.support.virtual import Pause, Process, VirtualClock, VirtualLoop, current_process
+from tests.support.server import Server
+from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
 
 PORT: Final = 7411
 ADDRESSES: Final = ("alpha", "beta")
@@ -59,42 +59,18 @@ SETTINGS: Final = replace(
 )
 
 
-@dataclass(slots=True)
-class Troubles:
-    """How likely each fault is, per occasion. All zero once the run is healed."""
-
-    lost_line: float = 0.004
-    refused_write: float = 0.01
-    full_disk: float = 0.001
-    slow_statement: float = 0.01
-    cut_connection: float = 0.0005
-
-
 @dataclass(slots=True, eq=False)
 class Incarnation:
     """One process of the host."""
 
     address: str
     process: Process
-    connections: list[int] = field(default_factory=list)
+    connections: list[tuple[Server, int]] = field(default_factory=list)
     engine: Engine | None = None
     held_until_s: float = 0.0
     ready: bool = False
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class _Database(MemoryDatabase):
-    """The cluster's database, which knows whose its connections are."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(cluster.clock.wall_ms, cluster.latency)
-        self._cluster = cluster
-
-    def connect(self) -> int:
-        connection = super().connect()
-        self._cluster.connected(connection)
-        return connection
 
 
 class Cluster:
@@ -108,18 +84,14 @@ class Cluster:
         self.loop = loop
         self.clock = VirtualClock(loop)
         self.network = Network(loop, Random(f"{seed}/network"))
-        self.troubles = Troubles()
         self.incarnations: list[Incarnation] = []
-        self.kills = self.drains = self.zombies = self.database_restarts = 0
+        self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
-        self._disk_full_until_s = 0.0
         self._book = MemoryBook()
         self._fate = Random(f"{seed}/fate")
-        self._pace = Random(f"{seed}/pace")
         self._context = copy_context()
-        self._database = _Database(self)
-        self._database.refuse = self._refuse
-        self._database.committed = self._committed
+        self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in SHARDS}
+        """Each shard lies in a server of its own."""
         self._last_commit = dict.fromkeys(SHARDS, (0, 0))
         self.disorder: list[str] = []
         """Commits that break invariant 12: per shard, (epoch, flush) only go up."""
@@ -163,13 +135,6 @@ class Cluster:
 
         return connect
 
-    def restart_database(self) -> None:
-        """Every connection dies, open transactions are rolled back; what was committed stays."""
-        self.database_restarts += 1
-        for incarnation in self.incarnations:
-            for connection in incarnation.connections:
-                self._database.kill(connection)
-
     def restart_elsewhere(self) -> Incarnation:
         """Starts a host at an address nobody uses, while an earlier one may still run."""
         used = {each.address for each in self.running()}
@@ -179,8 +144,8 @@ class Cluster:
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more."""
-        self.troubles = Troubles(0, 0, 0, 0, 0)
-        self._disk_full_until_s = 0.0
+        for server in self.servers.values():
+            server.heal()
 
     def rows(self) -> list[Event]:
         """What the tables hold, for the history."""
@@ -198,8 +163,8 @@ class Cluster:
                 due_in_ms=None if row.due_ms is None else row.due_ms - now_ms,
                 metadata=row.metadata,
             )
-            for shard, table in sorted(self._database.tables.items())
-            for _, row in sorted(table.rows.items())
+            for shard in SHARDS
+            for _, row in sorted(self._table(shard).rows.items())
         ]
 
     def is_at_rest(self) -> bool:
@@ -211,8 +176,11 @@ class Cluster:
         return [
             f"shard {shard.number}: {difference}"
             for shard in self._shards()
-            for difference in differences(shard, list(self._database.tables[shard.number].rows.values()))
+            for difference in differences(shard, list(self._table(shard.number).rows.values()))
         ]
+
+    def _table(self, shard: int) -> Table:
+        return self.servers[shard].tables[shard]
 
     def _shards(self) -> list[Shard]:
         engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]
@@ -226,7 +194,7 @@ class Cluster:
 
         engine = Engine(
             SETTINGS,
-            lambda shard: self._database.store(shard, self._maybe_lose),
+            lambda shard: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
             self.clock,
             rng,
@@ -258,11 +226,20 @@ class Cluster:
         process = current_process()
         return None if process is None else self._by_process[process]
 
-    def connected(self, connection: int) -> None:
+    def _server(self, rng: Random) -> Server:
+        server = Server(self.loop, rng, self.clock.wall_ms, self._held_s, self._connected)
+        server.committed = self._committed
+        return server
+
+    def _connected(self, server: Server, connection: int) -> None:
         """A database connection was opened by whoever runs now."""
         current = self._current()
         if current is not None:
-            current.connections.append(connection)
+            current.connections.append((server, connection))
+
+    def _held_s(self) -> float:
+        current = self._current()
+        return 0.0 if current is None else current.held_until_s - self.loop.time()
 
     async def _bury(self, incarnation: Incarnation) -> None:
         """A fenced host exits by itself: its sockets close and its connections end."""
@@ -272,40 +249,12 @@ class Cluster:
     def _end(self, incarnation: Incarnation, linger_ms: float) -> None:
         incarnation.process.kill()
         self.network.crash(incarnation.address)
-        for connection in incarnation.connections:
+        for server, connection in incarnation.connections:
             delay_s = self._fate.uniform(0, linger_ms) / 1000
-            self._context.copy().run(self.loop.call_later, delay_s, self._database.kill, connection)
-
-    async def latency(self) -> None:
-        """A statement's time: none, a little, or far too much; or the line breaks under it."""
-        current = self._current()
-        if current is not None and self._pace.random() < self.troubles.cut_connection:
-            alive = [each for each in current.connections if self._database.is_alive(each)]
-            if alive:
-                self._database.kill(self._pace.choice(alive))
-        if current is not None and current.held_until_s > self.loop.time():
-            await Pause(self.loop, current.held_until_s - self.loop.time())
-        if self._pace.random() < 0.5:
-            return
-        pause_ms = self._pace.uniform(0.05, 1.5)
-        if self._pace.random() < self.troubles.slow_statement:
-            pause_ms += self._pace.uniform(20, 400)
-        await Pause(self.loop, pause_ms / 1000)
+            self._context.copy().run(self.loop.call_later, delay_s, server.kill, connection)
 
     def _committed(self, shard: int, fence: Fence) -> None:
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)
         if this <= last:
             self.disorder.append(f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}")
         self._last_commit[shard] = max(last, this)
-
-    def _maybe_lose(self, point: str) -> None:
-        if self._pace.random() < self.troubles.lost_line:
-            raise StoreLost(f"the line is cut: {point}")
-
-    def _refuse(self, writes: Writes) -> str | None:
-        now_s = self.loop.time()
-        if self._pace.random() < self.troubles.full_disk:
-            self._disk_full_until_s = now_s + self._pace.uniform(0.02, 0.6)
-        if writes.inserts and now_s < self._disk_full_until_s:
-            return "the disk is full"
-        return "refused by the database" if self._pace.random() < self.troubles.refused_write else None

@@ -22,6 +22,7 @@ from tests.simulation import tally
 from tests.simulation.cluster import KEY_WINDOW_MS, Cluster
 from tests.simulation.planted import plant
 from tests.simulation.workload import Plan, Run
+from tests.support import server
 from tests.support.casebook import open_casebook
 from tests.support.checker import judge, summary
 from tests.support.history import read
@@ -78,10 +79,11 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
         "kills": run.cluster.kills,
         "drains": run.cluster.drains,
         "zombies": run.cluster.zombies,
-        "database restarts": run.cluster.database_restarts,
         "steps": run.cluster.loop.steps,
     }
-    counts |= {name: tally.COUNTS[name] for name in tally.NAMES} | summary(book)
+    counts |= {name: tally.COUNTS[name] for name in tally.NAMES}
+    counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in server.NAMES}
+    counts |= summary(book)
     return Result(
         seed,
         [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, BOUNDS))],

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import tally
 from tests.simulation.planted import BUGS
-from tests.simulation.tally import NAMES
+from tests.support import server
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 500
@@ -40,7 +41,7 @@ def test_fixed_seeds_have_no_violation(base: int) -> None:
     assert items >= 300
     assert kills >= 3
     total = next(line for line in done.stdout.splitlines() if line.startswith(f"{CHUNK} seeds from"))
-    for name in NAMES:
+    for name in (*tally.NAMES, *server.NAMES):
         assert int(total.partition(f", {name} ")[2].partition(",")[0]) >= CHUNK // 10, name
 
 

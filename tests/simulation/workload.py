@@ -24,7 +24,7 @@ PRODUCERS: Final = ("default", "default", "other")
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
 _USED_KEPT: Final = 20
 """So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
-STEPS_BETWEEN_TROUBLES: Final = (1_000, 6_500)
+STEPS_BETWEEN_TROUBLES: Final = (900, 5_600)
 
 
 @dataclass(slots=True, frozen=True)
@@ -114,19 +114,33 @@ class Run:
         if not running:
             # A restart found two hosts running, and both are gone by now.
             self._restart()
-        elif kind < 0.5:
+        elif kind < 0.42:
             cluster.kill(fate.choice(running))
             self.crashes += 1
             self._later(fate.uniform(0.0, 0.8), self._restart)
-        elif kind < 0.65:
+        elif kind < 0.54:
             cluster.stop(fate.choice(running))
             self._later(fate.uniform(0.0, 0.8), self._restart)
-        elif kind < 0.78 and len(running) == 1:
+        elif kind < 0.66 and len(running) == 1:
             self._restart()
-        elif kind < 0.87:
-            cluster.restart_database()
+        elif kind < 0.9:
+            self._trouble_servers()
         else:
             self._cut_some()
+
+    def _trouble_servers(self) -> None:
+        """One database server fails, or all at once."""
+        fate, servers = self._fate, list(self.cluster.servers.values())
+        kind, seconds = fate.random(), fate.choice((0.05, 0.4, 1.5, 4.0)) * fate.uniform(0.5, 1.5)
+        for server in servers if fate.random() < 0.3 else [fate.choice(servers)]:
+            if kind < 0.3:
+                server.restart()
+            elif kind < 0.55:
+                server.restart(away_s=seconds)
+            elif kind < 0.8:
+                server.turn_read_only(seconds)
+            else:
+                server.slow_down(seconds)
 
     def _cut_some(self) -> None:
         for connection in self.cluster.network.connections():

@@ -70,6 +70,41 @@ def test_commit_still_on_its_way_neither_blocks_nor_outlives_the_check() -> None
     run(story())
 
 
+class SyncingDatabase(MemoryDatabase):
+    """Its COMMITs are being made durable until told."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 1)
+        self.durable = asyncio.Event()
+        self.syncing = asyncio.Event()
+
+    async def sync(self, connection: int) -> None:
+        self.syncing.set()
+        await self.durable.wait()
+
+
+def test_commit_that_is_being_made_durable_survives_the_kill_and_the_check_waits_for_it() -> None:
+    async def story() -> None:
+        database = SyncingDatabase()
+        owned = await opened(database.store(1))
+        connection = (await owned.store.owner()).connection
+        flush = asyncio.ensure_future(owned.write(inserts=[make_row(1)]))
+        await database.syncing.wait()
+        flush.cancel()
+        await asyncio.wait([flush])
+        database.kill(connection)
+        check = asyncio.ensure_future(owned.store.owner())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not check.done()
+        database.durable.set()
+        assert (await check).flush == 1
+        owned.number = 2
+        assert set(await contents(owned)) == {1}
+
+    run(story())
+
+
 def test_refused_writes_are_told_with_the_reason_given() -> None:
     async def story() -> None:
         database = MemoryDatabase(lambda: 1)

@@ -1,0 +1,195 @@
+"""A database server that fails as servers do: the memory database with faults, all drawn from one generator.
+
+Holds `Troubles` (what may go wrong at any statement), `Server` (one database
+server, which can also be sent away, turned read-only or slowed down for a
+while) and its stores. Always true: every error has the type that the MySQL
+store would give it, and promises what that promises; what was committed stays.
+Knows nothing of hosts, but for asking how long whoever runs now is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from foqs.core.fence import Fence, Owner
+from foqs.store.memory import MemoryDatabase, MemoryStore
+from foqs.store.port import StoreLost, WriteRefused, Writes
+from tests.support.virtual import Pause, VirtualLoop
+
+NAMES: Final = ("deadlocks", "late commits", "late commits given up", "writes while read-only", "nobody there")
+"""What a server counts."""
+
+
+@dataclass(slots=True, frozen=True)
+class Troubles:
+    """How likely each fault is, per occasion."""
+
+    lost_line: float = 0.004
+    deadlock: float = 0.004
+    refused_write: float = 0.01
+    full_disk: float = 0.001
+    late_commit: float = 0.006
+    slow_statement: float = 0.01
+    cut_connection: float = 0.0005
+
+
+NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0)
+
+
+class Server(MemoryDatabase):
+    """One database server.
+
+    Args:
+        now_ms: its clock.
+        held_s: for how long whoever runs now hears nothing of it.
+        connected: told of every connection that whoever runs now has made.
+    """
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        rng: Random,
+        now_ms: Callable[[], int],
+        held_s: Callable[[], float],
+        connected: Callable[[Server, int], None],
+    ) -> None:
+        super().__init__(now_ms, self._travel)
+        self.refuse = self._refusal
+        self.troubles = Troubles()
+        self.counts: Counter[str] = Counter()
+        self.late_s: dict[int, float] = {}
+        """Connections whose next COMMIT takes long, and how long."""
+        self.rng = rng
+        self._loop = loop
+        self._held_s = held_s
+        self._connected = connected
+        self._disk_full_until_s = 0.0
+        self._away_until_s = 0.0
+        self._read_only_until_s = 0.0
+        self._slow_until_s = 0.0
+
+    # ------------------------------------------------------------------ faults
+
+    def restart(self, away_s: float = 0.0) -> None:
+        """Every connection dies, open transactions are rolled back; for a while nobody can connect."""
+        for connection in sorted(self._alive):
+            self.kill(connection)
+        self._away_until_s = self._loop.time() + away_s
+
+    def turn_read_only(self, seconds: float) -> None:
+        """For a while nothing can be written; reads go on."""
+        self._read_only_until_s = self._loop.time() + seconds
+
+    def slow_down(self, seconds: float) -> None:
+        """For a while every statement takes long."""
+        self._slow_until_s = self._loop.time() + seconds
+
+    def heal(self) -> None:
+        """From now on nothing goes wrong any more; what is under way still ends as it will."""
+        self.troubles = NONE
+        self._disk_full_until_s = self._away_until_s = self._read_only_until_s = self._slow_until_s = 0.0
+
+    # -------------------------------------------------- what its stores ask for
+
+    def store(self, shard: int, faults: object = None) -> ServerStore:
+        super().store(shard)
+        return ServerStore(self, shard)
+
+    def connect(self) -> int:
+        if self._loop.time() < self._away_until_s:
+            self.counts["nobody there"] += 1
+            raise StoreLost("nobody listens there")
+        connection = super().connect()
+        self._connected(self, connection)
+        return connection
+
+    async def sync(self, connection: int) -> None:
+        late_s = self.late_s.pop(connection, 0.0)
+        if late_s:
+            await Pause(self._loop, late_s)
+
+    def is_read_only(self) -> bool:
+        """And somebody tried to write."""
+        refused = self._loop.time() < self._read_only_until_s
+        self.counts["writes while read-only"] += refused
+        return refused
+
+    def at(self, point: str) -> None:
+        """A fault point of a flush."""
+        if self.rng.random() < self.troubles.lost_line:
+            raise StoreLost(f"the line is cut: {point}")
+        if point == "read":
+            if self.is_read_only():
+                raise StoreLost("the server is read-only")
+            if self.rng.random() < self.troubles.deadlock:
+                self.counts["deadlocks"] += 1
+                raise WriteRefused("Deadlock found when trying to get lock", again=True)
+
+    def _refusal(self, writes: Writes) -> str | None:
+        now_s = self._loop.time()
+        if self.rng.random() < self.troubles.full_disk:
+            self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
+        if writes.inserts and now_s < self._disk_full_until_s:
+            return "the disk is full"
+        return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
+
+    async def _travel(self) -> None:
+        """A statement's time: none, a little, or far too much; or the line breaks under it."""
+        rng, troubles = self.rng, self.troubles
+        if rng.random() < troubles.cut_connection and self._alive:
+            self.kill(rng.choice(sorted(self._alive)))
+        held_s = self._held_s()
+        if held_s > 0:
+            await Pause(self._loop, held_s)
+        is_slow = self._loop.time() < self._slow_until_s
+        if not is_slow and rng.random() < 0.5:
+            return
+        pause_ms = rng.uniform(0.05, 1.5)
+        if is_slow:
+            pause_ms += rng.uniform(5, 60)
+        elif rng.random() < troubles.slow_statement:
+            pause_ms += rng.uniform(20, 400)
+        await Pause(self._loop, pause_ms / 1000)
+
+
+class ServerStore(MemoryStore):
+    """One shard's connection to a server."""
+
+    def __init__(self, server: Server, shard: int) -> None:
+        super().__init__(server, shard, server.at)
+        self._server = server
+
+    async def take_over(self, epoch: int, nonce: str) -> Owner:
+        self._check_writable()
+        return await super().take_over(epoch, nonce)
+
+    async def owner(self) -> Owner:
+        """Writes only where the row is ours, and reads on a read-only server where it is not."""
+        if (self._table.owner.epoch, self._table.owner.nonce) == self._claim:
+            self._check_writable()
+        return await super().owner()
+
+    def _check_writable(self) -> None:
+        if self._server.is_read_only():
+            self._lost = True
+            raise StoreLost("the server is read-only")
+
+    async def _commit(self, fence: Fence, writes: Writes) -> None:
+        """Now and then COMMIT takes far too long, whatever becomes of its connection, and mostly nobody waits for it."""
+        server, rng = self._server, self._server.rng
+        if rng.random() >= server.troubles.late_commit:
+            return await super()._commit(fence, writes)
+        late_s = rng.uniform(0.02, 0.4) if rng.random() < 0.7 else rng.uniform(0.8, 7.0)
+        server.late_s[self._connection] = late_s
+        server.counts["late commits"] += 1
+        try:
+            async with asyncio.timeout(late_s * rng.uniform(0, 1.5)):
+                await super()._commit(fence, writes)
+        except TimeoutError:
+            server.counts["late commits given up"] += 1
+            raise StoreLost("no answer to COMMIT in time") from None

@@ -1,0 +1,118 @@
+"""The simulation's database server: each fault has the type, and keeps the promise, of the real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import pytest
+
+from foqs.store.port import StoreLost, WriteRefused
+from tests.support.server import NONE, Server, Troubles
+from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
+from tests.support.virtual import VirtualLoop, run_virtual
+
+
+def play(story: Callable[[Server, Ownership], Awaitable[None]]) -> Server:
+    """A story of a server that is well, and of the owner of its only shard."""
+    servers: list[Server] = []
+
+    async def program() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        server = Server(loop, Random(1), lambda: 1, lambda: 0.0, lambda server, connection: None)
+        server.troubles = NONE
+        servers.append(server)
+        await story(server, await opened(server.store(1)))
+
+    run_virtual(program, until_s=60)
+    return servers[0]
+
+
+def certain(**trouble: float) -> Troubles:
+    return Troubles(**(dict.fromkeys(Troubles.__slots__, 0.0) | trouble))
+
+
+def test_a_deadlock_writes_nothing_and_may_be_run_again() -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        server.troubles = certain(deadlock=1.0)
+        with pytest.raises(WriteRefused) as refused:
+            await owned.write(inserts=[make_row(1)])
+        assert refused.value.again
+        server.heal()
+        await owned.write(inserts=[make_row(1)])
+        assert set(await contents(owned)) == {1}
+
+    assert play(story).counts["deadlocks"] == 1
+
+
+def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        await owned.write(inserts=[make_row(1)])
+        server.turn_read_only(2)
+        async with reading(owned.store) as reads:
+            assert len(await reads.rows(owned.past, [1])) == 1
+        with pytest.raises(StoreLost, match="read-only"):
+            await owned.write(inserts=[make_row(2)])
+        with pytest.raises(StoreLost, match="read-only"):
+            await owned.store.owner()
+        with pytest.raises(StoreLost, match="read-only"):
+            await owned.store.take_over(2, OTHER)
+        await asyncio.sleep(2)
+        assert (await owned.store.owner()).flush == 1
+        await owned.write(inserts=[make_row(2)])
+
+    assert play(story).counts["writes while read-only"] == 3
+
+
+def test_a_server_that_is_away_keeps_what_was_committed() -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        await owned.write(inserts=[make_row(1)])
+        server.restart(away_s=2)
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(2)])
+        with pytest.raises(StoreLost, match="nobody listens"):
+            await owned.store.owner()
+        async with reading(owned.store) as reads:
+            with pytest.raises(StoreLost, match="nobody listens"):
+                await reads.rows(owned.past, [1])
+        await asyncio.sleep(2)
+        assert (await owned.store.owner()).flush == 1
+        assert set(await contents(owned)) == {1}
+
+    assert play(story).counts["nobody there"] == 2
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_late_commit_takes_effect_and_whoever_asks_waits_for_it_whatever_its_caller_saw(seed: int) -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        server.rng.seed(seed)
+        server.troubles = certain(late_commit=1.0)
+        try:
+            await owned.write(inserts=[make_row(1)])
+        except StoreLost:
+            owned.number += 1
+            committed = (await owned.store.owner()).flush == 1
+        else:
+            committed = True
+        server.heal()
+        await asyncio.sleep(10)
+        assert set(await contents(Ownership(owned.store, number=2 if committed else 1))) == (
+            {1} if committed else set()
+        )
+
+    play(story)
+
+
+def test_a_slow_server_answers_late() -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await owned.write()
+        usual, before = loop.time() - before, loop.time()
+        server.slow_down(60)
+        await owned.write()
+        assert loop.time() - before > 5 * usual
+
+    play(story)
