@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from foqs.core.errors import FoqsError, NotFound, StaleLease
+from foqs.core.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
 
 
@@ -28,6 +28,7 @@ class Kind(enum.Enum):
     RELEASE = "release"
     CANCEL = "cancel"
     REDRIVE = "redrive"
+    UPDATE = "update"
 
     # Looked up for every event; Enum's own hashes the name, in Python.
     __hash__ = object.__hash__
@@ -49,9 +50,11 @@ class Event:
 
     `token`: the lease the caller holds (ACK, NACK, EXTEND, RELEASE).
     `namespace`: the caller's; None for the shard's own events.
-    `delay_ms` / `deliver_after_ms`: NACK; both None means backoff.
+    `delay_ms` / `deliver_after_ms`: NACK, where both None means backoff, and UPDATE, where it means unchanged.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
+    `metadata`: NACK and UPDATE; None means unchanged.
     `lease_ms`: HAND_OUT and EXTEND; None means the item's own.
+    `priority`: UPDATE; None means unchanged.
     """
 
     kind: Kind
@@ -64,6 +67,7 @@ class Event:
     metadata: bytes | None = None
     dead: bool = False
     lease_ms: int | None = None
+    priority: int | None = None
 
 
 class Fate(enum.Enum):
@@ -184,13 +188,14 @@ def _changed(
     attempt: int | None = None,
     deliver_after_ms: int | None = None,
     metadata: bytes | None = None,
+    priority: int | None = None,
 ) -> Verdict:
     """None: as it was. Spelled out, because every delayed item passes here."""
     new = Row(
         row.id,
         row.namespace,
         row.topic,
-        row.priority,
+        row.priority if priority is None else priority,
         row.deliver_after_ms if deliver_after_ms is None else deliver_after_ms,
         row.enqueued_at_ms,
         row.lease_ms,
@@ -329,6 +334,49 @@ def _not_dead(event: Event, row: Row, moment: Moment) -> Verdict:
     return Verdict(Fate.KEPT, error=NotFound("the item is not dead; only a dead item can be redriven"))
 
 
+def _update(event: Event, row: Row, moment: Moment) -> Verdict:
+    """Of a READY or DEFERRED item. One that is READY keeps its place when it is to be delivered now."""
+    if _expired(row, moment.now_ms):
+        return Verdict(Fate.KEPT, error=NotFound("the item's TTL is over; enqueue it again"))
+    if event.delay_ms is None and event.deliver_after_ms is None:
+        return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+    after = event.deliver_after_ms if event.delay_ms is None else moment.now_ms + event.delay_ms
+    assert after is not None
+    after = min(max(after, moment.now_ms), TIME_MS_MAX)
+    expires = row.expires_at_ms
+    if expires is not None and after >= expires:
+        left = expires - moment.now_ms
+        return _wrong_time(
+            event, f"the item's TTL ends in {left} ms, before it could be delivered; give a shorter time, or cancel it"
+        )
+    if after > moment.now_ms:
+        due = after if expires is None else min(after, expires)
+        return _changed(row, State.DEFERRED, due, None, after, event.metadata, event.priority)
+    own = None if row.state is State.READY else after
+    return _changed(row, State.READY, expires, None, own, event.metadata, event.priority)
+
+
+def _update_leased(event: Event, row: Row, moment: Moment) -> Verdict:
+    if event.delay_ms is not None or event.deliver_after_ms is not None:
+        return _wrong_time(
+            event,
+            "the item is leased, and when it is delivered again is for its consumer to say; "
+            "give the time with nack, or update the item when its lease is over",
+        )
+    return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+
+
+def _update_dead(event: Event, row: Row, moment: Moment) -> Verdict:
+    if event.delay_ms is not None or event.deliver_after_ms is not None:
+        return _wrong_time(event, "the item is dead and is not delivered at all; redrive it first")
+    return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+
+
+def _wrong_time(event: Event, message: str) -> Verdict:
+    field = "change.deliver_after_ms" if event.delay_ms is None else "change.delay_ms"
+    return Verdict(Fate.KEPT, error=InvalidArgument(message, field=field))
+
+
 # ------------------------------------------------------------------ the table
 
 
@@ -355,6 +403,9 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_D, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
     (_D, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_D, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _D),)),
+    (_D, Kind.UPDATE): Rule(
+        _update, (("", _D), ("no delay", _R), ("beyond its TTL: INVALID_ARGUMENT", _D), ("TTL over: NOT_FOUND", _D))
+    ),
     (_R, Kind.DUE): Rule(_ready_due, (("TTL over", None), ("not yet", _R))),
     (_R, Kind.HAND_OUT): Rule(_hand_out, (("", _L), ("TTL over", None))),
     (_R, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
@@ -363,6 +414,9 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_R, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
     (_R, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_R, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _R),)),
+    (_R, Kind.UPDATE): Rule(
+        _update, (("", _R), ("delay", _D), ("beyond its TTL: INVALID_ARGUMENT", _R), ("TTL over: NOT_FOUND", _R))
+    ),
     (_L, Kind.DUE): Rule(
         _leased_due,
         (
@@ -388,6 +442,7 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_L, Kind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
     (_L, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_L, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _L),)),
+    (_L, Kind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
     (_X, Kind.DUE): Rule(_dead_due, (("retention over", None), ("not yet", _X))),
     (_X, Kind.HAND_OUT): Rule(_keep, (("not ready", _X),)),
     (_X, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
@@ -396,4 +451,5 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
     (_X, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
     (_X, Kind.CANCEL): Rule(_delete, (("", None),)),
     (_X, Kind.REDRIVE): Rule(_redrive, (("", _R),)),
+    (_X, Kind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
 }

@@ -49,6 +49,7 @@ _LANES: Final[Mapping[Kind, Lane]] = {
     Kind.CANCEL: Lane.ACK,
     Kind.NACK: Lane.NACK,
     Kind.REDRIVE: Lane.NACK,
+    Kind.UPDATE: Lane.NACK,
     Kind.RELEASE: Lane.RELEASE,
     Kind.EXTEND: Lane.EXTEND,
     Kind.DUE: Lane.DUE,

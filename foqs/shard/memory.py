@@ -290,7 +290,7 @@ class ShardMemory:
         for kind, old, new in decision.changed:
             if kind is not Kind.DUE or old.state is not State.DEFERRED:
                 tally[kind] = tally.get(kind, 0) + 1
-            dead += new.state is State.DEAD
+            dead += new.state is State.DEAD and old.state is not State.DEAD
         tells = {
             Kind.ACK: facts.acked,
             Kind.NACK: facts.nacked,

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import FoqsError
-from foqs.core.item import State
-from foqs.core.life import Kind
+from foqs.core.item import State, parse_id
+from foqs.core.life import Event, Kind
 from foqs.service.api import Seen
 from foqs.service.engine import Engine
 from foqs.shard.shard import Shard
@@ -53,7 +53,8 @@ class Players:
         self.ids: list[str] = []
 
     async def act(self) -> None:
-        act = self.rng.choice((self.put, self.put, self.get, self.get, self.get, self.treat, self.treat, self.cancel))
+        gets = (self.get, self.get, self.get)
+        act = self.rng.choice((self.put, self.put, *gets, self.treat, self.treat, self.cancel, self.change))
         with contextlib.suppress(FoqsError):
             await act()
 
@@ -90,6 +91,16 @@ class Players:
 
     async def cancel(self) -> None:
         await self.caller.cancel(*self.rng.sample(self.ids, min(3, len(self.ids))))
+
+    async def change(self) -> None:
+        rng = self.rng
+        ids = [parse_id(name, "id") for name in rng.sample(self.ids, min(3, len(self.ids)))]
+        kind = rng.choice((Kind.UPDATE, Kind.UPDATE, Kind.REDRIVE))
+        changes: dict[str, Any] = {}
+        if kind is Kind.UPDATE:
+            changes["priority"] = rng.choice((None, rng.randint(-2, 2)))
+            changes["delay_ms"] = rng.choice((None, None, 0, rng.randint(1, 120)))
+        await self.caller.apply([(shard, Event(kind, number, "default", **changes)) for shard, number in ids])
 
     def _patience_s(self) -> float:
         return self.rng.choice((0.003, 0.02, 0.5))

@@ -87,9 +87,18 @@ def happenings(kind: Kind) -> Iterator[Event]:
                 yield replace(event, delay_ms=delay, dead=dead, metadata=metadata, jitter=0.5)
             for after in (NOW - 10, NOW, NOW + 10, TIME_MS_MAX * 2):
                 yield replace(event, deliver_after_ms=after)
+        if kind is Kind.UPDATE:
+            for delay, priority, metadata in product((None, 0, 1, 700), (None, -7), (None, b"", b"new")):
+                yield replace(event, delay_ms=delay, priority=priority, metadata=metadata)
+            for after in (NOW - 10, NOW, NOW + 10, TIME_MS_MAX * 2):
+                yield replace(event, deliver_after_ms=after)
         if kind in (Kind.EXTEND, Kind.HAND_OUT):
             yield replace(event, lease_ms=1)
             yield replace(event, lease_ms=TIME_MS_MAX)
+
+
+def has_time(event: Event) -> bool:
+    return event.delay_ms is not None or event.deliver_after_ms is not None
 
 
 def judged(state: State, kind: Kind) -> Iterator[tuple[Event, Row, Verdict]]:
@@ -131,7 +140,8 @@ def test_an_error_never_comes_with_a_change(state: State, kind: Kind) -> None:
         if verdict.error is not None:
             assert verdict.fate is Fate.KEPT
             assert not verdict.already_gone
-            assert verdict.error.code in (Code.STALE_LEASE, Code.NOT_FOUND)
+            allowed = (Code.INVALID_ARGUMENT,) if kind is Kind.UPDATE else (Code.STALE_LEASE,)
+            assert verdict.error.code in (*allowed, Code.NOT_FOUND)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
@@ -148,7 +158,7 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> N
         new = verdict.row
         if new is None:
             continue
-        lasting = ("id", "namespace", "topic", "priority", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
+        lasting = ("id", "namespace", "topic", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
         for name in (*lasting, "attempts_max", "payload_bytes"):
             assert getattr(new, name) == getattr(row, name), name
         assert new.token == (NEW if kind is Kind.HAND_OUT else row.token)
@@ -156,10 +166,12 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> N
         assert new.attempt == attempts.get(kind, row.attempt)
         if kind is not Kind.REDRIVE:
             assert new.expires_at_ms == row.expires_at_ms
-        if kind not in (Kind.NACK, Kind.REDRIVE):
+        if kind not in (Kind.NACK, Kind.REDRIVE, Kind.UPDATE):
             assert new.deliver_after_ms == row.deliver_after_ms
-        changed = kind is Kind.NACK and event.metadata is not None
+        changed = kind in (Kind.NACK, Kind.UPDATE) and event.metadata is not None
         assert new.metadata == (event.metadata if changed else row.metadata)
+        changed = kind is Kind.UPDATE and event.priority is not None
+        assert new.priority == (event.priority if changed else row.priority)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
@@ -167,6 +179,9 @@ def test_due_is_what_the_state_says(state: State, kind: Kind) -> None:
     for event, row, verdict in judged(state, kind):
         new = verdict.row
         if new is None:
+            continue
+        if kind is Kind.UPDATE and not has_time(event):
+            assert (new.state, new.due_ms) == (row.state, row.due_ms)
             continue
         if new.state is State.LEASED:
             lease_ms = row.lease_ms if event.lease_ms is None else event.lease_ms
@@ -241,7 +256,7 @@ def test_what_is_gone_may_be_acked_and_cancelled_again_and_nothing_else() -> Non
             verdict = judge(event, None, MOMENT)
             assert verdict.fate is Fate.KEPT
             assert verdict.already_gone == (kind in (Kind.ACK, Kind.CANCEL))
-            calls = (Kind.NACK, Kind.EXTEND, Kind.RELEASE, Kind.REDRIVE)
+            calls = (Kind.NACK, Kind.EXTEND, Kind.RELEASE, Kind.REDRIVE, Kind.UPDATE)
             assert (verdict.error is not None) == (kind in calls)
 
 
@@ -251,6 +266,37 @@ def test_redrive_grants_fresh_attempts_and_a_fresh_ttl() -> None:
         assert new is not None
         assert (new.state, new.attempt, new.deliver_after_ms) == (State.READY, 0, NOW)
         assert new.expires_at_ms == (None if row.ttl_ms is None else NOW + row.ttl_ms)
+
+
+def test_an_update_reschedules_what_waits_and_never_beyond_its_ttl() -> None:
+    for state in (State.READY, State.DEFERRED):
+        for event, row, verdict in judged(state, Kind.UPDATE):
+            expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
+            if expired:
+                assert verdict.error is not None and verdict.error.code is Code.NOT_FOUND
+            elif has_time(event):
+                asked = NOW + event.delay_ms if event.delay_ms is not None else event.deliver_after_ms
+                assert asked is not None
+                after = min(max(asked, NOW), TIME_MS_MAX)
+                if row.expires_at_ms is not None and after >= row.expires_at_ms:
+                    assert verdict.error is not None and verdict.error.code is Code.INVALID_ARGUMENT
+                    wanted = "change.delay_ms" if event.delay_ms is not None else "change.deliver_after_ms"
+                    assert verdict.error.field == wanted
+                    continue
+                new = verdict.row
+                assert new is not None
+                assert new.state is (State.DEFERRED if after > NOW else State.READY)
+                kept = state is State.READY and after <= NOW
+                assert new.deliver_after_ms == (row.deliver_after_ms if kept else after)
+
+
+def test_an_update_gives_no_time_to_what_is_leased_or_dead() -> None:
+    for state in (State.LEASED, State.DEAD):
+        for event, _, verdict in judged(state, Kind.UPDATE):
+            assert (verdict.error is not None) == has_time(event)
+            if verdict.error is not None:
+                assert verdict.error.code is Code.INVALID_ARGUMENT
+                assert verdict.error.field in ("change.delay_ms", "change.deliver_after_ms")
 
 
 def test_a_nack_without_a_time_backs_off() -> None:
