@@ -1,0 +1,92 @@
+"""Whether a shard's flushes say that its database is not well: a rolling window over them.
+
+Holds how many flushes ended, how many of them failed and how long they took, in
+a fixed number of spans of time, so its memory is bounded whatever the rate; the
+window rolls on by a whole span. A flush that is still waiting is judged with
+the time it has taken so far. Always true: one unlucky flush among none gives no
+verdict, unless it took as long as the least number of slow ones would. Pure:
+times are seconds of any clock that does not go back. Knows nothing of states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SPANS: Final = 10
+"""A window's spans. The last one is still filling, so what is seen is nine to ten tenths of a window."""
+
+
+@dataclass(slots=True, frozen=True)
+class BreakerSettings:
+    """When the breaker of a shard opens, and for how long.
+
+    Attributes:
+        window_s: how long a flush is remembered.
+        latency_s_max: the mean time of the flushes in the window above which it opens.
+        error_percent: of 100 flushes in the window, so many that fail open it.
+        flushes_min: fewer flushes in the window open nothing, unless they took as long as so many slow ones.
+        reset_s: how long it stays open before one flush is tried.
+    """
+
+    window_s: float
+    latency_s_max: float
+    error_percent: int
+    flushes_min: int
+    reset_s: float
+
+
+class FlushWindow:
+    """The flushes of one shard that ended lately."""
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._settings = settings
+        self._span_s = settings.window_s / SPANS
+        self._spans = [0] * SPANS
+        """Which span each place stands for, by its number since the clock began."""
+        self._flushes = [0] * SPANS
+        self._failures = [0] * SPANS
+        self._seconds = [0.0] * SPANS
+
+    def add(self, now_s: float, seconds: float, *, failed: bool) -> None:
+        """A flush has ended just now, after so many seconds."""
+        span = int(now_s / self._span_s)
+        place = span % SPANS
+        if self._spans[place] != span:
+            self._spans[place] = span
+            self._flushes[place] = self._failures[place] = 0
+            self._seconds[place] = 0.0
+        self._flushes[place] += 1
+        self._failures[place] += failed
+        self._seconds[place] += seconds
+
+    def clear(self) -> None:
+        """Forgets all of it."""
+        self._flushes = [0] * SPANS
+        self._failures = [0] * SPANS
+        self._seconds = [0.0] * SPANS
+
+    def verdict(self, now_s: float, waiting_s: float | None = None) -> str | None:
+        """Why the database is not well, in a few words; None where nothing says so.
+
+        Args:
+            waiting_s: how long a flush has been under way; None when there is none.
+        """
+        oldest = int(now_s / self._span_s) - SPANS + 1
+        flushes = failures = 0
+        seconds = 0.0
+        for place, span in enumerate(self._spans):
+            if span >= oldest:
+                flushes += self._flushes[place]
+                failures += self._failures[place]
+                seconds += self._seconds[place]
+        settings = self._settings
+        if flushes >= settings.flushes_min and failures * 100 >= settings.error_percent * flushes:
+            return f"{failures} of the last {flushes} transactions failed"
+        if waiting_s is not None:
+            flushes += 1
+            seconds += waiting_s
+        least_s = settings.flushes_min * settings.latency_s_max
+        if seconds > settings.latency_s_max * flushes and (flushes >= settings.flushes_min or seconds >= least_s):
+            return f"the last {flushes} transactions took {seconds / flushes * 1000:.0f} ms each"
+        return None

@@ -1,0 +1,33 @@
+"""The plain window of flushes, which `foqs.core.breaker` is compared with: it keeps every one of them."""
+
+from __future__ import annotations
+
+from foqs.core.breaker import SPANS, BreakerSettings
+
+
+class PlainWindow:
+    """Every flush that ever ended: (span, seconds, failed)."""
+
+    def __init__(self, settings: BreakerSettings) -> None:
+        self._settings = settings
+        self._ended: list[tuple[int, float, bool]] = []
+
+    def add(self, now_s: float, seconds: float, *, failed: bool) -> None:
+        self._ended.append((self._span(now_s), seconds, failed))
+
+    def clear(self) -> None:
+        self._ended.clear()
+
+    def opens(self, now_s: float, waiting_s: float | None) -> bool:
+        """Whether there is a verdict."""
+        settings = self._settings
+        seen = [(seconds, failed) for span, seconds, failed in self._ended if span > self._span(now_s) - SPANS]
+        failures = sum(failed for _, failed in seen)
+        if len(seen) >= settings.flushes_min and failures * 100 >= settings.error_percent * len(seen):
+            return True
+        times = [seconds for seconds, _ in seen] + ([] if waiting_s is None else [waiting_s])
+        enough = len(times) >= settings.flushes_min or sum(times) >= settings.flushes_min * settings.latency_s_max
+        return enough and sum(times) > settings.latency_s_max * len(times)
+
+    def _span(self, now_s: float) -> int:
+        return int(now_s / (self._settings.window_s / SPANS))
