@@ -186,6 +186,7 @@ class Host:
                     dead=totals[4],
                     oldest_ready_age_ms=shard.oldest_ready_age_ms() if shard else None,
                     writer_queue_items=status.queued_items,
+                    breaker=status.breaker,
                 )
             )
         return Gauges(shards, len(self._wire.connections), len(self._engine.queue.waiters))

@@ -23,6 +23,9 @@ from prometheus_client.registry import Collector
 SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
 """The states of a shard, as in ShardInfo of thrift/foqs.thrift."""
 
+BREAKER_STATES: Final = ("closed", "half-open", "open")
+"""The states of a shard's breaker."""
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
@@ -44,6 +47,7 @@ class ShardGauges:
     dead: int
     oldest_ready_age_ms: int | None
     writer_queue_items: int
+    breaker: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,6 +84,9 @@ class Metrics:
         self._retries = self._counter("foqs_flush_retries", "Transactions that were run again", "shard")
         self._unknown = self._counter("foqs_unknown_commits", "Transactions whose outcome had to be found out", "shard")
         self._fenced = self._counter("foqs_fenced_shards", "Times that another owner was found on a shard", "shard")
+        self._breaker_changes = self._counter(
+            "foqs_shard_breaker_changes", "Times that a shard's breaker entered a state", "shard", "state"
+        )
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._call_seconds = {method: _Durations() for method in ("enqueue", "dequeue", "ack", "nack")}
         self._registry.register(_CallCollector(self._calls, self._call_seconds))
@@ -128,6 +135,10 @@ class Metrics:
     def fenced(self, shard: int) -> None:
         """Another owner has the shard."""
         self._fenced.labels(str(shard)).inc()
+
+    def breaker_changed(self, shard: int, state: str) -> None:
+        """The shard's breaker is closed, open or half-open from now on."""
+        self._breaker_changes.labels(str(shard), state).inc()
 
     def call(self, method: str, code: str, seconds: float) -> None:
         """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
@@ -212,9 +223,17 @@ class _GaugeCollector(Collector):
                     family.add_metric([str(shard.shard)], value)
             yield family
         states = GaugeMetricFamily("foqs_shard_state", "1 for the state the shard is in", labels=["shard", "state"])
+        breakers = GaugeMetricFamily(
+            "foqs_shard_breaker_state",
+            "1 for the state the shard's breaker is in; open refuses new items",
+            labels=["shard", "state"],
+        )
         for shard in now.shards:
             for state in SHARD_STATES:
                 states.add_metric([str(shard.shard), state], float(state == shard.state))
+            for state in BREAKER_STATES:
+                breakers.add_metric([str(shard.shard), state], float(state == shard.breaker))
         yield states
+        yield breakers
         yield GaugeMetricFamily("foqs_connections", "Open client connections", value=now.connections)
         yield GaugeMetricFamily("foqs_waiting_dequeues", "Dequeues that wait for work", value=now.waiting_dequeues)

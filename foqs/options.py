@@ -328,6 +328,45 @@ class ShardOptions(Options):
     )
     retry_ms_min: int = option(50, MS, "The first wait before a database that failed is tried again.", 1, 60_000)
     retry_ms_max: int = option(5_000, MS, "The longest wait before a database that failed is tried again.", 1, 600_000)
+    breaker_window_ms: int = option(
+        10_000,
+        MS,
+        "The breaker judges the database by the transactions of so long; it refuses new items while the database is not "
+        "well, and acks, nacks and deliveries go on.",
+        100,
+        HOUR_MS,
+    )
+    breaker_latency_ms_max: int = option(
+        500,
+        MS,
+        "The breaker opens when transactions take longer than this on average; one that waits counts with its time so far. "
+        "Far above flush_ms_target: a database that is busy is well.",
+        1,
+        HOUR_MS,
+    )
+    breaker_error_percent: int = option(
+        50,
+        "percent",
+        "The breaker opens when so many of the transactions fail: lost connections, deadlocks, a full disk. Refused items, "
+        "taken keys and other owners are no failures.",
+        1,
+        100,
+    )
+    breaker_flushes_min: int = option(
+        5,
+        "transactions",
+        "Fewer of them open nothing, unless they took as long as so many at breaker_latency_ms_max: a database that does "
+        "not answer opens the breaker after the product of both.",
+        1,
+        10_000,
+    )
+    breaker_reset_ms: int = option(
+        2_000,
+        MS,
+        "After this time an open breaker lets one transaction with new items through, and closes when that succeeds in time.",
+        1,
+        HOUR_MS,
+    )
 
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:

@@ -177,7 +177,7 @@ class _Line:
     def take(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
         """(parts of at most `items` entries and `bytes_max`, parts that nobody waits for any more)."""
         if self.items <= items and self._bytes <= bytes_max:
-            return self._take_all()
+            return self.take_all()
         taken: list[Part[Any]] = []
         gone: list[Part[Any]] = []
         turns, queues = self._turns, self._queues
@@ -231,8 +231,8 @@ class _Line:
             self._forget()
         return taken, gone
 
-    def _take_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
-        """All of it fits: whose turn it is does not matter."""
+    def take_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
+        """All of it, as `take` would: whose turn it is does not matter."""
         taken: list[Part[Any]] = []
         gone: list[Part[Any]] = []
         for namespace, queue in self._queues.items():
@@ -405,6 +405,10 @@ class Intake:
     def _somebody_waits_with_little(self) -> bool:
         """And others with much; never twice in a row, so that much is not held up for long."""
         return not self.is_express and self._light.count > 0 and len(self) > 2 * self._limits.express_items
+
+    def drop_inserts(self) -> list[Part[Any]]:
+        """Takes out all new items that wait; no flush will have them."""
+        return self._lines[Lane.INSERT].take_all()[0]
 
     def written(self, batch: Batch) -> None:
         """The batch is committed or was refused: its ids are free again."""

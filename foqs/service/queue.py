@@ -449,7 +449,12 @@ class QueueService:
         for number, status in sorted(self._statuses.items()):
             shard = self._shards.get(number)
             if shard is not None:
-                status = replace(status, queued_items=shard.queued_items, reason=shard.trouble or status.reason)
+                status = replace(
+                    status,
+                    queued_items=shard.queued_items,
+                    reason=shard.trouble or status.reason,
+                    breaker=shard.breaker,
+                )
             statuses.append(status)
         return statuses
 

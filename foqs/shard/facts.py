@@ -22,6 +22,7 @@ class Facts(Protocol):
     def flush_retried(self, shard: int) -> None: ...
     def unknown_commit(self, shard: int) -> None: ...
     def fenced(self, shard: int) -> None: ...
+    def breaker_changed(self, shard: int, state: str) -> None: ...
 
 
 class NoFacts:
@@ -58,4 +59,7 @@ class NoFacts:
         pass
 
     def fenced(self, shard: int) -> None:
+        pass
+
+    def breaker_changed(self, shard: int, state: str) -> None:
         pass

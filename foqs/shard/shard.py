@@ -16,6 +16,7 @@ from typing import Final
 
 from foqs.clock import Clock
 from foqs.core.batch import Acks, Events, HandOut, Inserts
+from foqs.core.breaker import BreakerSettings
 from foqs.core.counts import TopicCounts
 from foqs.core.errors import NotOwner, Unavailable
 from foqs.core.fence import Owner
@@ -28,6 +29,7 @@ from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime, first_ms
 from foqs.core.timers import Timers
+from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
 from foqs.shard.hints import LoadJob, RefillJob
 from foqs.shard.memory import Consumers, ShardMemory
@@ -71,6 +73,11 @@ class ShardSettings:
     topic_linger_ms: int
     retry_ms_min: int
     retry_ms_max: int
+    breaker_window_ms: int
+    breaker_latency_ms_max: int
+    breaker_error_percent: int
+    breaker_flushes_min: int
+    breaker_reset_ms: int
 
 
 class Shard:
@@ -139,6 +146,7 @@ class Shard:
         self._time: ShardTime
         self._timekeeper: Timekeeper
         self._writer: Writer
+        self._breaker: ShardBreaker
         self._reader: Reader
         self._counting: Reads
 
@@ -186,6 +194,19 @@ class Shard:
         self._time = ShardTime(self._clock.monotonic_ms, start_ms, database_ms, settings.clock_slew_permille)
         self.memory.recovered(await self._store.topics(), await self._store.slots())
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
+        self._breaker = ShardBreaker(
+            self.number,
+            BreakerSettings(
+                window_s=self._settings.breaker_window_ms / 1000,
+                latency_s_max=self._settings.breaker_latency_ms_max / 1000,
+                error_percent=self._settings.breaker_error_percent,
+                flushes_min=self._settings.breaker_flushes_min,
+                reset_s=self._settings.breaker_reset_ms / 1000,
+            ),
+            self._clock.seconds,
+            self._facts,
+            lambda error: self._writer.refuse_inserts(error),
+        )
         self._writer = Writer(
             self.number,
             self._store,
@@ -208,6 +229,7 @@ class Shard:
                     self._settings.flush_shared_ms_target / 1000,
                 )
             ),
+            self._breaker,
         )
         self._timekeeper = Timekeeper(self._writer, self._intake, self._timers, self._time, settings)
         self._reader = Reader(
@@ -239,6 +261,7 @@ class Shard:
             await self._writer.run()
         finally:
             self._open = False
+            self._breaker.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -305,6 +328,11 @@ class Shard:
         """Why the store does not answer just now, None when it does."""
         return self._writer.trouble
 
+    @property
+    def breaker(self) -> str:
+        """closed, open or half-open: whether new items are taken."""
+        return self._breaker.state
+
     def now_ms(self) -> int:
         return self._time.now_ms()
 
@@ -318,6 +346,7 @@ class Shard:
     ) -> Inserts:
         """Queues new items, of which all have keys, or none. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
+        self._breaker.check()
         numbers = self.numbers
         if not numbers.has(len(items)):
             self._writer.give_up("its epoch's ids are used up")

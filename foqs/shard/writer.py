@@ -29,6 +29,7 @@ from foqs.core.pace import Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
+from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
 from foqs.store.port import FencedOut, KeyTaken, Lease, Store, StoreError, StoreLost, WriteRefused, Writes
 
@@ -105,6 +106,7 @@ class Writer:
     Args:
         store: open, and taken over with `owner.epoch` and `owner.nonce` at flush 0.
         pace: how large flushes may be.
+        breaker: told of every wait for the store.
     """
 
     def __init__(
@@ -123,6 +125,7 @@ class Writer:
         facts: Facts,
         memory: Memory,
         pace: Pace,
+        breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
         self.trouble: str | None = None
@@ -142,6 +145,7 @@ class Writer:
         self._facts = facts
         self._memory = memory
         self._pace = pace
+        self._breaker = breaker
         self._suspects: deque[Batch] = deque()
         self._begun = Batch()
         """What this turn sealed; what of it is in the flush under way is also in `_current`."""
@@ -188,6 +192,13 @@ class Writer:
     def is_holding(self) -> bool:
         """Slots are still to be written."""
         return bool(self._slots)
+
+    def refuse_inserts(self, error: Unavailable) -> None:
+        """New items that wait for a flush, or to be tried again, are not written; their callers are told why."""
+        parts = [*self._intake.drop_inserts(), *(part for batch in self._suspects for part in batch.parts)]
+        self._suspects.clear()
+        for part in parts:
+            part.fail(error)
 
     def close(self) -> None:
         """Lets `run` return once nothing waits."""
@@ -294,6 +305,14 @@ class Writer:
             return
         for claim in batch.claims:
             claim.settle(0, [None] * len(claim))
+        if batch.inserts and self._breaker.is_open:
+            # Halving them would only go on asking a database that is not well.
+            for part in batch.inserts:
+                part.fail(self._breaker.refusal())
+            batch = Batch([*batch.acks, *batch.events, *batch.hand_outs])
+            if batch:
+                await self._commit(batch)
+            return
         inserts: list[Part[Any]] = [*batch.inserts]
         events: list[Part[Any]] = [*batch.acks, *batch.events, *batch.hand_outs]
         if events and inserts:
@@ -318,7 +337,10 @@ class Writer:
         self._suspects.appendleft(batch)
 
     async def _attempt(self, batch: Batch) -> WriteRefused | None:
-        """Runs one flush until it is committed; returns why when the database refused it for good."""
+        """Runs one flush until it is committed.
+
+        Returns why when the database refused it for good, or at all while the breaker keeps new items away.
+        """
         self._current = batch
         self._flushing = True
         started_s = self._seconds()
@@ -332,7 +354,7 @@ class Writer:
                 if isinstance(refused, KeyTaken) and not self._keys_read:
                     self._keys_read = KEYS_READ_FLUSHES
                     continue
-                if not refused.again:
+                if not refused.again or (batch.inserts and self._breaker.is_open):
                     self._current = Batch()
                     self._quiet()
                     return refused
@@ -383,13 +405,23 @@ class Writer:
             writes.keys_over_ms = over_ms
             return writes
 
+        self._breaker.begin(new_items=bool(batch.inserts))
         try:
             await self._store.flush(fence, touched, loaded, keys, decide)
+            self._breaker.succeeded()
+        except WriteRefused as refused:
+            if refused.again or refused.full:
+                self._breaker.failed(str(refused))
+            raise
         except StoreLost as lost:
             self._maybe_written = True
             self._facts.unknown_commit(self._shard)
-            if await self._resolve(fence, str(lost)) is not Standing.COMMITTED:
+            found = await self._resolve(fence, str(lost))
+            self._breaker.failed(str(lost))
+            if found is not Standing.COMMITTED:
                 raise WriteRefused(str(lost), again=True) from lost
+        finally:
+            self._breaker.end()
         if keys:
             self._keys_read -= 1
         return result[0]
@@ -425,16 +457,20 @@ class Writer:
         """Reads once, and after a lost connection once more: a read that breaks every connection fails alone."""
         why = ""
         for _ in range(2):
+            self._breaker.begin(new_items=False)
             try:
                 result = await what(self._store)
             except StoreLost as lost:
                 why = str(lost)
                 if await self._resolve(self.past, why) is not Standing.COMMITTED:
                     raise ShardLost("the owner row is behind the last committed flush", None) from lost
+                self._breaker.failed(why)
             else:
                 if not future.done():
                     future.set_result(result)
                 return
+            finally:
+                self._breaker.end()
             if future.done():
                 return
         future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))

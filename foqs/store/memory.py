@@ -59,8 +59,8 @@ class MemoryDatabase:
         self.now_ms = now_ms
         self.latency = latency
         self.tables: dict[int, Table] = {}
-        self.refuse: Callable[[Writes], str | None] = lambda writes: None
-        """A hook: a reason to refuse a flush's writes, as a full disk or a bad row would."""
+        self.refuse: Callable[[Writes], str | WriteRefused | None] = lambda writes: None
+        """A hook: a reason to refuse a flush's writes, as a full disk, a deadlock or a bad row would."""
         self.committed: Callable[[int, Fence], None] = lambda shard, fence: None
         """A hook: told of every flush that took effect."""
         self._connections = 0
@@ -220,7 +220,7 @@ class MemoryStore:
         if reason is None and any(times > 1 or number in table.rows for number, times in inserted.items()):
             reason = "an inserted id exists already"
         if reason is not None:
-            raise WriteRefused(reason)
+            raise WriteRefused(reason) if isinstance(reason, str) else reason
         await self._reach()
         self._faults("written")
         await self._reach()

@@ -379,5 +379,6 @@ class MysqlStore:
             return WriteRefused(str(error))
         if error.code == _DUPLICATE and self._sql.adds_keys(error.statement):
             return KeyTaken(str(error))
-        hint = "; make room on the server's disk" if error.code in _FULL else ""
-        return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN)
+        full = error.code in _FULL
+        hint = "; make room on the server's disk" if full else ""
+        return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN, full=full)

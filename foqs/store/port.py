@@ -49,12 +49,14 @@ class WriteRefused(StoreError):
     """The database refused a statement and the transaction was rolled back: nothing was written.
 
     `again`: the same flush may succeed when simply run again (a deadlock, a lock
-    wait). Otherwise something in it is not acceptable, or there is no room.
+    wait). `full`: there is no room, whatever stands in it. Otherwise something in
+    it is not acceptable.
     """
 
-    def __init__(self, message: str, *, again: bool = False) -> None:
+    def __init__(self, message: str, *, again: bool = False, full: bool = False) -> None:
         super().__init__(message)
         self.again = again
+        self.full = full
 
 
 class KeyTaken(WriteRefused):

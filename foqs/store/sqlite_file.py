@@ -106,7 +106,7 @@ class SqliteFile:
         if code in _LOCKED:
             return WriteRefused(f"{text}; another process holds the file's write lock", again=True)
         if code == sqlite3.SQLITE_FULL:
-            return WriteRefused(f"{text}; make room on the disk that holds it")
+            return WriteRefused(f"{text}; make room on the disk that holds it", full=True)
         if code in _DAMAGED:
             return StoreLost(f"{text}; the file is damaged: stop, keep it, and restore a copy")
         if code in _BROKEN or code in _NO_ACCESS:

@@ -20,6 +20,7 @@ from foqs.core.rows import Load, RowCache
 from foqs.core.work import HandOut, Work
 from foqs.service.dequeue import Dequeue
 from foqs.service.waiters import Waiters
+from foqs.shard.facts import NoFacts
 from foqs.store.port import KeyTaken
 
 NAMES: Final = (
@@ -39,6 +40,9 @@ NAMES: Final = (
     "keys repeated",
     "keys in conflict",
     "keys used again",
+    "breakers opened",
+    "breakers tried",
+    "breakers closed",
 )
 COUNTS: Final[Counter[str]] = Counter()
 CLAIMED: Final[set[HandOut]] = set()
@@ -144,6 +148,16 @@ def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
     return firsts
 
 
+def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
+    names = {"open": "breakers opened", "half-open": "breakers tried", "closed": "breakers closed"}
+
+    def breaker_changed(self: NoFacts, shard: int, state: str) -> None:
+        COUNTS[names[state]] += 1
+        original(self, shard, state)
+
+    return breaker_changed
+
+
 _installed = False
 
 
@@ -163,6 +177,7 @@ def install() -> None:
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(KeyTaken, "__init__", _key_taken)
     _wrap(flush, "_firsts", _firsts)
+    _wrap(NoFacts, "breaker_changed", _breaker_changed)
 
 
 def begin() -> None:

@@ -45,7 +45,7 @@ BUFFER = BufferSettings(
 
 
 def shard_settings(**changes: Any) -> ShardSettings:
-    """Small limits, quick timers."""
+    """Small limits, quick timers, and a breaker that nothing opens."""
     values: dict[str, Any] = {
         "flush_items_max": 100,
         "flush_bytes_max": 1 << 20,
@@ -66,6 +66,11 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "clock_skew_ms_max": 0,
         "retry_ms_min": 5,
         "retry_ms_max": 500,
+        "breaker_window_ms": 10_000,
+        "breaker_latency_ms_max": 60_000,
+        "breaker_error_percent": 100,
+        "breaker_flushes_min": 1_000,
+        "breaker_reset_ms": 1_000,
     }
     return ShardSettings(**(values | changes))
 

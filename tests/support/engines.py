@@ -12,7 +12,7 @@ from foqs.core.item import NewItem, State, parse_id
 from foqs.core.life import Event, Kind
 from foqs.service.api import Enqueued, HandOut, Outcome, Pending, Seen, TopicStats
 from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import Facts, NoFacts
 from foqs.store.memory import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
 from shardmgr.local import LocalCoordinator
@@ -33,6 +33,7 @@ class World:
         self.rng = Random(7)
         self.book = MemoryBook()
         self.faults: FaultHook = no_faults
+        self.facts: Facts = NoFacts()
         self._answering = asyncio.Event()
         self._answering.set()
 
@@ -55,7 +56,7 @@ class World:
             LocalCoordinator(self.book),
             self.clock,
             self.rng,
-            NoFacts(),
+            self.facts,
             nonce or f"engine-{self._engines}",
         )
         self.newest = engine

@@ -130,12 +130,12 @@ class Server(MemoryDatabase):
                 self.counts["deadlocks"] += 1
                 raise WriteRefused("Deadlock found when trying to get lock", again=True)
 
-    def _refusal(self, writes: Writes) -> str | None:
+    def _refusal(self, writes: Writes) -> str | WriteRefused | None:
         now_s = self._loop.time()
         if self.rng.random() < self.troubles.full_disk:
             self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
         if writes.inserts and now_s < self._disk_full_until_s:
-            return "the disk is full"
+            return WriteRefused("the disk is full", full=True)
         return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
 
     async def _travel(self) -> None:

@@ -172,4 +172,4 @@ def test_two_hosts_in_one_process_count_apart() -> None:
 
 
 def shard(number: int, state: str, age_ms: int | None) -> ShardGauges:
-    return ShardGauges(number, state, 1, 2, 3, 4, age_ms, 5)
+    return ShardGauges(number, state, 1, 2, 3, 4, age_ms, 5, "open")

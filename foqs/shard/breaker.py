@@ -1,0 +1,206 @@
+"""The circuit breaker of one shard: new items keep away from a database that is not well.
+
+The window over flushes (`core.breaker`) decides when it opens; pybreaker holds
+the states, the reset timeout and who is told of changes. It gates new items
+only: acks, nacks and hand-outs go on, and their flushes are judged as well.
+Always true: while it is half open one flush with new items is under way at
+most. A timer of the event loop ends the reset timeout: pybreaker itself would
+compare moments of the wall clock, which jumps, and only when somebody calls.
+Knows nothing of what a flush holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreaker, CircuitBreakerListener
+
+from foqs.core.breaker import SPANS, BreakerSettings, FlushWindow
+from foqs.core.errors import Unavailable
+from foqs.shard.facts import Facts
+
+log = logging.getLogger(__name__)
+
+_RETRY_MS_MIN: Final = 100
+"""Nobody is told to come back sooner: the probe takes a moment."""
+
+
+class ShardBreaker:
+    """The breaker of one ownership of a shard.
+
+    Args:
+        seconds: a stop watch.
+        opened: told, each time it opens, the error for new items that wait to be written.
+    """
+
+    def __init__(
+        self,
+        shard: int,
+        settings: BreakerSettings,
+        seconds: Callable[[], float],
+        facts: Facts,
+        opened: Callable[[Unavailable], None],
+    ) -> None:
+        self._shard = shard
+        self._settings = settings
+        self._seconds = seconds
+        self._opened = opened
+        self._window = FlushWindow(settings)
+        self._reason = ""
+        """Why it was last opened."""
+        listener = _Listener(shard, facts, lambda: self._reason)
+        self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[listener])
+        self._opened_s = 0.0
+        self._began_s: float | None = None
+        """When the flush under way began; None when there is none."""
+        self._probing = False
+        """The flush under way is the one that is tried while it is half open."""
+        self._failure = ""
+        self._failed_s = 0.0
+        """The last failure, and when that was."""
+        self._watching: asyncio.TimerHandle | None = None
+        self._resetting: asyncio.TimerHandle | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """New items are refused until the reset timeout is over."""
+        return self._circuit.current_state == STATE_OPEN
+
+    @property
+    def state(self) -> str:
+        """closed, open or half-open."""
+        return self._circuit.current_state
+
+    def check(self) -> None:
+        """New items may come.
+
+        Raises:
+            Unavailable: not now; nothing was written.
+        """
+        state = self._circuit.current_state
+        if state == STATE_OPEN or (self._probing and state == STATE_HALF_OPEN):
+            raise self.refusal()
+
+    def refusal(self) -> Unavailable:
+        """What new items are told while they are not taken."""
+        left_s = self._opened_s + self._settings.reset_s - self._seconds()
+        return Unavailable(
+            f"shard {self._shard} takes no new items just now, because its database is not well: {self._reason}; "
+            "try again, or at another shard",
+            retry_after_ms=max(_RETRY_MS_MIN, int(left_s * 1000)),
+        )
+
+    # ------------------------------------------------------- what the writer tells
+
+    def begin(self, *, new_items: bool) -> None:
+        """The writer waits for the database from now on; `new_items`: for a flush that has some."""
+        self._began_s = self._seconds()
+        self._probing = new_items and self._circuit.current_state == STATE_HALF_OPEN
+        if self._watching is None:
+            self._watch_later()
+
+    def succeeded(self) -> None:
+        """The flush under way is committed."""
+        self._judge(None)
+
+    def failed(self, why: str) -> None:
+        """The flush under way failed, and not because of what stands in it."""
+        self._judge(why)
+
+    def end(self) -> None:
+        """The writer waits no more; what neither succeeded nor failed tells nothing of the database."""
+        self._began_s = None
+        self._probing = False
+
+    def close(self) -> None:
+        """The shard is over."""
+        self.end()
+        for timer in (self._watching, self._resetting):
+            if timer is not None:
+                timer.cancel()
+
+    # --------------------------------------------------------------------- inside
+
+    def _judge(self, failure: str | None) -> None:
+        now_s = self._seconds()
+        assert self._began_s is not None
+        took_s = now_s - self._began_s
+        probing = self._probing
+        self.end()
+        self._window.add(now_s, took_s, failed=failure is not None)
+        if failure is not None:
+            self._failure, self._failed_s = failure, now_s
+        if self._circuit.current_state == STATE_CLOSED:
+            self._open_if_unwell()
+        elif probing:
+            if failure is None and took_s <= self._settings.latency_s_max:
+                self._window.clear()
+                self._circuit.close()
+            else:
+                self._open(failure or f"the transaction that was tried took {took_s * 1000:.0f} ms")
+
+    def _open_if_unwell(self) -> None:
+        now_s = self._seconds()
+        waiting_s = None if self._began_s is None else now_s - self._began_s
+        why = self._window.verdict(now_s, waiting_s)
+        if why is not None:
+            lately = self._failure and now_s - self._failed_s < self._settings.window_s
+            self._open(f"{why}, the last failure: {self._failure}" if lately else why)
+
+    def _open(self, why: str) -> None:
+        self._reason = why
+        self._opened_s = self._seconds()
+        self._probing = False
+        self._circuit.open()
+        self._reset_later(self._circuit.reset_timeout)
+        self._opened(self.refusal())
+
+    def _reset_later(self, delay_s: float) -> None:
+        self._resetting = asyncio.get_running_loop().call_later(delay_s, self._reset)
+
+    def _reset(self) -> None:
+        if self._is_stuck():
+            # Another flush would only wait behind this one.
+            self._reset_later(self._settings.window_s / SPANS)
+        else:
+            self._circuit.half_open()
+
+    def _is_stuck(self) -> bool:
+        """The writer waits for longer than it should."""
+        return self._began_s is not None and self._seconds() - self._began_s > self._settings.latency_s_max
+
+    def _watch_later(self) -> None:
+        self._watching = asyncio.get_running_loop().call_later(self._settings.window_s / SPANS, self._watch)
+
+    def _watch(self) -> None:
+        """Looks at what the writer waits for, since nobody else does meanwhile."""
+        self._watching = None
+        if self._began_s is None:
+            return
+        state = self._circuit.current_state
+        if state == STATE_CLOSED:
+            self._open_if_unwell()
+        elif state == STATE_HALF_OPEN and self._is_stuck():
+            self._open("a transaction gets no answer")
+        self._watch_later()
+
+
+class _Listener(CircuitBreakerListener):
+    """Tells facts and log of every change."""
+
+    def __init__(self, shard: int, facts: Facts, reason: Callable[[], str]) -> None:
+        self._shard = shard
+        self._facts = facts
+        self._reason = reason
+
+    def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
+        self._facts.breaker_changed(self._shard, new_state.name)
+        if new_state.name == STATE_OPEN:
+            log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason())
+        elif new_state.name == STATE_HALF_OPEN:
+            log.info("shard %d: the breaker is half open: one transaction with new items is tried", self._shard)
+        else:
+            log.info("shard %d: the breaker is closed: new items are taken again", self._shard)

@@ -1,0 +1,395 @@
+"""A shard's breaker: when it opens, what it keeps away, and how it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
+from foqs.core.item import NewItem, parse_id
+from foqs.core.life import Kind
+from foqs.service.api import Enqueued
+from foqs.service.engine import Engine, EngineSettings
+from foqs.shard.facts import NoFacts
+from foqs.store.memory import MemoryStore
+from foqs.store.port import StoreLost, WriteRefused, Writes
+from tests.support.builders import engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, ok, play
+from tests.support.races import begin
+
+STUCK_S = 0.1 * 5
+"""A flush that waits for so long opens the breaker."""
+RESET_S = 1.0
+
+
+def settings(*shards: int, **changes: Any) -> EngineSettings:
+    values = {
+        "breaker_window_ms": 1_000,
+        "breaker_latency_ms_max": 100,
+        "breaker_error_percent": 50,
+        "breaker_flushes_min": 5,
+        "breaker_reset_ms": int(RESET_S * 1000),
+    }
+    return engine_settings(*shards, **(values | changes))
+
+
+def stuck(monkeypatch: pytest.MonkeyPatch, shard: int) -> Callable[[], None]:
+    """The flushes of one shard wait until the function that this returns is called; others do not."""
+    answers = asyncio.Event()
+    original = MemoryStore.flush
+
+    async def flush(self: MemoryStore, *arguments: Any) -> None:
+        if self._shard == shard:
+            await answers.wait()
+        await original(self, *arguments)
+
+    monkeypatch.setattr(MemoryStore, "flush", flush)
+    return answers.set
+
+
+def full(writes: Writes) -> WriteRefused | None:
+    """A disk without room for new items."""
+    return WriteRefused("no room on the disk", full=True) if writes.inserts else None
+
+
+async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[Enqueued]:
+    """Enqueues; an id or an error for each, also where the call as a whole is refused."""
+    try:
+        return await caller.enqueue(items, timeout_s)
+    except Unavailable as error:
+        return [error] * len(items)
+
+
+async def opened(world: World, caller: Caller, engine: Engine) -> None:
+    """Opens the breaker of shard 1 with a disk that is full for new items."""
+    world.database.refuse = full
+    await world.until(lambda: engine.shards[1].breaker == "closed")
+    while engine.shards[1].breaker != "open":
+        (error,) = await offer(caller, [new_item()])
+        assert isinstance(error, Unavailable)
+
+
+# ------------------------------------------------------------------ what opens it
+
+
+def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        answer = stuck(monkeypatch, 1)
+        begun = begin(offer(caller, [new_item("begun")], 30.0))
+        await world.pass_s(0.01)
+        queued = begin(offer(caller, [new_item("queued")], 30.0))
+        start = world.loop.time()
+        (error,) = await queued
+        assert isinstance(error, Unavailable)
+        assert error.retry_after_ms
+        assert STUCK_S - 0.02 <= world.loop.time() - start <= STUCK_S + 0.2
+        (error,) = await offer(caller, [new_item("later")], 30.0)
+        assert isinstance(error, Unavailable)
+        assert not begun.done()
+        answer()
+        ok((await begun)[0])
+        assert [topic for topic, _ in world.rows()] == ["begun"]
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await caller.put("again")
+        assert engine.shards[1].breaker == "closed"
+
+    play(story)
+
+
+def test_it_stays_open_for_as_long_as_a_flush_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        answer = stuck(monkeypatch, 1)
+        begun = begin(offer(caller, [new_item("begun")], 30.0))
+        await world.until(lambda: engine.shards[1].breaker == "open")
+        await world.pass_s(5 * RESET_S)
+        assert engine.shards[1].breaker == "open"
+        answer()
+        await begun
+        await world.until(lambda: engine.shards[1].breaker == "half-open", within_s=0.2)
+
+    play(story)
+
+
+def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1, 2))
+        caller = Caller(world, engine)
+        answer = stuck(monkeypatch, 1)
+        calls = []
+        while engine.shards[1].breaker != "open":
+            calls.append(begin(offer(caller, [new_item()], 30.0)))
+            await world.pass_s(0.02)
+        for _ in range(50):
+            assert parse_id((await caller.put(timeout_s=0.5))[0], "id")[0] == 2
+            await world.pass_s(0.02)
+        assert engine.shards[2].breaker == "closed"
+        answer()
+        told = [result for call in calls for result in await call]
+        assert all(isinstance(result, str | Unavailable) for result in told)
+        assert sum(isinstance(result, str) for result in told) + 50 == len(world.rows())
+
+    play(story)
+
+
+@pytest.mark.parametrize("refusal", [WriteRefused("a deadlock", again=True), WriteRefused("no room", full=True)])
+def test_flushes_that_fail_open_it_and_acks_go_on(refusal: WriteRefused) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        held = await caller.get(count=2)
+        world.database.refuse = lambda writes: refusal if writes.inserts else None
+        await world.pass_s(1.0)
+        calls = [begin(offer(caller, [new_item("lost") for _ in range(10)], 30.0)) for _ in range(3)]
+        await world.until(lambda: engine.shards[1].breaker == "open", within_s=2.0)
+        for call in calls:
+            for error in await call:
+                assert isinstance(error, Unavailable)
+                assert str(refusal) in error.message
+        assert await caller.do(Kind.ACK, held.items[:1]) == [None]
+        assert await caller.do(Kind.RELEASE, held.items[1:]) == [None]
+        assert len((await caller.get(count=5)).items) == 2
+        assert "lost" not in [topic for topic, _ in world.rows()]
+
+    play(story)
+
+
+def test_lost_connections_open_it() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1, breaker_latency_ms_max=10_000))
+        caller = Caller(world, engine)
+
+        def lose(point: str) -> None:
+            raise StoreLost("the line is cut")
+
+        await world.pass_s(1.0)
+        world.faults = lose
+        (error,) = await offer(caller, [new_item()])
+        assert isinstance(error, Unavailable)
+        assert engine.shards[1].breaker == "open"
+        assert world.rows() == []
+
+    play(story)
+
+
+def test_bad_items_and_taken_keys_open_nothing() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        world.database.refuse = lambda writes: (
+            "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
+        )
+        for _ in range(40):
+            (error,) = await offer(caller, [new_item(payload=b"bad")])
+            assert isinstance(error, Unavailable)
+            await offer(caller, [keyed_item("taken")])
+            engine.shards[1]._writer._keys_read = 0
+        assert engine.shards[1].breaker == "closed"
+
+    play(story)
+
+
+def test_it_ends_the_search_for_a_bad_item_among_many() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        attempts = 0
+
+        def refuse(writes: Writes) -> WriteRefused | None:
+            nonlocal attempts
+            attempts += 1
+            return full(writes)
+
+        world.database.refuse = refuse
+        results = await offer(caller, [new_item() for _ in range(60)], 30.0)
+        assert all(isinstance(result, Unavailable) for result in results)
+        assert attempts < 10
+
+    play(story)
+
+
+def test_a_read_of_the_writer_without_an_answer_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        answers = asyncio.Event()
+
+        async def due(self: MemoryStore, *arguments: Any) -> Any:
+            await answers.wait()
+            return []
+
+        monkeypatch.setattr(MemoryStore, "due", due)
+        await caller.put("later", delay_ms=10)
+        await world.pass_s(0.1)
+        (error,) = await offer(caller, [new_item()], 30.0)
+        assert isinstance(error, Unavailable)
+        assert engine.shards[1].breaker == "open"
+        answers.set()
+
+    play(story)
+
+
+# ----------------------------------------------------------------- what closes it
+
+
+def test_flushes_without_new_items_neither_try_nor_close_it() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=2)
+        held = (await caller.get(count=2)).items
+        await opened(world, caller, engine)
+        assert await caller.do(Kind.ACK, held[:1]) == [None]
+        assert engine.shards[1].breaker == "open"
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        assert await caller.do(Kind.ACK, held[1:]) == [None]
+        assert engine.shards[1].breaker == "half-open"
+
+    play(story)
+
+
+def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        world.database.refuse = lambda writes: None
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        world.stall()
+        probe = begin(offer(caller, [new_item("probe")]))
+        await world.pass_s(0.01)
+        (error,) = await offer(caller, [new_item("beside")])
+        assert isinstance(error, Unavailable)
+        world.resume()
+        ok((await probe)[0])
+        assert engine.shards[1].breaker == "closed"
+        await caller.put()
+
+    play(story)
+
+
+def test_a_probe_that_fails_opens_it_again() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        (error,) = await offer(caller, [new_item()])
+        assert isinstance(error, Unavailable)
+        assert engine.shards[1].breaker == "open"
+
+    play(story)
+
+
+def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        world.database.refuse = lambda writes: None
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        answer = stuck(monkeypatch, 1)
+        probe = begin(offer(caller, [new_item("probe")], 30.0))
+        await world.pass_s(0.01)
+        assert engine.shards[1].breaker == "half-open"
+        await world.pass_s(0.4)
+        assert engine.shards[1].breaker == "open"
+        answer()
+        ok((await probe)[0])
+        assert engine.shards[1].breaker == "open"
+
+    play(story)
+
+
+def test_a_probe_of_a_bad_item_decides_nothing() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        world.database.refuse = lambda writes: "no such luck" if writes.inserts else None
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        (error,) = await offer(caller, [new_item()])
+        assert isinstance(error, Unavailable)
+        assert engine.shards[1].breaker == "half-open"
+        world.database.refuse = lambda writes: None
+        await caller.put()
+        assert engine.shards[1].breaker == "closed"
+
+    play(story)
+
+
+def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1, breaker_window_ms=60_000))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        world.database.refuse = lambda writes: None
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await caller.put()
+        world.database.refuse = full
+        (error,) = await offer(caller, [new_item()])
+        assert isinstance(error, Unavailable)
+        assert engine.shards[1].breaker == "closed"
+
+    play(story)
+
+
+# ------------------------------------------------------------------ who is told
+
+
+def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "foqs.shard.breaker")
+    changes: list[tuple[int, str]] = []
+
+    class Told(NoFacts):
+        def breaker_changed(self, shard: int, state: str) -> None:
+            changes.append((shard, state))
+
+    async def story(world: World) -> None:
+        world.facts = Told()
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+        assert [status.breaker for status in engine.queue.shards()] == ["open"]
+        world.database.refuse = lambda writes: None
+        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await caller.put()
+
+    play(story)
+    assert changes == [(1, "open"), (1, "half-open"), (1, "closed")]
+    lines = [record.getMessage() for record in caplog.records if record.name == "foqs.shard.breaker"]
+    assert len(lines) == 3
+    assert "transactions failed, the last failure: no room on the disk" in lines[0]
+
+
+def test_calls_that_come_back_when_they_are_told_to_are_all_written_once_it_is_well() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(1))
+        caller = Caller(world, engine)
+        await opened(world, caller, engine)
+
+        async def patient(number: int) -> str:
+            while True:
+                (result,) = await offer(caller, [new_item(f"t{number}")])
+                if not isinstance(result, FoqsError):
+                    return ok(result)
+                assert not isinstance(result, UnknownOutcome | DeadlineExceeded)
+                await world.pass_s((result.retry_after_ms or 0) / 1000)
+
+        calls = [begin(patient(number)) for number in range(20)]
+        await world.pass_s(3.5 * RESET_S)
+        assert not any(call.done() for call in calls)
+        world.database.refuse = lambda writes: None
+        names = await asyncio.gather(*calls)
+        assert len(set(names)) == 20
+        assert len(world.rows()) == 20
+
+    play(story)
