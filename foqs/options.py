@@ -355,8 +355,8 @@ class ShardOptions(Options):
     breaker_flushes_min: int = option(
         5,
         "transactions",
-        "Fewer of them open nothing, unless they took as long as so many at breaker_latency_ms_max: a database that does "
-        "not answer opens the breaker after the product of both.",
+        "Fewer of them open nothing; but one that waits for as long as so many at breaker_latency_ms_max does, so a database "
+        "that does not answer opens the breaker after the product of both.",
         1,
         10_000,
     )

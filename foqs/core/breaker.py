@@ -3,8 +3,8 @@
 Holds how many flushes ended, how many of them failed and how long they took, in
 a fixed number of spans of time, so its memory is bounded whatever the rate; the
 window rolls on by a whole span. A flush that is still waiting is judged with
-the time it has taken so far. Always true: one unlucky flush among none gives no
-verdict, unless it took as long as the least number of slow ones would. Pure:
+the time it has taken so far, and needs no company when it waits for as long as
+the least number of slow ones would have taken: none can run beside it. Pure:
 times are seconds of any clock that does not go back. Knows nothing of states.
 """
 
@@ -25,7 +25,7 @@ class BreakerSettings:
         window_s: how long a flush is remembered.
         latency_s_max: the mean time of the flushes in the window above which it opens.
         error_percent: of 100 flushes in the window, so many that fail open it.
-        flushes_min: fewer flushes in the window open nothing, unless they took as long as so many slow ones.
+        flushes_min: fewer flushes in the window open nothing; one that waits for as long as so many slow ones does.
         reset_s: how long it stays open before one flush is tried.
     """
 
@@ -84,9 +84,10 @@ class FlushWindow:
         if flushes >= settings.flushes_min and failures * 100 >= settings.error_percent * flushes:
             return f"{failures} of the last {flushes} transactions failed"
         if waiting_s is not None:
+            if waiting_s >= settings.flushes_min * settings.latency_s_max:
+                return f"a transaction has got no answer for {waiting_s * 1000:.0f} ms"
             flushes += 1
             seconds += waiting_s
-        least_s = settings.flushes_min * settings.latency_s_max
-        if seconds > settings.latency_s_max * flushes and (flushes >= settings.flushes_min or seconds >= least_s):
+        if flushes >= settings.flushes_min and seconds > settings.latency_s_max * flushes:
             return f"the last {flushes} transactions took {seconds / flushes * 1000:.0f} ms each"
         return None

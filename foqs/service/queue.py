@@ -157,7 +157,9 @@ class QueueService:
         """
         serving = self._answering()
         if not serving:
-            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
+            reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
+            why = reasons[0] if reasons else ""
+            raise Unavailable(f"no shard of this host is being served now{why}; try again", retry_after_ms=500)
         offset = int(self.now() / TURN_S) % len(serving)
         refusal: FoqsError | None = None
         for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +16,7 @@ import pytest
 
 from foqs_client import Client, Delivery, Enqueued, FoqsError, Item
 from tests.support.aio import run
+from tests.support.disk import small_disk
 from tests.support.history import End, History, machine_clock_ms, read
 from tests.support.ledger import in_flight
 from tests.support.mariadb import MariaDb
@@ -339,22 +338,14 @@ def assert_says_why(host: HostProcess) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 6 MiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small file system")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "none", folder], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"mount is not allowed here: {done.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", folder], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", 6) as folder:
+        yield folder
 
 
-def test_a_full_disk_refuses_new_items_and_loses_none(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
-    ballast = small_disk / "ballast"
+    ballast = disk / "ballast"
     ballast.write_bytes(bytes(3 << 20))
 
     async def work(host: HostProcess) -> bool:
@@ -374,11 +365,11 @@ def test_a_full_disk_refuses_new_items_and_loses_none(small_disk: Path, tmp_path
             assert result.require()
         return await heal(Load(host.address, history, seed=5), host, history)
 
-    with HostProcess(tmp_path / "host", f"sqlite:{small_disk / 'data'}", {"store.shards": 1}) as host:
+    with HostProcess(tmp_path / "host", f"sqlite:{disk / 'data'}", {"store.shards": 1}) as host:
         host.start()
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
-        judge(history, in_sqlite(small_disk / "data", 1), drained)
+        judge(history, in_sqlite(disk / "data", 1), drained)
 
 
 async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError:

@@ -7,6 +7,7 @@ server is had is `perf.lib.servers`' business. Knows nothing of queues.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from typing import Any, Final
@@ -39,6 +40,13 @@ class MariaDb(servers.MariaDb):
     def kill9(self) -> None:
         """Ends the server as a crash would."""
         self.stop(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """The server takes connections and answers nobody, until `thaw`."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def remove(self) -> None:
         """Ends the server and deletes its folder."""

@@ -25,9 +25,10 @@ class PlainWindow:
         failures = sum(failed for _, failed in seen)
         if len(seen) >= settings.flushes_min and failures * 100 >= settings.error_percent * len(seen):
             return True
+        if waiting_s is not None and waiting_s >= settings.flushes_min * settings.latency_s_max:
+            return True
         times = [seconds for seconds, _ in seen] + ([] if waiting_s is None else [waiting_s])
-        enough = len(times) >= settings.flushes_min or sum(times) >= settings.flushes_min * settings.latency_s_max
-        return enough and sum(times) > settings.latency_s_max * len(times)
+        return len(times) >= settings.flushes_min and sum(times) > settings.latency_s_max * len(times)
 
     def _span(self, now_s: float) -> int:
         return int(now_s / (self._settings.window_s / SPANS))

@@ -1,0 +1,304 @@
+"""A real MariaDB in trouble under load: the host stays up, says so, and goes on by itself when it is over.
+
+Always the same story: producers enqueue, and consumers hold items, while the
+database has its trouble; when it is over, everything is taken and acked again by
+the same process, what was acknowledged is in the tables, and what was refused
+is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import pymysql
+import pytest
+
+from foqs_client import Client, Delivery, FoqsError, Item
+from tests.support.aio import run
+from tests.support.disk import filled, small_disk
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.tables import in_mariadb
+from tests.support.workload import pause
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(180)]
+
+SHARDS: Final = 2
+PACE_S: Final = 0.01
+USER: Final = "foqs"
+"""A user without the right to write to a read-only server, as in production."""
+
+WAITING: Final = (
+    "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS WHERE VARIABLE_NAME = 'INNODB_ROW_LOCK_CURRENT_WAITS'"
+)
+"""How many transactions wait for a row."""
+
+OPTIONS: Final[Mapping[str, Any]] = {
+    "store.shards": SHARDS,
+    "shard.breaker_window_ms": 2_000,
+    "shard.breaker_latency_ms_max": 200,
+    "shard.breaker_flushes_min": 5,
+    "shard.breaker_reset_ms": 500,
+}
+"""A transaction that gets no answer opens the breaker after a second."""
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    server.query(f"CREATE USER {USER}@'%'")
+    yield server
+    server.remove()
+
+
+class Trial:
+    """One host on one database, and load on it."""
+
+    def __init__(self, folder: Path, server: MariaDb, payload_bytes: int = 20) -> None:
+        self.server = server
+        self.database = server.database()
+        server.query(f"GRANT ALL ON {self.database}.* TO {USER}@'%'")
+        self.host = HostProcess(folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", OPTIONS)
+        self.written: dict[str, bytes] = {}
+        """The payloads of what was acknowledged, by id."""
+        self.failed: dict[bytes, FoqsError] = {}
+        """Why other payloads were not."""
+        self.held: list[Delivery] = []
+        """Leased for all of the story."""
+        self._payload_bytes = payload_bytes
+        self._stopping = False
+
+    def __enter__(self) -> Self:
+        self.host.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.host.__exit__(kind, error, trace)
+
+    def play(self, trouble: Callable[[Trial, Client], Awaitable[None]]) -> None:
+        """Runs the story; `trouble` begins the trouble and ends it."""
+        pid = self.host.pid
+        run(self._play(trouble), timeout=150)
+        assert self.host.pid == pid
+        assert self.host.stop() == 0
+        assert "Traceback" not in self.host.log
+        tables = in_mariadb(self.server, self.database, SHARDS)
+        present = {row["id"] for row in tables.rows()}
+        assert set(self.written) - present == {seen.id for seen in self.held}
+        assert len(present) == len(self.written) - len(self.held), "what was refused was written"
+
+    async def _play(self, trouble: Callable[[Trial, Client], Awaitable[None]]) -> None:
+        async with Client(self.host.address, automatic_keys=False) as client:
+            producing = asyncio.ensure_future(self._produce(client))
+            await self.more("01")
+            while {seen.id[0] for seen in self.held} != {"0", "1"}:
+                self.held += await client.dequeue({"t": 10}, wait_ms=5_000, lease_ms=600_000)
+            await trouble(self, client)
+            await self.more("01")
+            outcomes = await client.ack(self.held, timeout_ms=30_000)
+            assert [outcome.error for outcome in outcomes] == [None] * len(self.held)
+            self._stopping = True
+            await producing
+
+    async def _produce(self, client: Client) -> None:
+        """A call every few milliseconds, whatever became of those before."""
+        calls: list[asyncio.Future[None]] = []
+        while not self._stopping:
+            calls.append(asyncio.ensure_future(self._put(client, b"%d" % len(calls))))
+            await pause(PACE_S)
+        await asyncio.gather(*calls)
+
+    async def _put(self, client: Client, payload: bytes) -> None:
+        try:
+            [result] = await client.enqueue([Item("t", payload.ljust(self._payload_bytes))], timeout_ms=60_000)
+            self.written[result.require()] = payload
+        except FoqsError as error:
+            self.failed[payload] = error
+
+    # ------------------------------------------------------------------- waiting
+
+    async def more(self, shards: str, count: int = 1) -> None:
+        """Until so many more were written, all of them to these shards, and some to each."""
+        before = set(self.written)
+
+        def found() -> set[str]:
+            return set(self.written) - before
+
+        await self.when(
+            lambda: len(found()) >= count and {name[0] for name in found()} >= set(shards),
+            f"shards {shards} take items",
+        )
+        if len(shards) < SHARDS:
+            assert {name[0] for name in found()} == set(shards)
+
+    async def open(self, *shards: int) -> None:
+        """Until the breakers of these shards are open."""
+        name = "foqs_shard_breaker_state"
+        await self.when(
+            lambda: all(self.metric(name, shard=str(shard), state="open") == 1 for shard in shards),
+            f"the breakers of {shards} are open",
+        )
+
+    async def when(self, condition: Callable[[], bool], what: str) -> None:
+        await asyncio.to_thread(until, condition, what, 60.0)
+
+    # ------------------------------------------------------------------- looking
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A metric of the host; 0 where there is none with these labels."""
+        answer = self.host.get("/metrics")
+        assert answer is not None
+        wanted = name + "{" + ",".join([f'{label}="{value}"' for label, value in labels.items()]) + "} "
+        return next((float(line.split()[-1]) for line in answer[1].splitlines() if line.startswith(wanted)), 0.0)
+
+    def retries(self, shard: int) -> float:
+        """How many of its flushes were run again."""
+        return self.metric("foqs_flush_retries_total", shard=str(shard))
+
+    @property
+    def codes(self) -> set[str]:
+        """How what was not written ended."""
+        return {error.code for error in self.failed.values()}
+
+    @contextmanager
+    def root(self) -> Iterator[pymysql.cursors.Cursor]:
+        """A cursor of root's in a transaction that is rolled back at the end."""
+        connection = pymysql.connect(unix_socket=str(self.server.socket), user="root", database=self.database)
+        with closing(connection), connection.cursor() as cursor:
+            yield cursor
+
+
+# --------------------------------------------------------------------- one shard
+
+
+def test_a_locked_table_stops_one_shard_and_the_other_does_not_notice(tmp_path: Path, mariadb: MariaDb) -> None:
+    async def locked(trial: Trial, client: Client) -> None:
+        with trial.root() as cursor:
+            cursor.execute("LOCK TABLES foqs_0_item WRITE")
+            await trial.open(0)
+            failed = len(trial.failed)
+            await trial.more("1", 100)
+            assert len(trial.failed) == failed, "who comes later is served by the other shard"
+            outcomes = await client.ack([seen for seen in trial.held if seen.id[0] == "1"])
+            assert not any(outcome.error for outcome in outcomes)
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(locked)
+        assert trial.codes <= {"UNAVAILABLE"}
+        assert "shard 0: the breaker is open" in trial.host.log
+        assert "shard 1: the breaker" not in trial.host.log
+
+
+def test_a_lock_on_the_owner_row_stops_one_shard_and_the_other_does_not_notice(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    async def locked(trial: Trial, client: Client) -> None:
+        with trial.root() as cursor:
+            cursor.execute("SELECT * FROM foqs_0_owner FOR UPDATE")
+            # Longer than the database lets a lock be waited for.
+            await trial.when(lambda: trial.retries(0) > 0, "the flush was refused and runs again")
+            await trial.more("1", 100)
+            assert trial.retries(1) == 0
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(locked)
+        assert trial.codes <= {"UNAVAILABLE"}
+        assert "shard 0: the breaker is open" in trial.host.log
+        assert "shard 1: the breaker" not in trial.host.log
+
+
+def test_deadlocks_are_tried_again_and_nobody_is_told(tmp_path: Path, mariadb: MariaDb) -> None:
+    async def deadlock(trial: Trial, client: Client) -> None:
+        """Root locks a row and then the owner row, the flush the other way; who has written less is the victim."""
+        seen = next(seen for seen in trial.held if seen.id[0] == "0")
+        for _ in range(5):
+            retries = trial.retries(0)
+            with trial.root() as cursor:
+                cursor.execute("CREATE TABLE IF NOT EXISTS heavy (n INT) ENGINE = InnoDB")
+                cursor.execute("INSERT INTO heavy SELECT seq FROM seq_1_to_20000")
+                cursor.execute(f"SELECT * FROM foqs_0_item WHERE id = {seen.id.partition('-')[2]} FOR UPDATE")
+                extending = asyncio.ensure_future(client.extend([seen], lease_ms=600_000, timeout_ms=30_000))
+                await trial.when(lambda: mariadb.query(WAITING) == [("1",)], "the flush waits for the row")
+                await asyncio.to_thread(cursor.execute, "SELECT * FROM foqs_0_owner FOR UPDATE")
+            [outcome] = await extending
+            assert outcome.error is None
+            assert trial.retries(0) > retries
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(deadlock)
+        assert not trial.failed
+
+
+# -------------------------------------------------------------------- the server
+
+
+def test_a_server_that_hangs_has_calls_refused_at_once(tmp_path: Path, mariadb: MariaDb) -> None:
+    async def frozen(trial: Trial, client: Client) -> None:
+        mariadb.freeze()
+        try:
+            await trial.open(0, 1)
+            failed = len(trial.failed)
+            await trial.when(lambda: len(trial.failed) > failed + 20, "calls are refused at once")
+        finally:
+            mariadb.thaw()
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(frozen)
+        assert trial.codes == {"UNAVAILABLE"}
+
+
+def test_a_server_that_is_away_and_comes_back_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
+    async def away(trial: Trial, client: Client) -> None:
+        mariadb.kill9()
+        await trial.open(0, 1)
+        mariadb.start()
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(away)
+        assert trial.codes == {"UNAVAILABLE"}
+
+
+def test_a_server_that_is_read_only_is_named_and_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
+    async def read_only(trial: Trial, client: Client) -> None:
+        mariadb.query("SET GLOBAL read_only = 1")
+        try:
+            await trial.open(0, 1)
+        finally:
+            mariadb.query("SET GLOBAL read_only = 0")
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(read_only)
+        assert trial.codes == {"UNAVAILABLE"}
+        assert "it is read-only: look the primary up again" in trial.host.log
+
+
+def test_a_full_disk_refuses_new_items_and_room_makes_all_well(tmp_path: Path) -> None:
+    async def full(trial: Trial, client: Client) -> None:
+        with filled(trial.server.folder / "disk"):
+            await trial.open(0, 1)
+
+    server = MariaDb()
+    try:
+        with small_disk(server.folder / "disk", 400) as disk:
+            subprocess.run(["cp", "-a", server.folder / "data", disk], check=True)
+            server.start(f"--datadir={disk / 'data'}")
+            try:
+                server.query(f"CREATE USER {USER}@'%'")
+                with Trial(tmp_path / "host", server, payload_bytes=8_000) as trial:
+                    trial.play(full)
+                    assert trial.codes == {"UNAVAILABLE"}
+                    assert any("make room" in error.message for error in trial.failed.values())
+            finally:
+                server.kill9()
+    finally:
+        server.remove()
