@@ -16,6 +16,7 @@ from foqs.cli.hosts import dev, host
 from foqs.cli.items import ack, dequeue, item, nack, peek
 from foqs.cli.output import say
 from foqs.cli.produce import enqueue
+from foqs.cli.schema import schema
 from foqs.cli.session import Failed
 from foqs.cli.settings import config
 from foqs.cli.topics import topic
@@ -44,7 +45,7 @@ def root() -> None:
     """A distributed, durable priority queue."""
 
 
-for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, doctor, config):
+for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, doctor, config, schema):
     root.add_command(command)
 
 

@@ -20,7 +20,7 @@ from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_rows import keys_in, owner_in, rows_in, topics_in
-from foqs.store.mysql_schema import RIGHTS, prepare
+from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
 from foqs.store.port import (
     Decide,
     Due,
@@ -40,7 +40,6 @@ _T = TypeVar("_T")
 _LOCK_WAIT: Final = 1205
 _AGAIN: Final = frozenset({_LOCK_WAIT, 1213})
 _DUPLICATE: Final = 1062
-_READ_ONLY: Final = frozenset({1290, 1792, 1836})
 _NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 _FULL: Final = frozenset({1021, 1114})
 _PATIENCE_S: Final = 1
@@ -146,7 +145,7 @@ class MysqlStore:
             link.abort()
 
     def _lost(self, error: Exception) -> StoreLost:
-        hint = "; it is read-only: look the primary up again" if getattr(error, "code", 0) in _READ_ONLY else ""
+        hint = "; it is read-only: look the primary up again" if getattr(error, "code", 0) in READ_ONLY else ""
         return StoreLost(f"{self._settings.where}: {error}{hint}")
 
     async def _connect(self) -> Link:
@@ -172,7 +171,7 @@ class MysqlStore:
             if error.code in _NO_ACCESS:
                 raise StoreUnusable(
                     f"{self._settings.where}: {error}; check user, password and database, and "
-                    f"GRANT {RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
+                    f"GRANT {RUN_RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
                 ) from error
             raise
 
@@ -294,7 +293,7 @@ class MysqlStore:
         try:
             await self._prepare(link, fence, reads, key_reads, decide)
         except (ServerError, UnicodeEncodeError) as error:
-            if isinstance(error, ServerError) and error.code in _READ_ONLY:
+            if isinstance(error, ServerError) and error.code in READ_ONLY:
                 raise
             await self._roll_back(link)
             await self._check_fence(link, fence)

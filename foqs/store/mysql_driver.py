@@ -11,6 +11,8 @@ an error code means for a transaction.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl as tls
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -191,6 +193,15 @@ def _told(error: Exception, timed_out: str) -> ServerError | LinkLost:
         code, text = error.args[0], str(error.args[-1])
         if code and code not in _CLIENT_CODES and code not in _GOODBYE_CODES:
             return ServerError(code, text)
-        return LinkLost(f"{text} (error {code})")
+        return LinkLost(f"{text}{_reason(error.__cause__)} (error {code})")
     # Whatever else comes out of a driver whose socket broke under it.
     return LinkLost(f"{type(error).__name__}: {error}")
+
+
+def _reason(cause: BaseException | None) -> str:
+    """Why a server was not reached, which the driver leaves out."""
+    if not isinstance(cause, OSError):
+        return ""
+    if isinstance(cause, socket.gaierror) or cause.errno is None:
+        return f": {cause.strerror or cause}"
+    return f": {os.strerror(cause.errno)}"

@@ -16,8 +16,15 @@ from foqs.store.sql_migrations import pending
 
 _NO_SUCH_TABLE: Final = 1146
 _COLUMN_EXISTS: Final = 1060
+DENIED: Final = frozenset({1044, 1142, 1143, 1370})
+"""A right is missing."""
+READ_ONLY: Final = frozenset({1290, 1792, 1836})
+"""The server takes no writes."""
 _STRICT: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
-RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE, CREATE, ALTER, INDEX"
+RUN_RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE"
+"""What the user of a host needs on its database. Ending its own connections needs no right."""
+SCHEMA_RIGHTS: Final = f"{RUN_RIGHTS}, CREATE, ALTER, INDEX"
+"""What the user needs who makes the tables, or brings them to a newer version."""
 
 
 async def prepare(link: Link, settings: MysqlSettings, shard: int) -> None:
@@ -73,16 +80,12 @@ async def _migrate(link: Link, settings: MysqlSettings, shard: int, statements: 
     nothing to do. After a crash the step's statements run again.
     """
     where = f"shard {shard} in {settings.where}"
-    try:
-        (found,) = await link.run(sql.read_version(shard))
-        version = found.rows[0][0] if found.rows else 0
-    except ServerError as error:
-        if error.code != _NO_SUCH_TABLE:
-            raise
-        await link.run(sql.CREATE_VERSIONS)
-        version = 0
-    if not pending(version, sql.MIGRATIONS, where):
+    version = await read_version(link, shard)
+    if not pending(version or 0, sql.MIGRATIONS, where):
         return
+    await _check_may_migrate(link, settings, where, version or 0)
+    if version is None:
+        await link.run(sql.CREATE_VERSIONS)
     await link.run(sql.add_version(shard))
     guard = await Link.connect(settings)
     try:
@@ -103,6 +106,74 @@ async def _step(link: Link, statement: bytes) -> None:
     except ServerError as error:
         if error.code != _COLUMN_EXISTS:
             raise
+
+
+async def read_version(link: Link, shard: int) -> int | None:
+    """The version of a shard's tables, 0 where it has none; None where no shard of the database has any."""
+    try:
+        (found,) = await link.run(sql.read_version(shard))
+    except ServerError as error:
+        if error.code != _NO_SUCH_TABLE:
+            raise
+        return None
+    return int(found.rows[0][0]) if found.rows else 0
+
+
+async def read_versions(link: Link) -> dict[int, int]:
+    """The version of every shard that has tables in this database."""
+    try:
+        (found,) = await link.run(sql.READ_VERSIONS)
+    except ServerError as error:
+        if error.code not in (_NO_SUCH_TABLE, *DENIED):
+            raise
+        return {}
+    return dict(found.rows)
+
+
+async def clock_ms(link: Link) -> int:
+    """The server's clock."""
+    (found,) = await link.run(sql.NOW_MS)
+    return int(found.rows[0][0])
+
+
+async def may_make_tables(link: Link) -> bool:
+    """Whether the user may create tables; nothing is created."""
+    try:
+        await link.run(sql.PROBE_CREATE, sql.END_PROBE)
+    except ServerError as error:
+        if error.code not in DENIED:
+            raise
+        return False
+    return True
+
+
+async def missing_rights(link: Link, shard: int) -> list[str]:
+    """What the user may not do of what a flush does, in the server's words; changes nothing.
+
+    Tables that are not there yet are no reason to complain.
+    """
+    missing = []
+    for probe in sql.Statements(shard).probes:
+        try:
+            await link.run(sql.BEGIN, probe, sql.ROLLBACK)
+        except ServerError as error:
+            await link.run(sql.ROLLBACK)
+            if error.code in DENIED:
+                missing.append(str(error))
+            elif error.code != _NO_SUCH_TABLE:
+                raise
+    return missing
+
+
+async def _check_may_migrate(link: Link, settings: MysqlSettings, where: str, version: int) -> None:
+    """A user who only runs is told who makes tables, rather than which statement was denied."""
+    if not await may_make_tables(link):
+        newest = sql.MIGRATIONS[-1].number
+        raise StoreUnusable(
+            f"{where} has schema version {version} and needs {newest}, and user {settings.user} may not make tables: "
+            f"run foqs schema apply as a user who may, or GRANT {SCHEMA_RIGHTS} ON `{settings.database}`.* "
+            f"TO '{settings.user}'"
+        )
 
 
 def _text(value: object) -> str:

@@ -147,6 +147,13 @@ CREATE_VERSIONS: Final = (
 )
 """The versions of all shards of a database."""
 
+READ_VERSIONS: Final = b"SELECT shard, version FROM foqs_schema"
+"""Of every shard of a database."""
+
+PROBE_CREATE: Final = b"PREPARE foqs_probe FROM 'CREATE TABLE foqs_probe (one INT)'"
+"""Needs the right to create tables, and creates none: it is never executed."""
+END_PROBE: Final = b"DEALLOCATE PREPARE foqs_probe"
+
 
 def add_version(shard: int) -> bytes:
     """A new shard is at version 0."""

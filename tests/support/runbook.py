@@ -1,0 +1,26 @@
+"""The commands that the runbook shows, for tests that run them.
+
+Always true: what is returned stands word for word in docs/runbook.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+RUNBOOK: Final = Path(__file__).parents[2] / "docs" / "runbook.md"
+
+
+def section(title: str) -> str:
+    """The text under a heading, up to the next one of the same or a higher level."""
+    found = re.search(rf"^(#+) {re.escape(title)}$", RUNBOOK.read_text(), re.MULTILINE)
+    assert found, f"docs/runbook.md has no section {title!r}"
+    rest = RUNBOOK.read_text()[found.end() :]
+    end = re.search(rf"^#{{1,{len(found[1])}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def blocks(title: str, language: str) -> list[str]:
+    """The code blocks of a section in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
