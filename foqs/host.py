@@ -228,7 +228,14 @@ def store_opener(config: Config, clock: SystemClock) -> Callable[[int], Store]:
         return lambda shard: SqliteStore(
             folder / f"shard-{shard}.db", shard, unsafe_durability=options.unsafe_durability
         )
-    settings = MysqlSettings(
+    settings = mysql_settings(config)
+    return lambda shard: MysqlStore(settings, shard)
+
+
+def mysql_settings(config: Config) -> MysqlSettings:
+    """How to reach the MySQL server that the configuration names."""
+    options, url = config.store, config.store.parsed
+    return MysqlSettings(
         database=url.database,
         host=url.host,
         port=url.port,
@@ -239,7 +246,6 @@ def store_opener(config: Config, clock: SystemClock) -> Callable[[int], Store]:
         statement_timeout_s=options.statement_timeout_ms / 1000,
         unsafe_durability=options.unsafe_durability,
     )
-    return lambda shard: MysqlStore(settings, shard)
 
 
 def _namespace(options: NamespaceOptions) -> NamespaceSettings:

@@ -16,17 +16,14 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
+from foqs.cli.checks_mysql import mysql
+from foqs.cli.checks_sqlite import files, nearest_folder, sqlite
+from foqs.cli.finding import Finding
 from foqs.cli.hosts import port_problem, reachable
 from foqs.cli.session import Connect
 from foqs.config import Config
-from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
-from foqs.store.mysql_schema import check_durability
-from foqs.store.port import StoreError, StoreUnusable
-from foqs.store.sqlite import SqliteStore
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)
@@ -44,16 +41,6 @@ LIBRARIES: Final = (
     "click",
     "rich",
 )
-
-
-@dataclass(slots=True, frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    what: str
-    state: Literal["ok", "warning", "bad"]
-    detail: str
-    remedy: str = ""
 
 
 def python() -> Iterator[Finding]:
@@ -85,7 +72,7 @@ def libraries() -> Iterator[Finding]:
 def folder(config: Config) -> Iterator[Finding]:
     """The data folder and the room on its disk."""
     path = config.data_dir
-    existing = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    existing = nearest_folder(path.absolute())
     new = "" if existing == path.absolute() else " (it does not exist yet and can be made)"
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -105,74 +92,18 @@ def folder(config: Config) -> Iterator[Finding]:
         yield Finding("Disk", "ok", detail)
 
 
-async def store(config: Config) -> Finding:
-    """Whether the store can be reached and keeps what it acknowledges."""
-    url = config.store.parsed
-    if url.kind == "memory":
+async def store(config: Config) -> list[Finding]:
+    """The store: reached, durable, with tables that this program knows, and rights to use them."""
+    kind = config.store.parsed.kind
+    if kind == "memory":
         remedy = "name a folder or a database in store.url"
-        return Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)
-    if url.kind == "sqlite":
-        return await _sqlite(config)
-    return await _mysql(config)
-
-
-async def _sqlite(config: Config) -> Finding:
-    """Opens a store in a folder of its own beside the real ones, with their settings."""
-    path = config.data_dir.absolute()
-    existing = next(place for place in (path, *path.parents) if place.exists())
-    try:
-        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
-            opened = SqliteStore(Path(probe) / "probe.sqlite", 0)
-            try:
-                await opened.open()
-            finally:
-                await opened.close()
-    except (StoreError, OSError) as error:
-        return Finding(
-            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", "name another folder in store.url"
-        )
-    return _durable(config, f"SQLite in {path}; every commit is on disk before it is acknowledged")
-
-
-async def _mysql(config: Config) -> Finding:
-    """Connects and reads the server's durability settings."""
-    url = config.store.parsed
-    settings = MysqlSettings(
-        database=url.database,
-        host=url.host,
-        port=url.port,
-        unix_socket=url.socket,
-        user=url.user,
-        password=config.password() or "",
-        connect_timeout_s=config.store.connect_timeout_ms / 1_000,
-        statement_timeout_s=config.store.statement_timeout_ms / 1_000,
-    )
-    try:
-        link = await Link.connect(settings)
-        try:
-            await check_durability(link, settings)
-        finally:
-            await link.close()
-    except StoreUnusable as error:
-        state: Literal["warning", "bad"] = "warning" if config.store.unsafe_durability else "bad"
-        return Finding("Store", state, str(error), "set what it names, in the server's configuration file")
-    except (ServerError, LinkLost) as error:
-        remedy = "see that the server runs, and that store.url and store.password_file are right"
-        return Finding("Store", "bad", f"{settings.where} cannot be used: {error}", remedy)
-    return _durable(config, f"{settings.where} answers; every commit is on disk before it is acknowledged")
-
-
-def _durable(config: Config, detail: str) -> Finding:
-    if config.store.unsafe_durability:
-        return Finding(
-            "Store", "warning", detail, "store.unsafe_durability is set: weaker settings would be accepted too"
-        )
-    return Finding("Store", "ok", detail)
+        return [Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)]
+    return [*(await mysql(config) if kind == "mysql" else await sqlite(config)), files(config)]
 
 
 async def calls(config: Config, connect: Connect) -> Finding:
     """The port for calls: free, served by FOQS, or taken by something else."""
-    from foqs_client import FoqsError
+    from foqs_client import DeadlineExceeded, FoqsError, UnknownOutcome, Unreachable
 
     host, port = config.server.host, config.server.port
     problem = port_problem(host, port, "port")
@@ -183,6 +114,8 @@ async def calls(config: Config, connect: Connect) -> Finding:
             async with connect(f"foqs://{reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
                 routing = await client.routing()
     except (FoqsError, OSError, ValueError) as error:
+        if isinstance(error, FoqsError) and not isinstance(error, DeadlineExceeded | UnknownOutcome | Unreachable):
+            return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, which answers {error.code}")
         return Finding("Calls", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
     return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, {len(routing.shards)} shards")
 

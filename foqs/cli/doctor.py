@@ -18,7 +18,7 @@ from foqs.cli.output import Column, Format, say, show
 from foqs.cli.session import UNHEALTHY, Connect, Failed, open_client
 
 if TYPE_CHECKING:
-    from foqs.cli.checks import Finding
+    from foqs.cli.finding import Finding
     from foqs.config import Config
 
 _COLUMNS: Final[list[Column]] = [
@@ -38,7 +38,7 @@ _COLUMNS: Final[list[Column]] = [
 )
 @click.pass_obj
 def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
-    """Check configuration, ports, data folder, disk, store, Python and libraries.
+    """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), Python and libraries.
 
     Exit code 5 when anything is bad.
     """
@@ -56,7 +56,7 @@ def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
 
 async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
     from foqs.cli import checks
-    from foqs.cli.checks import Finding
+    from foqs.cli.finding import Finding
     from foqs.config import ConfigError, load
 
     findings: list[Finding] = []
@@ -70,5 +70,5 @@ async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
     findings += [*checks.python(), *checks.libraries()]
     if config is not None:
         findings += [await checks.calls(config, connect), await checks.http(config), *checks.folder(config)]
-        findings.append(await checks.store(config))
+        findings += await checks.store(config)
     return findings

@@ -1,0 +1,121 @@
+"""What doctor looks at in a MySQL or MariaDB server: reached, durable, its tables, rights and clock.
+
+Always true: nothing is changed; a server that cannot be reached is one finding
+that says why. Knows nothing of how findings are shown.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+from foqs.cli.finding import Finding, durable_finding, schema_finding
+from foqs.config import Config
+from foqs.host import mysql_settings
+from foqs.store import sql_mysql as sql
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
+from foqs.store.mysql_schema import (
+    READ_ONLY,
+    RUN_RIGHTS,
+    check_durability,
+    clock_ms,
+    may_make_tables,
+    missing_rights,
+    read_versions,
+)
+from foqs.store.port import StoreUnusable
+
+CLOCK_SKEW_MS_WARNING: Final = 1_000
+CLOCK_SKEW_MS_BAD: Final = 60_000
+
+
+async def mysql(config: Config) -> list[Finding]:
+    """Looks at the server of `config.store.url`."""
+    settings = mysql_settings(config)
+    findings: list[Finding] = []
+    try:
+        link = await Link.connect(settings)
+        try:
+            await link.run(*sql.session(settings.lock_wait_timeout_s, reads=True))
+            async for finding in _look(link, settings, config):
+                findings.append(finding)
+        finally:
+            await link.close()
+    except (ServerError, LinkLost) as error:
+        detail = f"{settings.where} cannot be used: {error}"
+        findings.append(Finding("Store", "bad", detail, _remedy(error, settings)))
+    return findings
+
+
+async def _look(link: Link, settings: MysqlSettings, config: Config) -> AsyncIterator[Finding]:
+    weak_is_accepted = config.store.unsafe_durability
+    try:
+        await check_durability(link, settings)
+    except StoreUnusable as error:
+        remedy = "set what it names, in the server's configuration file"
+        yield Finding("Store", "warning" if weak_is_accepted else "bad", str(error), remedy)
+    else:
+        detail = f"{settings.where} answers; every commit is on disk before it is acknowledged"
+        yield durable_finding(detail, weak_is_accepted)
+    may_make = await may_make_tables(link)
+    versions = await read_versions(link)
+    shards = config.store.shards
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, shards, may_make)
+    missing = [told for shard in range(shards) for told in await missing_rights(link, shard)]
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        remedy = f"GRANT {RUN_RIGHTS} ON `{settings.database}`.* TO '{settings.user}'@..."
+        yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
+    else:
+        yield Finding("Grants", "ok", f"{settings.user} may do what a host does")
+    yield await _clock(link)
+
+
+async def _clock(link: Link) -> Finding:
+    """How far the two clocks are apart, as well as a round trip can tell."""
+    before = time.time_ns()
+    server_ms = await clock_ms(link)
+    ours_ms = (before + time.time_ns()) // 2_000_000
+    skew_ms = server_ms - ours_ms
+    if abs(skew_ms) < CLOCK_SKEW_MS_WARNING:
+        return Finding("Clock", "ok", "the database's clock and this machine's agree")
+    how = "ahead of" if skew_ms > 0 else "behind"
+    return Finding(
+        "Clock",
+        "bad" if abs(skew_ms) >= CLOCK_SKEW_MS_BAD else "warning",
+        f"the database's clock is {abs(skew_ms) / 1_000:.1f} s {how} this machine's",
+        "let a time service (chrony, ntpd) set both: delays and leases follow the database's clock",
+    )
+
+
+_REMEDY_BY_CODE: Final = {
+    1040: "raise the server's max_connections: a host needs three connections for each shard",
+    1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
+    1045: "correct the user in store.url or the password in store.password_file, or create that user for this machine",
+    1049: "create it (CREATE DATABASE `{database}`), or correct the database in store.url",
+    1130: "create the user for this machine's address: CREATE USER '{user}'@...",
+    1698: "correct the user in store.url or the password in store.password_file, or create that user for this machine",
+    **dict.fromkeys(READ_ONLY, "name the primary in store.url: this is a replica, or writing was switched off"),
+}
+
+
+def _remedy(error: ServerError | LinkLost, settings: MysqlSettings) -> str:
+    """What to do about a server that cannot be used."""
+    if isinstance(error, ServerError):
+        text = _REMEDY_BY_CODE.get(error.code, "see what the server's log says about it")
+        return text.format(rights=RUN_RIGHTS, database=settings.database, user=settings.user)
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        if cause.args and cause.args[0] in _REMEDY_BY_CODE:
+            return _REMEDY_BY_CODE[cause.args[0]]
+        cause = cause.__cause__
+    if isinstance(cause, socket.gaierror):
+        return "correct the host in store.url: no address is known for that name"
+    if isinstance(cause, TimeoutError):
+        return "see that the network lets this machine reach it, and that the server is not overloaded"
+    if isinstance(cause, OSError) and cause.errno in (errno.ECONNREFUSED, errno.ENOENT):
+        return "start the server, or correct host, port or socket in store.url: nobody listens there"
+    return "see that a MySQL server listens there, and that this machine can reach it"

@@ -1,0 +1,124 @@
+"""What doctor looks at where the shards are SQLite files: their settings, versions and modes.
+
+Always true: no database of a shard is opened, so a host that runs, or another
+user who will, finds its files as they were. Knows nothing of how findings are
+shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from foqs.cli.finding import Finding, durable_finding, schema_finding
+from foqs.config import Config
+from foqs.store import sql_sqlite as sql
+from foqs.store.port import StoreError
+from foqs.store.sqlite import SqliteStore
+from foqs.store.sqlite_header import read_header
+
+_SHARD_FILE: Final = re.compile(r"shard-(\d+)\.db")
+_SHOWN: Final = 3
+
+
+async def sqlite(config: Config) -> list[Finding]:
+    """Looks at the folder of `config.store.url`."""
+    return [await _store(config), *_schema(config)]
+
+
+async def _store(config: Config) -> Finding:
+    """Opens a store in a folder of its own beside the real ones, with their settings."""
+    path = config.data_dir.absolute()
+    existing = nearest_folder(path)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
+            opened = SqliteStore(Path(probe) / "probe.sqlite", 0)
+            try:
+                await opened.open()
+            finally:
+                await opened.close()
+    except (StoreError, OSError) as error:
+        return Finding(
+            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", "name another folder in store.url"
+        )
+    detail = f"SQLite in {path}; every commit is on disk before it is acknowledged"
+    return durable_finding(detail, config.store.unsafe_durability)
+
+
+def _schema(config: Config) -> Iterator[Finding]:
+    versions: dict[int, int] = {}
+    try:
+        found = _shard_files(config.data_dir)
+    except PermissionError:
+        return  # the look at the files says so
+    for shard, path in found.items():
+        try:
+            header = read_header(path)
+        except OSError as error:
+            remedy = f"let this user read and write it: chown {_user()} {path}"
+            yield Finding("Schema", "bad", f"{path} cannot be read: {error.strerror}", remedy)
+            return
+        if header is None or (header.application not in (0, sql.APPLICATION_ID)):
+            remedy = "move it away, or name another folder in store.url"
+            yield Finding("Schema", "bad", f"{path} is no file of FOQS, or is damaged", remedy)
+            return
+        versions[shard] = header.version
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, config.store.shards, may_upgrade=True)
+
+
+def files(config: Config) -> Finding:
+    """Whether this user may use the files that a host keeps, and nobody else may change them."""
+    try:
+        return _files(config)
+    except PermissionError as error:
+        return _not_ours(Path(error.filename))
+
+
+def _files(config: Config) -> Finding:
+    folder, coordinator = config.data_dir, config.coordinator_file
+    places = [folder, *sorted(folder.glob("shard-*.db*"))]
+    if coordinator is not None:
+        places += [place for place in (coordinator.parent, coordinator) if place not in places]
+    found = [place for place in places if place.exists()]
+    locked = [place for place in found if not os.access(place, os.R_OK | os.W_OK, effective_ids=True)]
+    if locked:
+        return _not_ours(*locked)
+    loose = [place for place in found if _others_may_write(place)]
+    if loose:
+        remedy = f"chmod o-w {' '.join(map(str, loose[:_SHOWN]))}"
+        return Finding("Files", "bad", f"everybody on this machine may change {_told(loose)}", remedy)
+    return Finding("Files", "ok", f"{len(found)} files and folders are this user's to use" if found else "none yet")
+
+
+def _not_ours(*places: Path) -> Finding:
+    remedy = f"give it to the user of the host: chown -R {_user()} {places[0]}"
+    return Finding("Files", "bad", f"this user may not read and write {_told(places)}", remedy)
+
+
+def _others_may_write(place: Path) -> bool:
+    mode = place.stat().st_mode
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+def nearest_folder(path: Path) -> Path:
+    """The path, or the first above it that exists, as far as this user may look."""
+    return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110 - it raises nothing
+
+
+def _shard_files(folder: Path) -> dict[int, Path]:
+    matches = [(path, _SHARD_FILE.fullmatch(path.name)) for path in folder.glob("shard-*.db")]
+    return {int(match[1]): path for path, match in sorted(matches) if match}
+
+
+def _told(places: Sequence[Path]) -> str:
+    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return ", ".join(map(str, places[:_SHOWN])) + more
+
+
+def _user() -> str:
+    return str(os.geteuid())

@@ -1,0 +1,303 @@
+"""What doctor says of real servers, ports and files that are not as they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from foqs.cli import root
+from foqs.cli.checks_sqlite import files
+from foqs.config import load
+from foqs.store import sql_mysql, sql_sqlite
+from tests.support.mariadb import MariaDb
+from tests.support.ports import free_port
+from tests.support.processes import HostProcess
+
+NEWEST = sql_mysql.MIGRATIONS[-1].number
+NOBODY = 65_534
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+class Place:
+    """An empty database with a user who may only run; `url` names both."""
+
+    def __init__(self, server: MariaDb, folder: Path) -> None:
+        self.server = server
+        self.database = server.database()
+        self.user = f"run_{self.database}"
+        self.password_file = folder / "password"
+        self.password_file.write_text("secret")
+        self.password_file.chmod(0o600)
+        server.query(f"CREATE USER {self.user}@127.0.0.1 IDENTIFIED BY 'secret'")
+        self.grant("SELECT, INSERT, UPDATE, DELETE")
+        self.environment = {
+            "FOQS_STORE__URL": f"mysql://{self.user}@127.0.0.1:{server.port}/{self.database}",
+            "FOQS_STORE__PASSWORD_FILE": str(self.password_file),
+            "FOQS_STORE__SHARDS": "2",
+            "FOQS_SERVER__PORT": "0",
+            "FOQS_SERVER__HTTP_PORT": "0",
+            "FOQS_COORDINATOR__FILE": str(folder / "coordinator.json"),
+        }
+
+    def grant(self, rights: str, tables: str = "*") -> None:
+        self.server.query(f"GRANT {rights} ON {self.database}.{tables} TO {self.user}@127.0.0.1")
+
+    def make_tables(self) -> None:
+        url = f"mysql://root@localhost/{self.database}?socket={self.server.socket}"
+        environment = self.environment | {"FOQS_STORE__URL": url, "FOQS_STORE__PASSWORD_FILE": ""}
+        result = CliRunner().invoke(root, ["schema", "apply"], env=environment)
+        assert result.exit_code == 0, result.output
+
+
+@pytest.fixture
+def place(mariadb: MariaDb, tmp_path: Path) -> Place:
+    return Place(mariadb, tmp_path)
+
+
+def examine(environment: dict[str, str]) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and the worst finding of each check."""
+    result = CliRunner().invoke(root, ["doctor", "-o", "json"], env=environment)
+    worst: dict[str, dict[str, Any]] = {}
+    for row in sorted(json.loads(result.stdout), key=lambda row: ["ok", "warning", "bad"].index(row["state"])):
+        worst[row["check"]] = row
+    return result.exit_code, worst
+
+
+def bad(environment: dict[str, str], check: str, found: str, remedy: str) -> None:
+    """This one check is bad, and says these words."""
+    code, rows = examine(environment)
+    assert code == 5
+    assert {name for name, row in rows.items() if row["state"] == "bad"} == {check}
+    assert found in rows[check]["found"]
+    assert remedy in rows[check]["remedy"]
+
+
+# --------------------------------------------------------------------- MariaDB
+
+
+@pytest.mark.mysql
+def test_a_database_with_the_least_rights_and_all_tables_is_well(place: Place) -> None:
+    place.make_tables()
+    code, rows = examine(place.environment)
+    assert code == 0
+    told = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Clock", "Files")}
+    assert set(told.values()) == {"ok"}, rows
+
+
+@pytest.mark.mysql
+def test_why_a_database_cannot_be_used_is_said_with_its_remedy(place: Place, tmp_path: Path) -> None:
+    at, database = f"127.0.0.1:{place.server.port}", place.database
+    for url, found, remedy in [
+        (f"mysql://root@127.0.0.1:{free_port()}/{database}", "Connection refused", "start the server"),
+        (f"mysql://root@no-such-host.invalid/{database}", "known", "correct the host"),
+        (f"mysql://root@localhost/{database}?socket={tmp_path}/none", "No such file", "start the server"),
+        (f"mysql://nobody@{at}/{database}", "Access denied", "store.password_file"),
+        (f"mysql://root@{at}/nowhere", "Unknown database", "CREATE DATABASE `nowhere`"),
+        (f"mysql://{place.user}@{at}/mysql", "Access denied", "GRANT SELECT, INSERT, UPDATE, DELETE ON `mysql`.*"),
+    ]:
+        password = str(place.password_file) if place.user in url else ""
+        environment = place.environment | {"FOQS_STORE__URL": url, "FOQS_STORE__PASSWORD_FILE": password}
+        bad(environment, "Store", found, remedy)
+    place.password_file.write_text("wrong")
+    bad(place.environment, "Store", "Access denied", "store.password_file")
+
+
+def test_a_server_that_says_nothing_is_told_from_one_that_is_not_there(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        environment = {
+            "FOQS_STORE__URL": f"mysql://root@127.0.0.1:{silent.getsockname()[1]}/x",
+            "FOQS_STORE__CONNECT_TIMEOUT_MS": "200",
+            "FOQS_SERVER__PORT": "0",
+            "FOQS_SERVER__HTTP_PORT": "0",
+            "FOQS_COORDINATOR__FILE": str(tmp_path / "coordinator.json"),
+        }
+        bad(environment, "Store", "no answer within 0.2 s", "network")
+
+
+@contextmanager
+def setting(server: MariaDb, name: str, value: str, usual: str) -> Iterator[None]:
+    server.query(f"SET GLOBAL {name} = {value}")
+    yield
+    server.query(f"SET GLOBAL {name} = {usual}")
+
+
+@pytest.mark.mysql
+def test_weak_durability_is_named(place: Place) -> None:
+    place.make_tables()
+    with setting(place.server, "innodb_flush_log_at_trx_commit", "2", "1"):
+        bad(place.environment, "Store", "innodb_flush_log_at_trx_commit is 2", "configuration file")
+        code, rows = examine(place.environment | {"FOQS_STORE__UNSAFE_DURABILITY": "true"})
+        assert (code, rows["Store"]["state"]) == (0, "warning")
+
+
+@pytest.mark.mysql
+def test_each_missing_grant_is_named(place: Place) -> None:
+    place.make_tables()
+    place.server.query(f"REVOKE DELETE ON {place.database}.* FROM {place.user}@127.0.0.1")
+    remedy = f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{place.database}`.* TO '{place.user}'"
+    bad(place.environment, "Grants", "DELETE command denied", remedy)
+    place.grant("DELETE", "foqs_0_item")
+    place.grant("DELETE", "foqs_0_key")
+    bad(place.environment, "Grants", "foqs_0_topic", remedy)
+
+
+@pytest.mark.mysql
+def test_tables_that_this_user_cannot_make_are_asked_of_another(place: Place) -> None:
+    bad(place.environment, "Schema", "may not make tables", "foqs schema apply")
+    place.grant("CREATE")
+    code, rows = examine(place.environment)
+    assert (code, rows["Schema"]["state"]) == (0, "ok")
+    assert place.server.query(f"SHOW TABLES FROM {place.database}") == []
+
+
+@pytest.mark.mysql
+def test_older_and_newer_tables_are_told_apart(place: Place) -> None:
+    place.make_tables()
+    versions = f"{place.database}.foqs_schema"
+    place.server.query(f"UPDATE {versions} SET version = 99 WHERE shard = 1")
+    bad(
+        place.environment,
+        "Schema",
+        f"shard 1 has schema version 99; this program knows versions up to {NEWEST}",
+        "run the newer foqs",
+    )
+    place.server.query(f"UPDATE {versions} SET version = 2 WHERE shard = 1")
+    bad(place.environment, "Schema", "shard 1 has schema version 2", "foqs schema apply")
+    place.grant("CREATE")
+    code, rows = examine(place.environment)
+    assert (code, rows["Schema"]["state"]) == (0, "warning")
+    assert "make a backup" in rows["Schema"]["remedy"]
+
+
+@pytest.mark.mysql
+def test_shards_that_would_not_be_served_are_noticed(place: Place) -> None:
+    place.make_tables()
+    code, rows = examine(place.environment | {"FOQS_STORE__SHARDS": "1"})
+    assert (code, rows["Schema"]["state"]) == (0, "warning")
+    assert "set store.shards to 2" in rows["Schema"]["remedy"]
+
+
+@pytest.mark.mysql
+@pytest.mark.parametrize(("seconds", "state", "code"), [(-5, "warning", 0), (3_600, "bad", 5)])
+def test_clocks_that_disagree_are_noticed(place: Place, seconds: int, state: str, code: int) -> None:
+    place.make_tables()
+    with setting(place.server, "init_connect", f"'SET timestamp = UNIX_TIMESTAMP() + {seconds}'", "''"):
+        found, rows = examine(place.environment)
+    assert (found, rows["Clock"]["state"]) == (code, state)
+    assert ("behind" if seconds < 0 else "ahead of") in rows["Clock"]["found"]
+    assert "chrony" in rows["Clock"]["remedy"]
+
+
+@pytest.mark.mysql
+def test_a_server_that_takes_no_writes_is_taken_for_a_replica(place: Place) -> None:
+    place.make_tables()
+    with setting(place.server, "read_only", "1", "0"):
+        bad(place.environment, "Store", "--read-only", "name the primary")
+
+
+# ----------------------------------------------------------------------- ports
+
+
+def test_a_port_taken_by_a_host_is_told_from_one_taken_by_something_else(tmp_path: Path) -> None:
+    with HostProcess(tmp_path / "host", "memory:") as host:
+        host.start()
+        environment = {
+            "FOQS_STORE__URL": f"sqlite:{tmp_path}/data",
+            "FOQS_SERVER__PORT": str(host.port),
+            "FOQS_SERVER__HTTP_PORT": str(host.http_port),
+        }
+        code, rows = examine(environment)
+        assert code == 0
+        assert "is served by FOQS, 4 shards" in rows["Calls"]["found"]
+        assert "is served by FOQS, ready" in rows["HTTP"]["found"]
+        crossed = environment | {"FOQS_SERVER__PORT": str(host.http_port), "FOQS_SERVER__HTTP_PORT": str(host.port)}
+        code, rows = examine(crossed)
+        assert code == 5
+        for check, port in (("Calls", host.http_port), ("HTTP", host.port)):
+            assert "is not served by FOQS" in rows[check]["found"]
+            assert f"Port {port} on 127.0.0.1 is taken by another process" in rows[check]["remedy"]
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of a host that has stopped."""
+    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", {"store.shards": 2}) as host:
+        host.start()
+        assert host.stop() == 0
+    return tmp_path / "data"
+
+
+def on_files(folder: Path) -> dict[str, str]:
+    return {
+        "FOQS_STORE__URL": f"sqlite:{folder}",
+        "FOQS_STORE__SHARDS": "2",
+        "FOQS_SERVER__PORT": "0",
+        "FOQS_SERVER__HTTP_PORT": "0",
+    }
+
+
+def test_a_hosts_files_are_well_and_are_left_as_they_are(folder: Path) -> None:
+    before = sorted(path.name for path in folder.iterdir())
+    code, rows = examine(on_files(folder))
+    assert code == 0
+    assert rows["Schema"]["found"] == f"every shard has version {sql_sqlite.MIGRATIONS[-1].number}"
+    assert rows["Files"]["state"] == "ok"
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_files_of_a_newer_program_and_of_no_program_are_told(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "shard-1.db")) as db:
+        db.execute("PRAGMA user_version = 99")
+    bad(on_files(folder), "Schema", "shard 1 has schema version 99", "run the newer foqs")
+    (folder / "shard-1.db").write_text("something else " * 10)
+    bad(on_files(folder), "Schema", "shard-1.db is no file of FOQS", "move it away")
+    (folder / "shard-1.db").unlink()
+    with closing(sqlite3.connect(folder / "shard-1.db")) as db:
+        db.execute("PRAGMA application_id = 7")
+        db.execute("CREATE TABLE theirs (x)")
+    bad(on_files(folder), "Schema", "shard-1.db is no file of FOQS", "move it away")
+
+
+def test_files_that_everybody_may_change_are_told(folder: Path) -> None:
+    (folder / "shard-0.db").chmod(0o666)
+    bad(on_files(folder), "Files", "shard-0.db", f"chmod o-w {folder}/shard-0.db")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
+def test_files_of_another_user_are_told(folder: Path) -> None:
+    config = load(None, on_files(folder))
+    os.seteuid(NOBODY)
+    try:
+        found = files(config)
+    finally:
+        os.seteuid(0)
+    assert found.state == "bad"
+    assert "may not read and write" in found.detail
+    assert f"chown -R {NOBODY}" in found.remedy
+
+
+def test_a_password_that_others_may_read_is_told(folder: Path, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
+    password.chmod(0o644)
+    environment = on_files(folder) | {"FOQS_STORE__PASSWORD_FILE": str(password)}
+    bad(environment, "Configuration", "mode 644", f"chmod 600 {password}")
