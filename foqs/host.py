@@ -22,8 +22,9 @@ from foqs.clock import SystemClock
 from foqs.config import Config
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
-from foqs.metrics import Gauges, Metrics, ShardGauges
+from foqs.metrics import Metrics
 from foqs.options import NamespaceOptions
+from foqs.scrape import readings
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.shard.keeper import TakenByAnother
@@ -125,7 +126,7 @@ class Host:
         self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call, self._clock.seconds)
         await self._listener.start_serving()
         http_port = await self._http.start(server.host, server.http_port)
-        self._metrics.watch(self._gauges)
+        self._metrics.watch(lambda: readings(self._engine, self._wire))
         self._engine.start()
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
@@ -170,26 +171,6 @@ class Host:
             for status in self._engine.queue.shards()
             if status.state != "owned" or status.reason
         }
-
-    def _gauges(self) -> Gauges:
-        shards = []
-        for status in self._engine.queue.shards():
-            shard = self._engine.shards.get(status.shard)
-            totals = shard.counts.totals if shard else [0] * 5
-            shards.append(
-                ShardGauges(
-                    shard=status.shard,
-                    state=status.state,
-                    deferred=totals[1],
-                    ready=totals[2],
-                    leased=totals[3],
-                    dead=totals[4],
-                    oldest_ready_age_ms=shard.oldest_ready_age_ms() if shard else None,
-                    writer_queue_items=status.queued_items,
-                    breaker=status.breaker,
-                )
-            )
-        return Gauges(shards, len(self._wire.connections), len(self._engine.queue.waiters))
 
 
 # ------------------------------------------------------- config to settings

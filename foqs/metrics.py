@@ -2,9 +2,8 @@
 
 Holds one registry of its own, so that two hosts in one process do not mix.
 Always true: counters are fed by the domain's facts, a batch at a time; gauges
-are asked for when somebody scrapes, never kept. Labels are shards, methods and
-codes of this host, so their number is bounded. Knows nothing of what the facts
-mean.
+are asked for when somebody scrapes, never kept. Knows nothing of what the facts
+mean; their names are in the catalogue.
 """
 
 from __future__ import annotations
@@ -12,19 +11,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-SHARD_STATES: Final = ("free", "acquiring", "recovering", "owned", "draining", "lost")
-"""The states of a shard, as in ShardInfo of thrift/foqs.thrift."""
-
-BREAKER_STATES: Final = ("closed", "half-open", "open")
-"""The states of a shard's breaker."""
+from foqs.catalogue import CATALOGUE, READINGS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -35,28 +36,10 @@ _ITEMS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-@dataclass(slots=True, frozen=True)
-class ShardGauges:
-    """One shard at the moment of a scrape. `oldest_ready_age_ms` None: nothing is ready."""
+Readings: TypeAlias = Mapping[str, Sequence[tuple[tuple[str, ...], float]]]
+"""By name, as in the catalogue: the values of each label, and the value."""
 
-    shard: int
-    state: str
-    ready: int
-    deferred: int
-    leased: int
-    dead: int
-    oldest_ready_age_ms: int | None
-    writer_queue_items: int
-    breaker: str
-
-
-@dataclass(slots=True, frozen=True)
-class Gauges:
-    """The host at the moment of a scrape."""
-
-    shards: Sequence[ShardGauges]
-    connections: int
-    waiting_dequeues: int
+_DESCRIBED: Final = {each.name: each for each in CATALOGUE}
 
 
 class Metrics:
@@ -68,28 +51,23 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._enqueued = self._counter("foqs_enqueued_items", "Items whose enqueue was committed")
-        self._dequeued = self._counter("foqs_dequeued_items", "Items handed out, the lease committed")
-        self._acked = self._counter("foqs_acked_items", "Items done")
-        self._nacked = self._counter("foqs_nacked_items", "Items given back as not done")
-        self._released = self._counter("foqs_released_items", "Items given back untried")
-        self._expired = self._counter("foqs_expired_items", "Items whose lease, TTL or retention ended by itself")
-        self._dead = self._counter("foqs_dead_lettered_items", "Items given up")
-        self._flush_seconds = self._histogram(
-            "foqs_flush_duration_seconds", "A committed transaction", _SECONDS, "shard"
-        )
-        self._flush_items = self._histogram(
-            "foqs_flush_items", "Operations of a committed transaction", _ITEMS, "shard"
-        )
-        self._retries = self._counter("foqs_flush_retries", "Transactions that were run again", "shard")
-        self._unknown = self._counter("foqs_unknown_commits", "Transactions whose outcome had to be found out", "shard")
-        self._fenced = self._counter("foqs_fenced_shards", "Times that another owner was found on a shard", "shard")
-        self._breaker_changes = self._counter(
-            "foqs_shard_breaker_changes", "Times that a shard's breaker entered a state", "shard", "state"
-        )
+        self._enqueued = self._counter("foqs_enqueued_items")
+        self._dequeued = self._counter("foqs_dequeued_items")
+        self._acked = self._counter("foqs_acked_items")
+        self._nacked = self._counter("foqs_nacked_items")
+        self._released = self._counter("foqs_released_items")
+        self._expired = self._counter("foqs_expired_items")
+        self._dead = self._counter("foqs_dead_lettered_items")
+        self._flush_seconds = self._histogram("foqs_flush_duration_seconds", _SECONDS)
+        self._flush_items = self._histogram("foqs_flush_items", _ITEMS)
+        self._retries = self._counter("foqs_flush_retries")
+        self._unknown = self._counter("foqs_unknown_commits")
+        self._fenced = self._counter("foqs_fenced_shards")
+        self._breaker_changes = self._counter("foqs_shard_breaker_changes")
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._call_seconds = {method: _Durations() for method in ("enqueue", "dequeue", "ack", "nack")}
         self._registry.register(_CallCollector(self._calls, self._call_seconds))
+        ProcessCollector(registry=self._registry)
 
     def enqueued(self, items: int) -> None:
         """So many items are committed."""
@@ -148,19 +126,21 @@ class Metrics:
             durations.counts[bisect_left(_SECONDS, seconds)] += 1
             durations.seconds += seconds
 
-    def watch(self, gauges: Callable[[], Gauges]) -> None:
-        """Asks `gauges` at every scrape from now on; call it once."""
-        self._registry.register(_GaugeCollector(gauges))
+    def watch(self, readings: Callable[[], Readings]) -> None:
+        """Asks `readings` at every scrape from now on; call it once."""
+        self._registry.register(_ReadingCollector(readings))
 
     def page(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self._registry)
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, registry=self._registry)
+    def _counter(self, name: str) -> Counter:
+        described = _DESCRIBED[name]
+        return Counter(name, described.text, described.labels, registry=self._registry)
 
-    def _histogram(self, name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, registry=self._registry, buckets=buckets)
+    def _histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
+        described = _DESCRIBED[name]
+        return Histogram(name, described.text, described.labels, registry=self._registry, buckets=buckets)
 
 
 class _Durations:
@@ -184,56 +164,27 @@ class _CallCollector(Collector):
         self._durations = durations
 
     def collect(self) -> Iterator[Metric]:
-        calls = CounterMetricFamily(
-            "foqs_calls", "Calls answered, by method and OK or error code", labels=["method", "code"]
-        )
+        described = _DESCRIBED["foqs_calls"]
+        calls = CounterMetricFamily(described.name, described.text, labels=described.labels)
         for labels, count in sorted(self._calls.items()):
             calls.add_metric(labels, count)
         yield calls
         for method, durations in self._durations.items():
             name = f"foqs_{method}_duration_seconds"
             yield HistogramMetricFamily(
-                name, f"{method}, from read to reply", buckets=durations.buckets(), sum_value=durations.seconds
+                name, _DESCRIBED[name].text, buckets=durations.buckets(), sum_value=durations.seconds
             )
 
 
-class _GaugeCollector(Collector):
-    def __init__(self, gauges: Callable[[], Gauges]) -> None:
-        self._gauges = gauges
+class _ReadingCollector(Collector):
+    def __init__(self, readings: Callable[[], Readings]) -> None:
+        self._readings = readings
 
     def collect(self) -> Iterator[Metric]:
-        now = self._gauges()
-        counts: list[tuple[str, str, Callable[[ShardGauges], float | None]]] = [
-            ("foqs_ready_items", "Items that may be delivered", lambda shard: shard.ready),
-            ("foqs_deferred_items", "Items that wait for their time", lambda shard: shard.deferred),
-            ("foqs_leased_items", "Items that consumers have", lambda shard: shard.leased),
-            ("foqs_dead_items", "Items given up and kept", lambda shard: shard.dead),
-            ("foqs_writer_queue_items", "Operations that wait for a flush", lambda shard: shard.writer_queue_items),
-            (
-                "foqs_oldest_ready_age_seconds",
-                "How long the oldest ready item in memory has been ready; absent when there is none",
-                lambda shard: None if shard.oldest_ready_age_ms is None else shard.oldest_ready_age_ms / 1_000,
-            ),
-        ]
-        for name, text, read in counts:
-            family = GaugeMetricFamily(name, text, labels=["shard"])
-            for shard in now.shards:
-                value = read(shard)
-                if value is not None:
-                    family.add_metric([str(shard.shard)], value)
+        now = self._readings()
+        for described in READINGS:
+            kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
+            family: Metric = kind(described.name, described.text, labels=described.labels)
+            for labels, value in now[described.name]:
+                family.add_metric(labels, value)  # type: ignore[attr-defined]
             yield family
-        states = GaugeMetricFamily("foqs_shard_state", "1 for the state the shard is in", labels=["shard", "state"])
-        breakers = GaugeMetricFamily(
-            "foqs_shard_breaker_state",
-            "1 for the state the shard's breaker is in; open refuses new items",
-            labels=["shard", "state"],
-        )
-        for shard in now.shards:
-            for state in SHARD_STATES:
-                states.add_metric([str(shard.shard), state], float(state == shard.state))
-            for state in BREAKER_STATES:
-                breakers.add_metric([str(shard.shard), state], float(state == shard.breaker))
-        yield states
-        yield breakers
-        yield GaugeMetricFamily("foqs_connections", "Open client connections", value=now.connections)
-        yield GaugeMetricFamily("foqs_waiting_dequeues", "Dequeues that wait for work", value=now.waiting_dequeues)

@@ -8,7 +8,8 @@ cannot be had any more, `begin_anew` makes a later moment the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 from foqs.core.item import State, TopicName
@@ -79,6 +80,13 @@ class TopicCounts:
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic[1] in self._topics.get(topic[0], ())
+
+    def some(self, topics_max: int) -> Iterator[tuple[str, str, Sequence[int]]]:
+        """(namespace, topic, its items by state) of so many topics at most. Nothing may change meanwhile."""
+        every = (
+            (namespace, topic, found) for namespace, topics in self._topics.items() for topic, found in topics.items()
+        )
+        return islice(every, topics_max)
 
     def topics(self, namespace: str) -> list[str]:
         """The names of a namespace's topics that have an item, in no particular order."""

@@ -42,6 +42,8 @@ class Decision:
         topics: names of the inserted, each once.
         keys: rows of keys that are new; by namespace and key.
         keys_replaced: rows in place of those that are over.
+        keys_repeated: new items that were not inserted, as their key named the same item before.
+        keys_in_conflict: the same, where it named another item.
     """
 
     gone: dict[Kind, list[Row]] = field(default_factory=dict)
@@ -54,6 +56,8 @@ class Decision:
     topics: dict[str, set[str]] = field(default_factory=dict)
     keys: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
     keys_replaced: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
+    keys_repeated: int = field(default=0, compare=False)
+    keys_in_conflict: int = field(default=0, compare=False)
 
 
 def judge_batch(
@@ -212,8 +216,10 @@ def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow],
             (new if old is None else replaced)[key] = KeyRow(namespace, key, number, digest, until_ms)
             results.append(None)
         elif row.digest == digest:
+            decision.keys_repeated += 1
             results.append(row.id)
         else:
+            decision.keys_in_conflict += 1
             results.append(KeyConflict("this key was used for another item; give each item a key of its own"))
     return results
 

@@ -154,14 +154,14 @@ class _Room:
 class _Line:
     """What waits in one lane: namespaces in turn, within one first come first served."""
 
-    __slots__ = ("_bytes", "_queues", "_room", "_turns", "items")
+    __slots__ = ("_queues", "_room", "_turns", "bytes", "items")
 
     def __init__(self, weight: Callable[[str], int], room: _Room) -> None:
         self._turns = Turns(weight)
         self._queues: dict[str, deque[Part[Any]]] = {}
         self._room = room
         self.items = 0
-        self._bytes = 0
+        self.bytes = 0
         """What all of it writes, or may have a flush read."""
 
     def push(self, part: Part[Any]) -> None:
@@ -172,11 +172,11 @@ class _Line:
             self._turns.enter(work.namespace)
         queue.append(part)
         self.items += part.count
-        self._bytes += part.bytes + part.count * work.read_bytes
+        self.bytes += part.bytes + part.count * work.read_bytes
 
     def take(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
         """(parts of at most `items` entries and `bytes_max`, parts that nobody waits for any more)."""
-        if self.items <= items and self._bytes <= bytes_max:
+        if self.items <= items and self.bytes <= bytes_max:
             return self.take_all()
         taken: list[Part[Any]] = []
         gone: list[Part[Any]] = []
@@ -225,7 +225,7 @@ class _Line:
                 needed += entries * work.read_bytes
             turns.charge(limit - cost)
             self.items -= count
-            self._bytes -= written + needed
+            self.bytes -= written + needed
             self._room.leave(namespace, count, written)
         if not self.items:
             self._forget()
@@ -249,7 +249,7 @@ class _Line:
     def _forget(self) -> None:
         """Nothing waits, so nobody is behind anybody."""
         self.items = 0
-        self._bytes = 0
+        self.bytes = 0
         self._queues.clear()
         self._turns.clear()
 
@@ -305,6 +305,20 @@ class Intake:
 
     def __len__(self) -> int:
         return self._events.items + self._own.items + self._inserts.items
+
+    def waiting(self) -> list[tuple[Lane, int, int]]:
+        """Entries of each kind that wait for their turn, and the bytes that they write or have a flush read."""
+        return [(lane, line.items, line.bytes) for lane, line in zip(Lane, self._lines, strict=True)]
+
+    @property
+    def held(self) -> int:
+        """Events that wait for an earlier one on the same id."""
+        return sum(map(len, self._held.values()))
+
+    @property
+    def items_max(self) -> int:
+        """Entries that the next flush may have."""
+        return self._items_max
 
     def submit(self, work: Work, *, internal: bool = False) -> None:
         """Queues a work, of at least one entry.

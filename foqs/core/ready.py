@@ -93,6 +93,10 @@ class ReadyIndex:
         self._reserved_top: Key = BELOW_ALL
         """No reserved key lies above it."""
         self._size = 0
+        self.refills = 0
+        """Reads that were taken in."""
+        self.evicted = 0
+        """Keys left to the table because a window, or the index, was full."""
 
     def __len__(self) -> int:
         return self._size
@@ -107,6 +111,11 @@ class ReadyIndex:
     def topics(self) -> list[TopicName]:
         """The topics that have, or may have, READY items beyond those reserved."""
         return list(self._windows)
+
+    @property
+    def topics_known(self) -> int:
+        """How many topics have, or may have, READY items beyond those reserved."""
+        return len(self._windows)
 
     def head(self, topic: TopicName) -> Key | None:
         """The best key of the window; None when the window is empty."""
@@ -285,6 +294,7 @@ class ReadyIndex:
         if window is None or window.refill is not refill:
             return
         window.refill = None
+        self.refills += 1
         boundary = None if complete else keys[-1] if keys else refill.after
         noted = refill.noted
         # What was at or below the old boundary is in the window, or was taken from it.
@@ -376,6 +386,7 @@ class ReadyIndex:
         if len(window) <= keep:
             return
         self._size -= len(window) - keep
+        self.evicted += len(window) - keep
         del window.keys[window.start + keep :]
         window.boundary = window.keys[-1]
         window.loaded = min(window.loaded, window.boundary)

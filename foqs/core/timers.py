@@ -24,6 +24,8 @@ class Timers:
         self.watermark_ms: int | None = None
         self._next_ms: int | None = 0
         self._sweep_at_ms = 0
+        self.swept_ms: int | None = None
+        """When the last sweep was read to its end."""
 
     def lift(self, due_ms: int) -> int:
         """The due to write instead of `due_ms`, so that no scan misses it."""
@@ -53,6 +55,7 @@ class Timers:
         self._next_ms = next_ms
         if swept:
             self._sweep_at_ms = now_ms + self._sweep_interval_ms
+            self.swept_ms = now_ms
 
     def fell_short(self, again_ms: int, next_ms: int | None, *, swept: bool) -> None:
         """A scan left something due behind: the watermark stays, and all from it is read again.

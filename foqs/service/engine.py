@@ -120,6 +120,8 @@ class Engine:
 
         written = Budget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
+        self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
+        """Of rows in memory, by pool."""
         policies = _Policies(settings.namespaces, settings.namespace_default)
 
         def make_shard(number: int, store: Store) -> Shard:

@@ -26,6 +26,9 @@ from foqs.shard.facts import Facts
 from foqs.shard.writer import Flush
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
+_ENDED: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
+_ENDED_FOR_GOOD: Final = {State.DEFERRED: "ttl", State.READY: "ttl", State.LEASED: "lease", State.DEAD: "retention"}
+"""What ended when a row of this state was due, and stayed, or is gone."""
 _SPOT: Final = attrgetter("namespace", "topic", "state")
 
 
@@ -81,6 +84,10 @@ class ShardMemory:
         self._hand_out_refused = refused
         self.slots: frozenset[int] = frozenset()
         """In the slots table."""
+        self.due: Counter[str] = Counter()
+        """Items whose moment came, by what ended."""
+        self.keys_repeated = 0
+        self.keys_in_conflict = 0
         self._topics: dict[str, set[str]] = {}
         """The topics table, by namespace."""
         self._over: dict[TopicName, int] = {}
@@ -280,6 +287,10 @@ class ShardMemory:
 
     def _report(self, decision: Decision) -> None:
         facts = self._facts
+        self.keys_repeated += decision.keys_repeated
+        self.keys_in_conflict += decision.keys_in_conflict
+        self.due.update([_ENDED[old.state] for kind, old, _ in decision.changed if kind is Kind.DUE])
+        self.due.update([_ENDED_FOR_GOOD[row.state] for row in decision.gone.get(Kind.DUE, ())])
         if decision.inserted:
             facts.enqueued(len(decision.inserted))
         leased = len(decision.leased[1]) + sum([len(rows) for rows in decision.claimed])

@@ -69,6 +69,13 @@ class Reader:
         self._jobs: FairQueue[Job] = FairQueue(weight)
         self._wake = asyncio.Event()
         self._ended = False
+        self.failures = 0
+        """Reads whose connection was lost."""
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for their turn."""
+        return len(self._jobs)
 
     def submit(self, namespace: str, cost: float, job: Job) -> None:
         """Queues a job; `cost` is about how many rows it reads."""
@@ -105,6 +112,7 @@ class Reader:
                             log.warning("shard %d: a read failed: %s", self._shard, lost)
                             await asyncio.sleep(self._retry.pause_s(failures, self._rng))
                             failures += 1
+                            self.failures += 1
                             if attempt + 1 == _TRIES:
                                 job.failed(
                                     Unavailable(f"shard {self._shard} could not read this: {lost}", retry_after_ms=1000)

@@ -31,6 +31,7 @@ from foqs.core.shardtime import ShardTime, first_ms
 from foqs.core.timers import Timers
 from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
+from foqs.shard.figures import Figures, figures_of
 from foqs.shard.hints import LoadJob, RefillJob
 from foqs.shard.memory import Consumers, ShardMemory
 from foqs.shard.reader import Reader
@@ -332,6 +333,12 @@ class Shard:
     def breaker(self) -> str:
         """closed, open or half-open: whether new items are taken."""
         return self._breaker.state
+
+    def figures(self) -> Figures:
+        """What it is doing, in numbers."""
+        return figures_of(
+            self._intake, self._writer, self._reader, self._timers, self.index, self.memory, self.now_ms()
+        )
 
     def now_ms(self) -> int:
         return self._time.now_ms()

@@ -167,6 +167,12 @@ class Writer:
         """They are tried again after a pause."""
         self.ended = False
         """Nothing that comes now would ever be written."""
+        self.refused_writes = 0
+        """Single entries that the database refused for good."""
+        self.key_reruns = 0
+        self.key_clearings = 0
+        """Flushes that cleared keys away."""
+        self.reconnects = 0
 
     def poke(self) -> None:
         """There is something in the intake."""
@@ -187,6 +193,11 @@ class Writer:
         self._slots = slots
         self._slots_refused = False
         self.beat()
+
+    @property
+    def suspects(self) -> int:
+        """Parts of batches that were refused and wait to be tried alone."""
+        return len(self._suspects)
 
     @property
     def is_holding(self) -> bool:
@@ -326,6 +337,7 @@ class Writer:
                 await self._commit(half)
         else:
             log.warning("shard %d: the database refused a single write: %s", self._shard, refusal)
+            self.refused_writes += 1
             for part in batch.parts:
                 part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
                 self._memory.refused(part)
@@ -353,6 +365,7 @@ class Writer:
             except WriteRefused as refused:
                 if isinstance(refused, KeyTaken) and not self._keys_read:
                     self._keys_read = KEYS_READ_FLUSHES
+                    self.key_reruns += 1
                     continue
                 if not refused.again or (batch.inserts and self._breaker.is_open):
                     self._current = Batch()
@@ -424,6 +437,7 @@ class Writer:
             self._breaker.end()
         if keys:
             self._keys_read -= 1
+        self.key_clearings += over_ms is not None
         return result[0]
 
     async def _resolve(self, fence: Fence, why: str) -> Standing:
@@ -438,6 +452,7 @@ class Writer:
         while True:
             try:
                 owner = await self._store.owner()
+                self.reconnects += 1
                 break
             except StoreLost as lost:
                 self.trouble = str(lost)

@@ -81,6 +81,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         if server.stopping or len(server.connections) >= self._limits.connections_max:
             if not server.stopping:
+                server.connections_refused += 1
                 self.complain(f"closed: there are {self._limits.connections_max} connections already")
             self._closing = True
             self._transport.abort()

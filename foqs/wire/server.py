@@ -55,6 +55,8 @@ class WireServer:
         self.room = Room(limits.in_flight_bytes_max)
         self.complaints = Complaints(loop.time)
         self.connections: dict[Connection, None] = {}
+        self.connections_refused = 0
+        """There were too many."""
         self.calls_in_flight = 0
         self.stopping = False
         self.quiet: asyncio.Future[None] | None = None

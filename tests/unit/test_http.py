@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs.http import HttpServer
-from foqs.metrics import Gauges, Metrics, ShardGauges
+from foqs.metrics import Metrics, Readings
 from foqs.shard.facts import Facts
 
 Answer = tuple[int, str, bytes]
@@ -139,37 +139,24 @@ def test_every_fact_is_counted() -> None:
         assert found[name, labels] == value, name
 
 
-def test_gauges_are_asked_at_each_scrape() -> None:
-    shards: list[ShardGauges] = []
+def test_readings_are_asked_at_each_scrape() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: Gauges(shards=shards, connections=7, waiting_dequeues=8))
-    before = samples(metrics)
-    assert before["foqs_connections", ()] == 7
-    assert before["foqs_waiting_dequeues", ()] == 8
-    shards.append(shard(2, "owned", 1_500))
-    shards.append(shard(3, "lost", None))
-    now = samples(metrics)
-    two: Any = (("shard", "2"),)
-    for name, value in [
-        ("foqs_ready_items", 1),
-        ("foqs_deferred_items", 2),
-        ("foqs_leased_items", 3),
-        ("foqs_dead_items", 4),
-        ("foqs_writer_queue_items", 5),
-        ("foqs_oldest_ready_age_seconds", 1.5),
-    ]:
-        assert now[name, two] == value, name
-    assert ("foqs_oldest_ready_age_seconds", (("shard", "3"),)) not in now
-    assert now["foqs_shard_state", (("shard", "2"), ("state", "owned"))] == 1
-    assert now["foqs_shard_state", (("shard", "2"), ("state", "lost"))] == 0
-    assert now["foqs_shard_state", (("shard", "3"), ("state", "lost"))] == 1
+    now: defaultdict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
+    now["foqs_connections"] = [((), 7)]
+    readings: Readings = now
+    metrics.watch(lambda: readings)
+    assert samples(metrics)["foqs_connections", ()] == 7
+    now["foqs_connections"] = [((), 8)]
+    now["foqs_shard_state"] = [(("2", "owned"), 1), (("3", "lost"), 0)]
+    now["foqs_refused_writes"] = [(("2",), 5)]
+    found = samples(metrics)
+    assert found["foqs_connections", ()] == 8
+    assert found["foqs_shard_state", (("shard", "2"), ("state", "owned"))] == 1
+    assert found["foqs_shard_state", (("shard", "3"), ("state", "lost"))] == 0
+    assert found["foqs_refused_writes_total", (("shard", "2"),)] == 5
 
 
 def test_two_hosts_in_one_process_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.acked(1)
     assert samples(other)["foqs_acked_items_total", ()] == 0
-
-
-def shard(number: int, state: str, age_ms: int | None) -> ShardGauges:
-    return ShardGauges(number, state, 1, 2, 3, 4, age_ms, 5, "open")
