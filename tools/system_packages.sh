@@ -23,6 +23,8 @@ thrift thrift-compiler
 node nodejs
 npm npm
 strace strace
+sqlite3 sqlite3
+mariadb-dump mariadb-client
 LIST
 }
 

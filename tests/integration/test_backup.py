@@ -1,0 +1,213 @@
+"""Backups made under load with the runbook's commands, restored in another place, and served from there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from foqs.core.item import SEQUENCE_BITS, format_id, parse_id
+from foqs_client import Client, Delivery, Item
+from tests.support.aio import run
+from tests.support.mariadb import MariaDb
+from tests.support.processes import HostProcess
+from tests.support.runbook import blocks, section
+from tests.support.tables import Tables, in_mariadb, in_sqlite
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+TOPIC = "t"
+
+
+@dataclass(slots=True)
+class Book:
+    """What a load was told, by id: when an item was acknowledged, and when its ack was begun and acknowledged."""
+
+    clock: Callable[[], float]
+    payloads: dict[str, bytes] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
+    """When its enqueue was begun."""
+    enqueued: dict[str, float] = field(default_factory=dict)
+    acking: dict[str, float] = field(default_factory=dict)
+    acked: dict[str, float] = field(default_factory=dict)
+
+
+async def produce(client: Client, book: Book, stop: asyncio.Event) -> None:
+    number = 0
+    while not stop.is_set():
+        items = [Item(TOPIC, b"%d" % (number + place), lease_ms=1_000) for place in range(10)]
+        number += 10
+        begun = book.clock()
+        results = await client.enqueue(items)
+        for item, result in zip(items, results, strict=True):
+            book.payloads[result.require()] = item.payload
+            book.begun[result.require()] = begun
+            book.enqueued[result.require()] = book.clock()
+
+
+async def consume(client: Client, book: Book, stop: asyncio.Event) -> None:
+    """Acks most of what it gets; the rest comes again when its lease ends, or is left."""
+    while not stop.is_set():
+        got = await client.dequeue({TOPIC: 10}, wait_ms=100)
+        mine = [delivery for delivery in got if int(delivery.payload) % 3]
+        for delivery in mine:
+            book.acking.setdefault(delivery.id, book.clock())
+        for delivery, outcome in zip(mine, await client.ack(mine) if mine else [], strict=True):
+            outcome.require()
+            book.acked[delivery.id] = book.clock()
+
+
+async def under_load(host: HostProcess, backup: Callable[[], None]) -> tuple[Book, float, float]:
+    """Makes a backup while items come and go; what happened, and when the backup began and ended."""
+    loop = asyncio.get_running_loop()
+    book, stop = Book(loop.time), asyncio.Event()
+
+    async def acked(items: int) -> None:
+        while len(book.acked) < items:  # noqa: ASYNC110 - the load is this test's own
+            await asyncio.sleep(0.01)
+
+    async with Client(host.address) as client, asyncio.TaskGroup() as tasks:
+        tasks.create_task(produce(client, book, stop))
+        tasks.create_task(consume(client, book, stop))
+        await acked(200)
+        begun = loop.time()
+        await asyncio.to_thread(backup)
+        ended = loop.time()
+        await acked(len(book.acked) + 200)
+        stop.set()
+    return book, begun, ended
+
+
+def check_copy(book: Book, begun: float, ended: float, copy: dict[str, bytes]) -> None:
+    """Every item that was acknowledged before the backup is in the copy, or its ack was under way by its end."""
+    never = float("inf")
+    before = [item for item, at in book.enqueued.items() if at < begun]
+    assert len(before) > 200
+    lost = [item for item in before if item not in copy and book.acking.get(item, never) > ended]
+    assert lost == []
+    assert [item for item in copy if book.acked.get(item, never) < begun] == []
+    assert [item for item in copy if book.begun.get(item, never) > ended] == []
+    assert all(book.payloads[item] == payload for item, payload in copy.items())
+    assert [item for item in before if item in copy], "the backup must have something to keep"
+
+
+async def empty(host: HostProcess, expected: int) -> tuple[list[Delivery], list[str]]:
+    """Enqueues a few more items, then acks everything; what was delivered, and the ids of the new items."""
+    got: list[Delivery] = []
+    async with Client(host.address) as client:
+        new = [result.require() for result in await client.enqueue([Item(TOPIC, b"new") for _ in range(40)])]
+        while len(got) < expected + len(new):
+            page = await client.dequeue({TOPIC: 100}, wait_ms=5_000, lease_ms=60_000)
+            assert page, f"only {len(got)} of {expected} items and {len(new)} new ones came"
+            for outcome in await client.ack(page):
+                outcome.require()
+            got += page
+        assert await client.dequeue({TOPIC: 1}) == []
+    return got, new
+
+
+def serve_copy(copy: HostProcess, book: Book, tables: Tables, epoch_above: int) -> None:
+    """The host on the copy delivers each of its items once, and gives out no id that was given out before."""
+    held = contents(tables)
+    copy.start()
+    got, new = run(empty(copy, len(held)))
+    assert copy.stop() == 0
+    assert {delivery.id: delivery.payload for delivery in got} == held | dict.fromkeys(new, b"new")
+    assert len(got) == len(held) + len(new)
+    assert not set(new) & set(book.payloads)
+    assert all(parse_id(item, "id")[1] >> SEQUENCE_BITS > epoch_above for item in new)
+    assert tables.rows() == []
+
+
+def contents(tables: Tables) -> dict[str, bytes]:
+    """The payload of every item, by id."""
+    return {
+        format_id(shard, number): bytes(payload)
+        for shard in tables.shards
+        for number, payload in tables.query(shard, "SELECT id, payload FROM {item}")
+    }
+
+
+def last_epoch(host: HostProcess) -> int:
+    epochs: dict[str, int] = json.loads((host.folder / "coordinator.json").read_text())["epochs"]
+    return max(epochs.values())
+
+
+def shell(text: str, folder: Path) -> None:
+    """Runs commands of the runbook."""
+    subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=folder, check=True, capture_output=True, timeout=60)
+
+
+# ---------------------------------------------------------------------- SQLite
+
+
+def test_a_copy_of_sqlite_files_made_under_load_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    [backup] = blocks("SQLite", "sh")
+    data, restored = tmp_path / "foqs-data", tmp_path / "restored"
+    with HostProcess(tmp_path / "host", f"sqlite:{data}") as host:
+        host.start()
+        host.kill9()
+        host.start()
+        book, begun, ended = run(under_load(host, lambda: shell(backup, tmp_path)))
+        # The host was started again after the backup: its last epoch is in no copy.
+        host.kill9()
+        host.start()
+        assert host.stop() == 0
+    shell(f"mkdir {restored}; cp backup/shard-*.db {restored}", tmp_path)
+    tables = in_sqlite(restored)
+    check_copy(book, begun, ended, contents(tables))
+    with HostProcess(tmp_path / "copy", f"sqlite:{restored}") as copy:
+        (copy.folder / "coordinator.json").write_bytes((host.folder / "coordinator.json").read_bytes())
+        serve_copy(copy, book, tables, last_epoch(host))
+
+
+# --------------------------------------------------------------------- MariaDB
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[MariaDb, MariaDb]]:
+    pair = MariaDb(), MariaDb()
+    for server in pair:
+        server.start()
+    yield pair
+    for server in pair:
+        server.remove()
+
+
+def write_access(file: Path, server: MariaDb, user: str, password: str = "") -> None:
+    file.write_text(f"[client]\nsocket={server.socket}\nuser={user}\npassword={password}\n")
+    file.chmod(0o600)
+
+
+@pytest.mark.mysql
+def test_a_dump_of_mariadb_made_under_load_is_served_by_another_server(
+    servers: tuple[MariaDb, MariaDb], tmp_path: Path
+) -> None:
+    old, new = servers
+    [backup] = blocks("MySQL and MariaDB", "sh")
+    [grants] = blocks("MySQL and MariaDB", "sql")
+    [restore] = re.findall(r"   ```sh\n(.*?)   ```", section("Restore"), re.DOTALL)
+    old.query("CREATE DATABASE foqs")
+    for statement in grants.split(";\n"):
+        if statement.strip():
+            old.query(statement.replace("10.%", "localhost"))
+    write_access(tmp_path / "backup.cnf", old, "foqs_backup", "secret-3")
+    write_access(tmp_path / "restore.cnf", new, "root")
+    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{old.port}/foqs") as host:
+        host.start()
+        book, begun, ended = run(under_load(host, lambda: shell(backup, tmp_path)))
+        host.kill9()
+    shell(restore, tmp_path)
+    tables = in_mariadb(new, "foqs")
+    check_copy(book, begun, ended, contents(tables))
+    with HostProcess(tmp_path / "copy", f"mysql://root@127.0.0.1:{new.port}/foqs") as copy:
+        # The coordinator's file is lost: the epochs that the runbook has written are above all that were used.
+        [epochs] = re.findall(r"^\s*(\{\"epochs\".*\})$", section("Restore"), re.MULTILINE)
+        (copy.folder / "coordinator.json").write_text(epochs)
+        serve_copy(copy, book, tables, 1_000)
