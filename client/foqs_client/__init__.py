@@ -26,6 +26,7 @@ from foqs_client.errors import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.sync import SyncClient
 from foqs_client.types import (
     Delivery,
     Enqueued,
@@ -66,6 +67,7 @@ __all__ = [
     "Routing",
     "Shard",
     "StaleLease",
+    "SyncClient",
     "Topic",
     "TopicPage",
     "Unauthenticated",

@@ -95,6 +95,11 @@ class Link(asyncio.Protocol):
         """Nobody waits for this reply any more."""
         self._waiting.pop(seqid, None)
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for their replies."""
+        return len(self._waiting)
+
     async def writable(self) -> None:
         """Returns when the peer reads again what was written."""
         while self._writable is not None:

@@ -1,0 +1,120 @@
+"""A thread that runs an event loop, for callers that have none.
+
+Holds `Background`. Always true: the thread starts with the first call, not
+before; whoever waits for a call can be interrupted, and the call is cancelled
+then; closing ends every call under way. It never keeps the interpreter from
+exiting. Knows nothing of what it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeAlias, TypeVar
+
+T = TypeVar("T")
+Begin: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+
+FINISH_S_MAX: Final = 2.0
+"""How long `close` waits for calls that end by themselves, before it cancels them."""
+
+
+class Closed(Exception):
+    """The thread was closed before the call, or under it."""
+
+    def __init__(self, *, begun: bool) -> None:
+        super().__init__("this was closed" + (" while the call was under way" if begun else ""))
+        self.begun = begun
+
+
+class Background:
+    """An event loop in a thread of its own, safe to use from any other thread.
+
+    Args:
+        name: the thread's.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = 0
+        self._closed = False
+
+    def run(self, begin: Begin[T]) -> T:
+        """The result of a coroutine, made by `begin` and run to its end; an interrupt cancels it.
+
+        Raises:
+            Closed: the thread is closed; `begun` says whether the coroutine ran.
+            RuntimeError: this thread runs an event loop, which must not be blocked;
+                or the process was forked after the first call.
+        """
+        future = self._submit(begin)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed(begun=True) from None
+        finally:
+            future.cancel()  # an interrupt: nobody waits any more
+
+    def close(self, last: Begin[None]) -> None:
+        """Runs `last`, ends what is under way, and the thread; safe to repeat. In a forked process it does nothing."""
+        with self._lock:
+            loop, thread, self._closed, self._loop = self._loop, self._thread, True, None
+        if loop is None or thread is None or os.getpid() != self._process:
+            return
+        if thread is threading.current_thread():
+            # Collected as garbage by the thread itself, which cannot wait for itself.
+            loop.create_task(last()).add_done_callback(lambda _: loop.stop())
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(_finish(last), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _submit(self, begin: Begin[T]) -> concurrent.futures.Future[T]:
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("this call would block the running event loop; use the asynchronous class here")
+        with self._lock:
+            if self._closed:
+                raise Closed(begun=False)
+            if self._loop is None:
+                self._start()
+            elif os.getpid() != self._process:
+                raise RuntimeError("this was used before the process was forked; make a new one in the child")
+            assert self._loop is not None
+            return asyncio.run_coroutine_threadsafe(begin(), self._loop)
+
+    def _start(self) -> None:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_turn, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        self._loop, self._process = loop, os.getpid()
+
+
+async def _finish(last: Begin[None]) -> None:
+    await last()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=FINISH_S_MAX)
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    """The thread."""
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_others())
+    finally:
+        loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,226 @@
+"""The synchronous face: the same calls, from threads without an event loop, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from foqs_client import Client, InvalidArgument, Item, NotFound, SyncClient, UnknownOutcome, Unreachable
+from foqs_client.background import Background
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.poll import until
+from tests.support.wire import Served, served
+
+
+@contextmanager
+def a_host(queue: FakeQueue | None = None) -> Iterator[Served]:
+    """A served queue in a loop of its own thread."""
+    background = Background("host")
+    ended = asyncio.Event()
+    hosts: list[Served] = []
+
+    async def serve() -> None:
+        async with served(queue or FakeQueue()) as host:
+            hosts.append(host)
+            await ended.wait()
+
+    async def end() -> None:
+        ended.set()
+
+    thread = threading.Thread(target=background.run, args=(serve,))
+    thread.start()
+    try:
+        until(lambda: bool(hosts), "the host listens")
+        yield hosts[0]
+    finally:
+        background.run(end)
+        thread.join()
+        background.close(end)
+
+
+@contextmanager
+def stuck() -> Iterator[tuple[Served, FakeQueue]]:
+    """A host that takes every call and answers none."""
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    with a_host(queue) as host:
+        yield host, queue
+
+
+def public(of: type) -> dict[str, Callable[..., object]]:
+    return {name: value for name, value in vars(of).items() if not name.startswith("_") and callable(value)}
+
+
+def test_every_call_of_the_client_has_its_face_with_the_same_arguments_and_words() -> None:
+    calls = {name: call for name, call in public(Client).items() if inspect.iscoroutinefunction(call)}
+    assert len(calls) > 10
+    for name, call in calls.items():
+        face = public(SyncClient)[name]
+        assert not inspect.iscoroutinefunction(face)
+        if name != "close":
+            assert inspect.signature(face) == inspect.signature(call)
+            assert face.__doc__ == call.__doc__
+
+
+def test_calls_return_what_the_client_s_do_and_raise_what_it_raises() -> None:
+    with a_host() as host, SyncClient(host.url, namespace="default", timeout_ms=5_000) as client:
+        [id_] = [result.require() for result in client.enqueue([Item("t", b"x", priority=3)])]
+        [delivery] = client.dequeue({"t": 1})
+        assert (delivery.id, delivery.payload, delivery.priority) == (id_, b"x", 3)
+        client.ack([delivery])[0].require()
+        with pytest.raises(NotFound):
+            client.item(id_)
+        with pytest.raises(InvalidArgument):
+            client.enqueue([Item("t")], timeout_ms=0)
+    with pytest.raises(InvalidArgument, match="foqs://"):
+        SyncClient("http://127.0.0.1")
+
+
+def test_many_threads_share_one_client_and_one_connection() -> None:
+    with a_host() as host, SyncClient(host.url) as client, ThreadPoolExecutor(8) as threads:
+        ids = list(threads.map(lambda n: client.enqueue([Item(f"t{n}")])[0].require(), range(100)))
+        topics = list(threads.map(lambda id_: client.item(id_).topic, ids))
+        assert topics == [f"t{n}" for n in range(100)]
+        assert len(host.server.connections) == 1
+
+
+def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_client_usable() -> None:
+    with stuck() as (host, queue), SyncClient(host.url) as client:
+
+        def press() -> None:
+            until(lambda: queue.running == 1, "the call is under way")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        presser = threading.Thread(target=press)
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            client.dequeue({"t": 1}, wait_ms=60_000)
+        presser.join()
+        assert client.routing().version == 42
+        link = client._client._transport.ready_link
+        assert link is not None
+        assert link.in_flight == 0
+
+
+def test_closing_ends_the_calls_of_other_threads_as_a_loss_does() -> None:
+    with stuck() as (host, queue), ThreadPoolExecutor(2) as threads:
+        client = SyncClient(host.url, automatic_keys=False)
+        writes = threads.submit(client.enqueue, [Item("t")])
+        reads = threads.submit(client.topics)
+        until(lambda: queue.running == 2, "both are under way")
+        client.close()
+        client.close()
+        assert isinstance(writes.exception(), UnknownOutcome)
+        assert isinstance(reads.exception(), Unreachable)
+        with pytest.raises(Unreachable, match="closed"):
+            client.topics()
+
+
+def test_a_client_that_nobody_holds_any_more_ends_its_thread() -> None:
+    with a_host() as host:
+        client = SyncClient(host.url)
+        client.topics()
+        [thread] = [thread for thread in threading.enumerate() if thread.name == "foqs-client"]
+        del client
+        gc.collect()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_client_that_its_own_thread_collects_ends_it_too() -> None:
+    with a_host() as host:
+        client = SyncClient(host.url)
+        client.topics()
+        background, end = client._background, client._end
+
+        async def collect() -> None:
+            end()
+
+        [thread] = [thread for thread in threading.enumerate() if thread.name == "foqs-client"]
+        background.run(collect)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_call_inside_a_running_loop_says_what_to_use() -> None:
+    async def main(client: SyncClient) -> None:
+        with pytest.raises(RuntimeError, match="use the asynchronous class"):
+            client.topics()
+        assert (await asyncio.to_thread(client.topics)).topics == []
+
+    with a_host() as host, SyncClient(host.url) as client:
+        run(main(client))
+
+
+def in_a_child(work: Callable[[], None]) -> int:
+    """The exit code of a forked process that does this and leaves."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_after_a_fork_a_used_client_says_so_and_an_unused_one_works() -> None:
+    with a_host() as host, SyncClient(host.url) as used, SyncClient(host.url) as unused:
+        used.topics()
+
+        def work() -> None:
+            with pytest.raises(RuntimeError, match="before the process was forked"):
+                used.topics()
+            used.close()
+            assert unused.topics().topics == []
+            unused.close()
+
+        assert in_a_child(work) == 0
+        assert used.topics().topics == []
+
+
+EXITING = """
+import sys, threading
+from foqs_client import Item, SyncClient
+
+client = SyncClient(sys.argv[1], automatic_keys=False)
+client.routing()
+
+def call():
+    try:
+        client.dequeue({"t": 1}, wait_ms=60_000)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+
+threading.Thread(target=call, daemon=True).start()
+while client._client._transport.ready_link is None or client._client._transport.ready_link.in_flight == 0:
+    pass
+print("leaving", flush=True)
+"""
+
+
+def test_the_interpreter_exits_with_calls_under_way() -> None:
+    with stuck() as (host, _):
+        program = subprocess.run(
+            [sys.executable, "-W", "error", "-c", EXITING, host.url],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        assert program.stderr == ""
+        assert program.stdout.splitlines()[0] == "leaving"
+        assert program.returncode == 0
