@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from foqs.clock import SystemClock
+from foqs.clock import Clock, SystemClock
 from foqs.config import Config
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
@@ -59,14 +59,18 @@ async def serve(config: Config, on_ready: Callable[[Config], None] | None = None
 
 
 class Host:
-    """A host process in the making, running, or stopping."""
+    """A host process in the making, running, or stopping.
 
-    def __init__(self, config: Config) -> None:
+    Args:
+        clock: the machine's unless given.
+    """
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self._config = config
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         rng = random.Random(secrets.randbits(128))
-        self._clock = clock = SystemClock()
+        self._clock = clock = clock or SystemClock()
         self._engine = Engine(
             engine_settings(config),
             store_opener(config, clock),
@@ -80,17 +84,23 @@ class Host:
         self._rng = rng
         self._wire: WireServer
         self._listener: asyncio.Server
+        self._serving: asyncio.Future[None]
+
+    @property
+    def is_ready(self) -> bool:
+        """Every shard is served, its store answers, and it has its slots."""
+        return self._engine.is_ready
 
     async def run(self, on_ready: Callable[[Config], None] | None) -> int:
         """Serves until it is told to stop (0), or must stop by itself (1)."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        listening = await self._start()
+        listening = await self.start()
         garbage = Garbage(loop)
         garbage.start()
         stopping = asyncio.ensure_future(self._stop.wait())
-        serving = asyncio.ensure_future(self._engine.run())
+        serving = self._serving
         announcing = asyncio.ensure_future(self._announce(listening, on_ready))
         try:
             await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
@@ -101,12 +111,12 @@ class Host:
         finally:
             announcing.cancel()
             stopping.cancel()
-            await self._stop_in_order(serving)
+            await self.stop()
             garbage.stop()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    async def _start(self) -> Config:
+    async def start(self) -> Config:
         """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
         loop = asyncio.get_running_loop()
         server = self._config.server
@@ -128,6 +138,7 @@ class Host:
         http_port = await self._http.start(server.host, server.http_port)
         self._metrics.watch(lambda: readings(self._engine, self._wire))
         self._engine.start()
+        self._serving = asyncio.ensure_future(self._engine.run())
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
 
@@ -137,7 +148,7 @@ class Host:
         if on_ready is not None:
             on_ready(listening)
 
-    async def _stop_in_order(self, serving: asyncio.Future[None]) -> None:
+    async def stop(self) -> None:
         """Stops within the drain timeout; what is not done by then is cut off.
 
         1. The listener: nobody new comes.
@@ -147,6 +158,7 @@ class Host:
         5. HTTP: /livez and /metrics are of use to the last moment.
         """
         loop = asyncio.get_running_loop()
+        serving = self._serving
         deadline = loop.time() + self._config.server.drain_timeout_ms / 1000
         self._listener.close()
         self._engine.queue.drain()
@@ -197,7 +209,7 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def store_opener(config: Config, clock: SystemClock) -> Callable[[int], Store]:
+def store_opener(config: Config, clock: Clock) -> Callable[[int], Store]:
     """A function that gives a fresh, unopened store for a shard."""
     options = config.store
     url = options.parsed

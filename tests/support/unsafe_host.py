@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import foqs.host
-from foqs.clock import SystemClock
+from foqs.clock import Clock
 from foqs.config import Config, load
 from foqs.store.port import Store
 from foqs.store.sqlite import SqliteStore
 
 
-def careless(config: Config, clock: SystemClock) -> Callable[[int], Store]:
+def careless(config: Config, clock: Clock) -> Callable[[int], Store]:
     """As `foqs.host.store_opener`."""
     folder = Path(config.store.parsed.path)
     return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)

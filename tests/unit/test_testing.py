@@ -1,0 +1,179 @@
+"""The fake host: its own time and network; what a queue does is in tests/behaviour."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from foqs.config import ConfigError
+from foqs.testing import FakeHost, SyncFakeHost
+from foqs.testing.loop import HostLoop
+from foqs_client import Item, Nack, NamespaceNotFound, Unreachable
+from tests.support.aio import run
+
+DAY_MS = 86_400_000
+
+
+def test_it_opens_no_socket_and_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        threads = threading.active_count()
+        monkeypatch.setattr(socket, "socket", None)
+        async with FakeHost() as fake:
+            client = fake.client()
+            [result] = await client.enqueue([Item("t")])
+            assert [view.id for view in await fake.items("t")] == [result.require()]
+            assert threading.active_count() == threads
+
+    run(main())
+
+
+def test_two_hosts_of_one_process_know_nothing_of_each_other() -> None:
+    async def main() -> None:
+        async with FakeHost() as one, FakeHost() as other:
+            await one.client().enqueue([Item("t")])
+            assert len(await one.items("t")) == 1
+            assert await other.items("t") == []
+
+    run(main())
+
+
+def test_time_goes_through_everything_that_is_due_in_its_order() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            seen: list[str] = []
+
+            async def consume() -> None:
+                while True:
+                    for delivery in await client.dequeue({"t": 1}, wait_ms=20_000):
+                        seen.append(f"{delivery.payload.decode()} {delivery.attempt}")
+                        done = delivery.payload == b"soon" or delivery.attempt == 3
+                        await (client.ack if done else client.nack)([delivery])
+
+            consumer = asyncio.ensure_future(consume())
+            # The second would be over by its TTL if time had jumped.
+            await client.enqueue(
+                [Item("t", b"late", delay_ms=40_000), Item("t", b"soon", delay_ms=1_000, ttl_ms=2_000)]
+            )
+            await fake.advance(600_000)
+            assert seen == ["soon 1", "late 1", "late 2", "late 3"]
+            assert await fake.items("t") == []
+            consumer.cancel()
+
+    run(main())
+
+
+def test_a_long_poll_ends_when_its_wait_is_over_in_the_host_s_time() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            polling = asyncio.ensure_future(fake.client().dequeue({"t": 1}, wait_ms=20_000))
+            await fake.advance(19_000)
+            assert not polling.done()
+            await fake.advance(1_000)
+            assert await polling == []
+
+    run(main())
+
+
+def test_a_year_passes() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            await client.enqueue([Item("t", delay_ms=365 * DAY_MS)])
+            await fake.advance(365 * DAY_MS - 1_000)
+            assert await client.dequeue({"t": 1}) == []
+            await fake.advance(1_000)
+            assert len(await client.dequeue({"t": 1})) == 1
+
+    run(main())
+
+
+def test_its_clock_shows_what_was_advanced_and_real_time_too() -> None:
+    async def main() -> None:
+        loop = HostLoop(asyncio.get_running_loop())
+        before = loop.time()
+        await loop.advance(1_000)
+        assert loop.time() >= before + 1_000
+
+        async def sleep() -> float:
+            await asyncio.sleep(0.01)  # by real time: nobody advances
+            return loop.time()
+
+        task = loop.create_task(sleep())
+        while not task.done():  # noqa: ASYNC110 - two loops share no signal
+            await asyncio.sleep(0.001)
+        assert task.result() >= before + 1_000.01
+        await loop.finish()
+
+    run(main())
+
+
+def test_options_are_the_host_s_and_a_named_namespace_exists() -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="nonsense"):
+            FakeHost({"shard.nonsense": 1})
+        async with FakeHost({"namespaces.mail.lease_ms_default": 700}) as fake:
+            client = fake.client(namespace="mail")
+            await client.enqueue([Item("t")])
+            [delivery] = await client.dequeue({"t": 1})
+            assert delivery.lease_remaining_ms <= 700
+            assert [view.state for view in await fake.items("t", namespace="mail")] == ["leased"]
+            with pytest.raises(NamespaceNotFound):
+                await fake.client(namespace="other").topics()
+
+    run(main())
+
+
+def test_items_shows_all_states_with_their_payloads() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            await client.enqueue(
+                [Item("t", payload, number) for number, payload in enumerate((b"d", b"l", b"r", b"s"))]
+            )
+            await client.enqueue([Item("t", b"e", delay_ms=60_000)])
+            dead, _ = await client.dequeue({"t": 2})
+            [outcome] = await client.nack([Nack(dead.id, dead.token, dead=True)])
+            outcome.require()
+            assert [(view.payload, view.state) for view in await fake.items("t")] == [
+                (b"r", "ready"), (b"s", "ready"), (b"e", "deferred"), (b"l", "leased"), (b"d", "dead"),
+            ]  # fmt: skip
+
+    run(main())
+
+
+def test_when_it_ends_its_clients_are_closed_and_its_calls_answered() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client, idle = fake.client(), fake.client()
+            polling = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000))
+            await fake.advance(0)
+        with pytest.raises(Exception, match="UNKNOWN_OUTCOME"):
+            await polling
+        with pytest.raises(Unreachable, match="closed"):
+            await idle.topics()
+
+    run(main())
+
+
+def test_the_synchronous_face_is_the_same_host_in_one_thread() -> None:
+    threads = threading.active_count()
+    with SyncFakeHost() as fake:
+        client = fake.client()
+        client.enqueue([Item("t", b"x", delay_ms=DAY_MS)])
+        assert threading.active_count() == threads + 1
+        fake.advance(DAY_MS)
+        assert [view.state for view in fake.items("t")] == ["ready"]
+        with ThreadPoolExecutor(1) as other, fake.client() as second:
+            polling = other.submit(client.dequeue, {"u": 1}, wait_ms=20_000)
+            second.enqueue([Item("u", b"y")])
+            [delivery] = polling.result()
+            assert delivery.payload == b"y"
+        assert [delivery.payload for delivery in client.dequeue({"t": 1})] == [b"x"]
+    assert threading.active_count() == threads
+    with pytest.raises(Unreachable, match="closed"):
+        client.topics()
