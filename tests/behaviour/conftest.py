@@ -1,0 +1,52 @@
+"""The kinds of hosts that every story is played on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.sites import OPTIONS, Open, fake_site, host_site, sync_site
+from tests.support.mariadb import MariaDb
+from tests.support.processes import HostProcess
+
+
+@pytest.fixture(scope="session")
+def sqlite_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    folder = tmp_path_factory.mktemp("sqlite")
+    yield from _running(folder, f"sqlite:{folder / 'data'}")
+
+
+@pytest.fixture(scope="session")
+def mariadb_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    server = MariaDb()
+    server.start()
+    try:
+        url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
+        yield from _running(tmp_path_factory.mktemp("mariadb"), url)
+    finally:
+        server.remove()
+
+
+def _running(folder: Path, url: str) -> Iterator[HostProcess]:
+    with HostProcess(folder, url, OPTIONS) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        "sync",
+        pytest.param("sqlite", marks=pytest.mark.process),
+        pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
+    ]
+)
+def open_site(request: pytest.FixtureRequest) -> Open:
+    if request.param == "fake":
+        return fake_site
+    if request.param == "sync":
+        return sync_site
+    host: HostProcess = request.getfixturevalue(f"{request.param}_host")
+    return lambda: host_site(host)

@@ -1,0 +1,169 @@
+"""Where a story of the behavioural suite is played: a host of some kind, a client of it, and a way to let time pass.
+
+Always true: a story sees the public asynchronous client and nothing else; every
+kind of host has the same options. The suite is the word on what a queue does:
+what passes on the fake, and on a real host over each database, is the same.
+
+A new call gets its stories in a file of its own or beside its kin; they are
+written once, `async def test_...(site)` with `@story`, and run everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from itertools import count
+from typing import Any, Final, cast
+
+from foqs.testing import FakeHost, SyncFakeHost
+from foqs_client import Client, Delivery, Item, SyncClient
+from tests.support.aio import run
+from tests.support.processes import HostProcess
+
+BACKOFF_MS_MAX: Final = 200
+DEAD_RETENTION_MS: Final = 1_000
+PAYLOAD_BYTES_MAX: Final = 10_240
+
+OPTIONS: Final = {
+    "shard.sweep_interval_ms": 60_000,
+    "namespace.lease_ms_default": 30_000,
+    "namespace.backoff_ms_min": 50,
+    "namespace.backoff_ms_max": BACKOFF_MS_MAX,
+    "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
+    "namespaces.other.weight": 2,
+    "namespaces.brief.dead_retention_ms": DEAD_RETENTION_MS,
+    "namespaces.brief.attempts_max_default": 2,
+}
+PATIENCE_S: Final = 20.0
+
+_names = count(1)
+
+Connect = Callable[[str], AbstractAsyncContextManager[Client]]
+
+
+class Site:
+    """A host, and what a story needs of it.
+
+    Attributes:
+        client: of the namespace `default`.
+        topic: a topic that no other story uses.
+    """
+
+    def __init__(self, connect: Connect, pass_ms: Callable[[int], Awaitable[None]], client: Client) -> None:
+        self._connect = connect
+        self._pass_ms = pass_ms
+        self.client = client
+        self.topic = f"topic-{next(_names)}"
+
+    def namespace(self, name: str) -> AbstractAsyncContextManager[Client]:
+        """A client of another namespace: `other`, or `brief`, where dead items do not last and attempts are two."""
+        return self._connect(name)
+
+    async def pass_ms(self, ms: int) -> None:
+        """Lets so much time pass, or a little more: seconds at most, as a real host takes them."""
+        await self._pass_ms(ms)
+
+    async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Lets time pass until the condition holds."""
+        async with asyncio.timeout(PATIENCE_S):
+            while not await condition():
+                await self.pass_ms(20)
+
+    # -------------------------------------------------------------- short ways
+
+    async def put(self, *items: Item) -> list[str]:
+        """Enqueues; every item must succeed."""
+        return [result.require() for result in await self.client.enqueue(items)]
+
+    async def take(self, count: int = 1, *, lease_ms: int | None = None) -> list[Delivery]:
+        """Dequeues from the topic what comes within a while; at least one item must."""
+        deliveries = await self.client.dequeue({self.topic: count}, wait_ms=5_000, lease_ms=lease_ms)
+        assert deliveries
+        return deliveries
+
+    async def one(self, *, lease_ms: int | None = None) -> Delivery:
+        [delivery] = await self.take(lease_ms=lease_ms)
+        return delivery
+
+    async def states(self, ids: Sequence[str]) -> list[str]:
+        return [(await self.client.item(id_)).state for id_ in ids]
+
+
+Open = Callable[[], AbstractAsyncContextManager[Site]]
+
+
+def story(tell: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open], None]:
+    """A test that plays this on each kind of host."""
+
+    async def played(open_site: Open) -> None:
+        async with open_site() as site:
+            await tell(site)
+
+    @wraps(tell)
+    def test(open_site: Open) -> None:
+        run(played(open_site))
+
+    del test.__wrapped__  # pytest asks what the test takes, not what the story does
+    return test
+
+
+@asynccontextmanager
+async def fake_site() -> AsyncIterator[Site]:
+    """The fake, through the asynchronous client."""
+    async with FakeHost(OPTIONS) as fake:
+        yield Site(lambda namespace: fake.client(namespace=namespace), fake.advance, fake.client())
+
+
+@asynccontextmanager
+async def sync_site() -> AsyncIterator[Site]:
+    """The fake, through the synchronous faces of host and client."""
+    fake = SyncFakeHost(OPTIONS)
+    await asyncio.to_thread(fake.__enter__)
+
+    @asynccontextmanager
+    async def connect(namespace: str) -> AsyncIterator[Client]:
+        with_namespace = fake.client(namespace=namespace)
+        yield awaited(with_namespace)
+        await asyncio.to_thread(with_namespace.close)
+
+    async def pass_ms(ms: int) -> None:
+        await asyncio.to_thread(fake.advance, ms)
+
+    try:
+        yield Site(connect, pass_ms, awaited(fake.client()))
+    finally:
+        await asyncio.to_thread(fake.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def host_site(host: HostProcess) -> AsyncIterator[Site]:
+    """A real host."""
+
+    async def pass_ms(ms: int) -> None:
+        await asyncio.sleep(ms / 1_000 + 0.005)
+
+    def connect(namespace: str) -> Client:
+        return Client(host.address, namespace=namespace)
+
+    async with connect("default") as client:
+        yield Site(connect, pass_ms, client)
+
+
+def awaited(client: SyncClient) -> Client:
+    """A synchronous client, each call made in a thread: what it does can be told like the asynchronous one's."""
+    return cast(Client, _Awaited(client))
+
+
+class _Awaited:
+    def __init__(self, client: SyncClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        method = getattr(self._client, name)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.to_thread(method, *args, **kwargs)
+
+        return call

@@ -1,0 +1,209 @@
+"""What goes in, what comes out, in which order, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from foqs_client import FoqsError, InvalidArgument, Item, KeyConflict, LimitExceeded, NamespaceNotFound, NotFound
+from tests.behaviour.sites import PAYLOAD_BYTES_MAX, Site, story
+
+ALL = 100
+NEVER = f"0-{(1 << 62) + 1}"
+"""An id of an epoch that lies ahead."""
+
+
+@story
+async def test_an_item_comes_out_as_it_went_in(site: Site) -> None:
+    item = Item(site.topic, bytes(range(256)), -7, b"\x00\xff", lease_ms=9_000, attempts_max=4)
+    [id_] = await site.put(item)
+    delivery = await site.one()
+    assert (delivery.id, delivery.topic, delivery.payload, delivery.priority, delivery.metadata) == (
+        id_, site.topic, item.payload, -7, b"\x00\xff",
+    )  # fmt: skip
+    assert (delivery.attempt, delivery.attempts_max) == (1, 4)
+    assert 0 < delivery.lease_remaining_ms <= 9_000
+    assert delivery.age_ms >= 0
+
+
+@story
+async def test_the_best_priority_comes_first_and_the_oldest_within_one(site: Site) -> None:
+    least, most = -(1 << 31), (1 << 31) - 1
+    await site.put(*(Item(site.topic, str(n).encode(), n) for n in (5, most, 0, least, -5)))
+    await site.pass_ms(50)  # two shards' clocks may differ by some milliseconds
+    await site.put(Item(site.topic, b"0 again"))
+    deliveries = await site.take(ALL)
+    assert [d.payload for d in deliveries] == [str(least).encode(), b"-5", b"0", b"0 again", b"5", str(most).encode()]
+
+
+@story
+async def test_topics_are_told_apart_byte_by_byte(site: Site) -> None:
+    names = [f"{site.topic}-{end}" for end in ("a", "A", "a ", "\N{GRINNING FACE}", "ä")]
+    await site.put(*(Item(name, name.encode()) for name in names))
+    for name in names:
+        [delivery] = await site.client.dequeue({name: ALL}, wait_ms=5_000)
+        assert (delivery.topic, delivery.payload) == (name, name.encode())
+
+
+@story
+async def test_a_dequeue_takes_at_most_what_it_asks_of_each_topic(site: Site) -> None:
+    one, other = f"{site.topic}-1", f"{site.topic}-2"
+    await site.put(*(Item(topic) for topic in (one, one, one, other)))
+    deliveries = await site.client.dequeue({one: 2, other: 2}, wait_ms=5_000)
+    assert sorted(delivery.topic for delivery in deliveries) == [one, one, other]
+    assert [delivery.topic for delivery in await site.client.dequeue({one: 2, other: 2})] == [one]
+
+
+@story
+async def test_an_item_is_leased_to_one_consumer_at_a_time(site: Site) -> None:
+    await site.put(*(Item(site.topic) for _ in range(20)))
+    taken = await asyncio.gather(*(site.client.dequeue({site.topic: 10}) for _ in range(4)))
+    ids = [delivery.id for deliveries in taken for delivery in deliveries]
+    assert len(ids) == len(set(ids)) == 20
+
+
+@story
+async def test_a_delayed_item_is_not_delivered_before_its_time(site: Site) -> None:
+    await site.put(Item(site.topic, b"far", delay_ms=3_600_000), Item(site.topic, b"near", 9, delay_ms=150))
+    await site.put(Item(site.topic, b"past", deliver_after_ms=1))
+    assert [d.payload for d in await site.take(ALL)] == [b"past"]
+    await site.pass_ms(150)
+    assert [d.payload for d in await site.take(ALL)] == [b"near"]
+    assert await site.client.dequeue({site.topic: ALL}) == []
+
+
+@story
+async def test_a_dequeue_waits_for_an_item(site: Site) -> None:
+    waiting = asyncio.ensure_future(site.client.dequeue({site.topic: 1, f"{site.topic}-other": 1}, wait_ms=10_000))
+    await site.pass_ms(20)
+    assert not waiting.done()
+    await site.put(Item(site.topic, b"here"))
+    assert [delivery.payload for delivery in await waiting] == [b"here"]
+
+
+@story
+async def test_a_dequeue_waits_for_an_item_to_come_due(site: Site) -> None:
+    await site.put(Item(site.topic, b"due", delay_ms=200))
+    waiting = asyncio.ensure_future(site.client.dequeue({site.topic: 1}, wait_ms=10_000))
+    await site.pass_ms(200)
+    assert [delivery.payload for delivery in await waiting] == [b"due"]
+
+
+@story
+async def test_a_dequeue_waits_no_longer_than_it_was_told(site: Site) -> None:
+    assert await site.client.dequeue({site.topic: 1}) == []
+    waiting = asyncio.ensure_future(site.client.dequeue({site.topic: 1}, wait_ms=100))
+    await site.pass_ms(100)
+    assert await waiting == []
+
+
+@story
+async def test_an_item_is_gone_when_its_ttl_is_over(site: Site) -> None:
+    brief, lasting = await site.put(Item(site.topic, ttl_ms=150), Item(site.topic, b"lasts", ttl_ms=60_000))
+    await site.pass_ms(150)
+    assert [delivery.id for delivery in await site.take(ALL)] == [lasting]
+
+    async def is_gone() -> bool:
+        try:
+            await site.client.item(brief)
+        except NotFound:
+            return True
+        return False
+
+    await site.until(is_gone)
+
+
+@story
+async def test_a_key_names_one_item_also_when_that_is_gone(site: Site) -> None:
+    item = Item(site.topic, b"once", idempotency_key=f"{site.topic} ключ")
+    [first] = await site.client.enqueue([item])
+    [second] = await site.client.enqueue([item])
+    assert (first.repeated, second.repeated) == (False, True)
+    assert first.require() == second.require()
+    delivery = await site.one()
+    assert await site.client.dequeue({site.topic: ALL}) == []
+    await site.client.ack([delivery])
+    [third] = await site.client.enqueue([item])
+    assert (third.require(), third.repeated) == (first.require(), True)
+
+
+@story
+async def test_a_key_with_another_item_is_a_conflict_and_harms_no_neighbour(site: Site) -> None:
+    key = site.topic
+    await site.put(Item(site.topic, b"one", idempotency_key=key))
+    conflict, fine = await site.client.enqueue([Item(site.topic, b"other", idempotency_key=key), Item(site.topic)])
+    assert isinstance(conflict.error, KeyConflict)
+    fine.require()
+    async with site.namespace("other") as other:
+        [elsewhere] = await other.enqueue([Item(site.topic, b"other", idempotency_key=key)])
+        assert not elsewhere.repeated
+
+
+@story
+async def test_one_bad_item_fails_alone_with_the_field_at_fault(site: Site) -> None:
+    t = site.topic
+    bad: list[tuple[Item, type[FoqsError], str]] = [
+        (Item(""), InvalidArgument, "topic"),
+        (Item("a\0b"), InvalidArgument, "topic"),
+        (Item("x" * 1_000), InvalidArgument, "topic"),
+        (Item(t, b"x" * (PAYLOAD_BYTES_MAX + 1)), LimitExceeded, "payload"),
+        (Item(t, metadata=b"x" * 100_000), LimitExceeded, "metadata"),
+        (Item(t, delay_ms=1, deliver_after_ms=1), InvalidArgument, "delay_ms"),
+        (Item(t, delay_ms=-1), InvalidArgument, "delay_ms"),
+        (Item(t, deliver_after_ms=1 << 60), InvalidArgument, "deliver_after_ms"),
+        (Item(t, ttl_ms=0), InvalidArgument, "ttl_ms"),
+        (Item(t, delay_ms=10, ttl_ms=5), InvalidArgument, "ttl_ms"),
+        (Item(t, lease_ms=0), InvalidArgument, "lease_ms"),
+        (Item(t, lease_ms=1 << 50), LimitExceeded, "lease_ms"),
+        (Item(t, attempts_max=-1), InvalidArgument, "attempts_max"),
+        (Item(t, idempotency_key=""), InvalidArgument, "idempotency_key"),
+    ]
+    good = Item(t, b"x" * PAYLOAD_BYTES_MAX)
+    *results, last = await site.client.enqueue([*(item for item, _, _ in bad), good])
+    for place, (result, (_, kind, field)) in enumerate(zip(results, bad, strict=True)):
+        assert isinstance(result.error, kind), field
+        assert result.error.field == f"items[{place}].{field}"
+    assert [delivery.id for delivery in await site.take(ALL)] == [last.require()]
+
+
+@story
+async def test_a_bad_call_fails_as_a_whole_with_the_field_at_fault(site: Site) -> None:
+    client, t = site.client, site.topic
+    calls: list[tuple[Coroutine[Any, Any, object], type[FoqsError], str | None]] = [
+        (client.enqueue([]), InvalidArgument, "items"),
+        (client.enqueue([Item(t)] * 100_001), LimitExceeded, None),
+        (client.dequeue({}), InvalidArgument, "topics"),
+        (client.dequeue({t: 0}), InvalidArgument, "topics[0].count"),
+        (client.dequeue({t: -1}), InvalidArgument, "topics[0].count"),
+        (client.dequeue({t: 1_000_000_000}), LimitExceeded, "topics[0].count"),
+        (client.dequeue({"": 1}), InvalidArgument, "topics[0].topic"),
+        (client.dequeue({t: 1}, lease_ms=0), InvalidArgument, "lease_ms"),
+        (client.dequeue({t: 1}, wait_ms=-1), InvalidArgument, "wait_ms"),
+        (client.ack([]), InvalidArgument, "leases"),
+        (client.peek(t, limit=0), InvalidArgument, "page.limit"),
+        (client.item("no id"), InvalidArgument, "id"),
+        (client.item(NEVER), NotFound, None),
+    ]
+    for call, kind, field in calls:
+        with pytest.raises(kind) as caught:
+            await call
+        assert caught.value.field == field
+
+
+@story
+async def test_a_namespace_sees_nothing_of_another_s(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic))
+    async with site.namespace("other") as other:
+        assert await other.dequeue({site.topic: 1}) == []
+        assert (await other.topics(site.topic)).topics == []
+        [outcome] = await other.cancel([id_])
+        assert isinstance(outcome.error, NotFound)
+        with pytest.raises(NotFound):
+            await other.item(id_)
+    async with site.namespace("nowhere") as nowhere:
+        with pytest.raises(NamespaceNotFound):
+            await nowhere.enqueue([Item(site.topic)])
+    assert (await site.one()).id == id_

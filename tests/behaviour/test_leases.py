@@ -1,0 +1,239 @@
+"""What becomes of a delivered item: ack, nack, extend, release, cancel, or the end of its lease."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs_client import Delivery, InvalidArgument, Item, Nack, NotFound, Outcome, StaleLease
+from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, Site, story
+
+ALL = 100
+NEVER = f"0-{(1 << 62) + 1}"
+"""An id of an epoch that lies ahead."""
+HOUR_MS = 3_600_000
+
+
+def lease(delivery: Delivery) -> tuple[str, int]:
+    return (delivery.id, delivery.token)
+
+
+def assert_done(*outcomes: Outcome) -> None:
+    for outcome in outcomes:
+        outcome.require()
+        assert not outcome.already_gone
+
+
+async def assert_gone(site: Site, *ids: str) -> None:
+    for id_ in ids:
+        with pytest.raises(NotFound):
+            await site.client.item(id_)
+
+
+@story
+async def test_an_acked_item_is_gone_and_acking_again_is_fine(site: Site) -> None:
+    await site.put(Item(site.topic), Item(site.topic))
+    deliveries = await site.take(ALL)
+    assert_done(*await site.client.ack(deliveries))
+    for again in await site.client.ack([lease(delivery) for delivery in deliveries]):
+        assert again.error is None
+        assert again.already_gone
+    await assert_gone(site, *(delivery.id for delivery in deliveries))
+    assert await site.client.dequeue({site.topic: ALL}) == []
+
+
+@story
+async def test_when_a_lease_ends_the_item_comes_again_and_the_old_token_is_stale(site: Site) -> None:
+    await site.put(Item(site.topic))
+    first = await site.one(lease_ms=150)
+    assert await site.client.dequeue({site.topic: 1}) == []
+    await site.pass_ms(150)
+    second = await site.one()
+    assert (second.id, second.attempt) == (first.id, 2)
+    assert second.token > first.token
+    for outcomes in (
+        await site.client.ack([first]),
+        await site.client.nack([first]),
+        await site.client.extend([first]),
+        await site.client.release([first]),
+    ):
+        assert [type(outcome.error) for outcome in outcomes] == [StaleLease]
+    assert_done(*await site.client.ack([second]))
+
+
+@story
+async def test_a_token_may_ack_after_the_end_of_its_lease_until_the_item_is_leased_again(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic))
+    delivery = await site.one(lease_ms=100)
+    await site.pass_ms(100)
+
+    async def is_back() -> bool:
+        return await site.states([id_]) == ["ready"]
+
+    await site.until(is_back)
+    assert [type(outcome.error) for outcome in await site.client.extend([delivery])] == [StaleLease]
+    assert_done(*await site.client.ack([delivery]))
+    await assert_gone(site, id_)
+
+
+@story
+async def test_a_nacked_item_backs_off_and_comes_again(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic, b"x"))
+    assert_done(*await site.client.nack([await site.one()]))
+    assert await site.states([id_]) == ["deferred"]
+    await site.pass_ms(BACKOFF_MS_MAX)
+    again = await site.one()
+    assert (again.id, again.attempt, again.payload) == (id_, 2, b"x")
+
+
+@story
+async def test_a_nack_may_say_when_and_with_what_the_item_comes_again(site: Site) -> None:
+    now, soon, far, past = await site.put(*(Item(site.topic, priority=n, metadata=b"old") for n in range(4)))
+    held = {delivery.id: delivery for delivery in await site.take(ALL)}
+    assert_done(
+        *await site.client.nack(
+            [
+                Nack(*lease(held[now]), delay_ms=0, metadata=b"new"),
+                Nack(*lease(held[soon]), delay_ms=150, metadata=b""),
+                Nack(*lease(held[far]), delay_ms=HOUR_MS),
+                Nack(*lease(held[past]), deliver_after_ms=1),
+            ]
+        )
+    )
+    at_once = {delivery.id: delivery.metadata for delivery in await site.take(2)}
+    assert at_once == {now: b"new", past: b"old"}
+    await site.pass_ms(150)
+    later = await site.one()
+    assert (later.id, later.metadata, later.attempt) == (soon, b"", 2)
+    view = await site.client.item(far)
+    assert (view.state, view.metadata) == ("deferred", b"old")
+    assert view.due_in_ms is not None
+    assert HOUR_MS - 60_000 < view.due_in_ms <= HOUR_MS
+
+
+@story
+async def test_an_item_that_is_given_up_is_dead_and_not_delivered_again(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic, b"poison"))
+    delivery = await site.one()
+    assert_done(*await site.client.nack([Nack(*lease(delivery), dead=True, metadata=b"why")]))
+    view = await site.client.item(id_, with_payload=True)
+    assert (view.state, view.payload, view.metadata, view.attempt) == ("dead", b"poison", b"why", 1)
+    assert await site.client.dequeue({site.topic: 1}) == []
+    assert [view.id for view in (await site.client.peek(site.topic, "dead")).items] == [id_]
+
+
+@story
+async def test_an_item_whose_attempts_are_used_up_is_dead(site: Site) -> None:
+    nacked, left = await site.put(Item(site.topic, attempts_max=2), Item(site.topic, priority=1, attempts_max=1))
+    for attempt in (1, 2):
+        delivery = await site.one()
+        assert (delivery.id, delivery.attempt, delivery.attempts_max) == (nacked, attempt, 2)
+        assert_done(*await site.client.nack([Nack(*lease(delivery), delay_ms=0)]))
+    await site.one(lease_ms=100)
+    await site.pass_ms(100)
+
+    async def both_are_dead() -> bool:
+        return await site.states([nacked, left]) == ["dead", "dead"]
+
+    await site.until(both_are_dead)
+    assert await site.client.dequeue({site.topic: ALL}) == []
+
+
+@story
+async def test_a_namespace_says_how_often_items_are_tried_and_how_long_dead_ones_are_kept(site: Site) -> None:
+    async with site.namespace("brief") as brief:
+        [result] = await brief.enqueue([Item(site.topic)])
+        [delivery] = await brief.dequeue({site.topic: 1}, wait_ms=5_000)
+        assert delivery.attempts_max == 2
+        assert_done(*await brief.nack([Nack(*lease(delivery), dead=True)]))
+        assert (await brief.item(result.require())).state == "dead"
+        await site.pass_ms(DEAD_RETENTION_MS)
+
+        async def is_gone() -> bool:
+            return not (await brief.peek(site.topic, "dead")).items
+
+        await site.until(is_gone)
+
+
+@story
+async def test_an_item_at_most_once_is_never_delivered_again(site: Site) -> None:
+    nacked, left = await site.put(*(Item(site.topic, at_most_once=True) for _ in range(2)))
+    held = {delivery.id: delivery for delivery in await site.take(ALL, lease_ms=150)}
+    assert (await site.client.item(left)).at_most_once
+    assert_done(*await site.client.nack([held[nacked]]))
+    await assert_gone(site, nacked)
+    await site.pass_ms(150)
+
+    async def is_gone() -> bool:
+        return not (await site.client.topics(site.topic, ["ready", "deferred", "leased", "dead"])).topics
+
+    await site.until(is_gone)
+    await assert_gone(site, left)
+
+
+@story
+async def test_an_extended_lease_lasts_longer(site: Site) -> None:
+    [id_] = await site.put(Item(site.topic, lease_ms=HOUR_MS // 2))
+    delivery = await site.one(lease_ms=20_000)
+    assert_done(*await site.client.extend([delivery], lease_ms=HOUR_MS))
+    view = await site.client.item(id_)
+    assert view.lease_remaining_ms is not None
+    assert HOUR_MS - 60_000 < view.lease_remaining_ms <= HOUR_MS
+    assert_done(*await site.client.extend([delivery]))
+    view = await site.client.item(id_)
+    assert view.lease_remaining_ms is not None
+    assert view.lease_remaining_ms <= HOUR_MS // 2
+    assert_done(*await site.client.ack([delivery]))
+
+
+@story
+async def test_a_lease_that_is_made_shorter_ends_sooner(site: Site) -> None:
+    await site.put(Item(site.topic))
+    delivery = await site.one()
+    assert_done(*await site.client.extend([delivery], lease_ms=100))
+    await site.pass_ms(100)
+    assert (await site.one()).attempt == 2
+
+
+@story
+async def test_a_released_item_comes_again_at_once_and_the_attempt_does_not_count(site: Site) -> None:
+    await site.put(Item(site.topic, attempts_max=1))
+    first = await site.one()
+    assert_done(*await site.client.release([first]))
+    second = await site.one()
+    assert (second.id, second.attempt) == (first.id, 1)
+    assert [type(outcome.error) for outcome in await site.client.ack([first])] == [StaleLease]
+    assert_done(*await site.client.ack([second]))
+
+
+@story
+async def test_an_item_is_cancelled_in_any_state(site: Site) -> None:
+    dead, leased, ready, deferred = ids = await site.put(
+        *(Item(site.topic, priority=n) for n in range(3)), Item(site.topic, delay_ms=HOUR_MS)
+    )
+    held = {delivery.id: delivery for delivery in await site.take(2)}
+    assert_done(*await site.client.nack([Nack(*lease(held[dead]), dead=True)]))
+    assert await site.states(ids) == ["dead", "leased", "ready", "deferred"]
+    assert_done(*await site.client.cancel(ids))
+    await assert_gone(site, *ids)
+    assert all(outcome.already_gone for outcome in await site.client.cancel([ready, deferred]))
+    [acked] = await site.client.ack([held[leased]])
+    assert acked.already_gone
+    assert await site.client.dequeue({site.topic: ALL}) == []
+
+
+@story
+async def test_every_entry_has_its_own_outcome(site: Site) -> None:
+    await site.put(Item(site.topic), Item(site.topic))
+    one, other = await site.take(ALL)
+    strange, never, old, fine = await site.client.ack([("no id", 1), (NEVER, 1), (one.id, one.token - 1), lease(other)])
+    assert isinstance(strange.error, InvalidArgument)
+    assert strange.error.field == "leases[0].id"
+    assert never.already_gone
+    [unknown] = await site.client.nack([(NEVER, 1)])
+    assert isinstance(unknown.error, NotFound)
+    assert isinstance(old.error, StaleLease)
+    assert_done(fine)
+    first, again = await site.client.ack([one, one])
+    assert_done(first)
+    assert isinstance(again.error, InvalidArgument)
+    assert again.error.field == "leases[1].id"
