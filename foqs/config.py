@@ -15,13 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from foqs.options import (
     BufferOptions,
     CallOptions,
+    CatalogOptions,
     CoordinatorOptions,
     Invalid,
     LogOptions,
@@ -39,7 +40,8 @@ NOT_OPTIONS: Final = frozenset({"FOQS_CONFIG", "FOQS_ADDRESS", "FOQS_NAMESPACE"}
 """Variables of the command line, which are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20
-_ITEM_OVERHEAD_BYTES: Final = 4_096
+ITEM_OVERHEAD_BYTES: Final = 4_096
+"""What a frame with one item holds besides its payload and metadata, at most."""
 
 
 class ConfigError(Exception):
@@ -54,7 +56,7 @@ class ConfigError(Exception):
 
 
 class Config(Options):
-    """Everything a host is told. `namespaces` holds each namespace whole, defaults filled in."""
+    """Everything a host is told at its start."""
 
     server: ServerOptions = ServerOptions()
     wire: WireOptions = WireOptions()
@@ -63,8 +65,8 @@ class Config(Options):
     shard: ShardOptions = ShardOptions()
     buffer: BufferOptions = BufferOptions()
     namespace: NamespaceOptions = NamespaceOptions()
-    namespaces: dict[str, NamespaceOptions] = Field(default_factory=lambda: {"default": NamespaceOptions()})
     coordinator: CoordinatorOptions = CoordinatorOptions()
+    catalog: CatalogOptions = CatalogOptions()
     log: LogOptions = LogOptions()
 
     @model_validator(mode="after")
@@ -79,20 +81,16 @@ class Config(Options):
             )
         if server.port and server.port == server.http_port:
             raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
-        for name, options in (("", self.namespace), *self.namespaces.items()):
-            least = options.payload_bytes_max + options.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
-            if self.wire.frame_bytes_max < least:
-                raise Invalid(
-                    f"an item of namespace {name or 'defaults'} can take {least} bytes",
-                    "raise it",
-                    "wire.frame_bytes_max",
-                )
-            if options.key_window_ms <= self.calls.timeout_ms_max:
-                raise Invalid(
-                    "a call may last longer than its keys are kept: tried again, it could enqueue twice",
-                    "raise it above calls.timeout_ms_max",
-                    f"namespaces.{name}.key_window_ms" if name else "namespace.key_window_ms",
-                )
+        namespace = self.namespace
+        least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
+        if self.wire.frame_bytes_max < least:
+            raise Invalid(f"an item can take {least} bytes", "raise it", "wire.frame_bytes_max")
+        if namespace.key_window_ms <= self.calls.timeout_ms_max:
+            raise Invalid(
+                "a call may last longer than its keys are kept: tried again, it could enqueue twice",
+                "raise it above calls.timeout_ms_max",
+                "namespace.key_window_ms",
+            )
         if self.calls.items_per_call_max > min(self.wire.container_items_max, self.shard.queue_items_max):
             raise Invalid(
                 "it is more than wire.container_items_max or shard.queue_items_max",
@@ -113,6 +111,14 @@ class Config(Options):
         if self.coordinator.file:
             return Path(self.coordinator.file)
         return None if self.store.parsed.kind == "memory" else self.data_dir / "coordinator.json"
+
+    @property
+    def catalog_file(self) -> Path | None:
+        """Where namespaces, grants and pauses are kept; None when nothing outlives the process."""
+        if self.catalog.file:
+            return Path(self.catalog.file)
+        beside = self.coordinator_file
+        return None if beside is None else beside.with_name("catalog.json")
 
     def password(self) -> str | None:
         """The database password from its file, without its line end; None when there is none.
@@ -151,7 +157,7 @@ def load(
         _put(raw, tuple(dotted.split(".")), value, "command line")
         origin[dotted] = "command line"
     try:
-        config = Config.model_validate(_fill_namespaces(raw))
+        config = Config.model_validate(raw)
     except ValidationError as error:
         details = error.errors(include_url=False)
         raise _explain(details[0], str(file) if file else "", origin) from None
@@ -203,8 +209,6 @@ def _typed(text: str) -> object:
 
 def _field(key: tuple[str, ...]) -> FieldInfo | None:
     """The option that a key names, None when there is none."""
-    if len(key) == 3 and key[0] == "namespaces" and key[1]:
-        return NamespaceOptions.model_fields.get(key[2])
     section = Config.model_fields.get(key[0])
     model = section.annotation if section else None
     if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
@@ -219,15 +223,6 @@ def _put(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) 
         if not isinstance(table, dict):
             raise ConfigError(source, ".".join(key), f"{part} is not a section in the file", f"write it as [{part}]")
     table[key[-1]] = value
-
-
-def _fill_namespaces(raw: dict[str, Any]) -> dict[str, Any]:
-    defaults, named = raw.get("namespace", {}), raw.get("namespaces", {})
-    if not isinstance(defaults, dict) or not isinstance(named, dict):
-        return raw
-    tables: dict[str, Any] = {"default": {}, **named}
-    whole = {name: {**defaults, **own} if isinstance(own, dict) else own for name, own in tables.items()}
-    return {**raw, "namespaces": whole}
 
 
 def _read_password(name: str) -> str:
@@ -264,6 +259,9 @@ def _explain(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> Conf
     key = ".".join(parts)
     source = origin.get(key, file)
     kind = detail["type"]
+    if key.partition(".")[0] == "namespaces":
+        remedy = "remove it, and make the namespace with: foqs namespace create NAME"
+        return ConfigError(source, key, "namespaces are not configured here any more", remedy)
     if kind == "extra_forbidden":
         return ConfigError(source, key, f"there is no such {_level(parts)}", "see foqs config default for all of them")
     if kind in ("model_type", "dict_type"):
@@ -294,26 +292,10 @@ def _render(config: Config) -> Iterator[str]:
     yield from _comment(_HEAD)
     for name in Config.model_fields:
         section = getattr(config, name)
-        if isinstance(section, Options):
-            yield from ("", *_comment(type(section).__doc__ or ""))
-            yield f"[{name}]"
-            for key, field in type(section).model_fields.items():
-                yield from _option(key, field, getattr(section, key))
-        else:
-            yield from _namespaces(config)
-
-
-def _namespaces(config: Config) -> Iterator[str]:
-    yield ""
-    yield from _comment(
-        "A table for each namespace. What it does not set is as in [namespace]. The namespace default always exists."
-    )
-    for name, options in sorted(config.namespaces.items()):
-        yield f"[namespaces.{_value(name)}]"
-        for key in NamespaceOptions.model_fields:
-            value = getattr(options, key)
-            if value != getattr(config.namespace, key):
-                yield f"{key} = {_value(value)}"
+        yield from ("", *_comment(type(section).__doc__ or ""))
+        yield f"[{name}]"
+        for key, field in type(section).model_fields.items():
+            yield from _option(key, field, getattr(section, key))
 
 
 def _option(key: str, field: FieldInfo, value: object) -> Iterator[str]:

@@ -18,8 +18,11 @@ from pathlib import Path
 
 import uvloop
 
+from foqs.catalog.local import FileCatalog
+from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.port import Catalog, CatalogError
 from foqs.clock import Clock, SystemClock
-from foqs.config import Config
+from foqs.config import ITEM_OVERHEAD_BYTES, Config
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
 from foqs.metrics import Metrics
@@ -34,6 +37,7 @@ from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
 from foqs.store.port import Store, StoreUnusable
 from foqs.store.sqlite import SqliteStore
+from foqs.wire.admin import admin_calls
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -75,6 +79,7 @@ class Host:
             engine_settings(config),
             store_opener(config, clock),
             LocalCoordinator(_book(config.coordinator_file)),
+            _catalog(config),
             clock,
             rng,
             self._metrics,
@@ -96,7 +101,12 @@ class Host:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        listening = await self.start()
+        try:
+            listening = await self.start()
+        except CatalogError as error:
+            log.error("%s", error)  # noqa: TRY400 - the text says all
+            self._listener.close()
+            return 1
         garbage = Garbage(loop)
         garbage.start()
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -132,8 +142,9 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
-        handlers = Handlers(self._engine.queue, identity, self._rng)
+        handlers = Handlers(self._engine.queue, identity, self._rng, admin_calls(self._engine.admin, server.tier))
         self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call, self._clock.seconds)
+        await self._engine.open()
         await self._listener.start_serving()
         http_port = await self._http.start(server.host, server.http_port)
         self._metrics.watch(lambda: readings(self._engine, self._wire))
@@ -193,7 +204,6 @@ def engine_settings(config: Config) -> EngineSettings:
     calls, shard = config.calls, config.shard
     return EngineSettings(
         shards=range(config.store.shards),
-        namespaces={name: _namespace(options) for name, options in config.namespaces.items()},
         namespace_default=_namespace(config.namespace),
         limits=CallLimits(
             items_per_call_max=calls.items_per_call_max,
@@ -206,6 +216,7 @@ def engine_settings(config: Config) -> EngineSettings:
         buffer=BufferSettings(**config.buffer.model_dump()),
         handout_wait_ms_max=calls.handout_wait_ms_max,
         handout_bytes_max=calls.handout_bytes_max,
+        item_bytes_max=config.wire.frame_bytes_max - ITEM_OVERHEAD_BYTES,
     )
 
 
@@ -268,6 +279,13 @@ class _ForgetfulBook:
 
     def save(self, epochs: dict[int, int]) -> None:
         pass
+
+
+def _catalog(config: Config) -> Catalog:
+    path, catalog = config.catalog_file, config.catalog
+    if path is None:
+        return MemoryCatalog(bytes_max=catalog.bytes_max)
+    return FileCatalog(path, catalog.bytes_max, catalog.poll_ms / 1000)
 
 
 def _book(path: Path | None) -> EpochBook:

@@ -405,8 +405,12 @@ class BufferOptions(Options):
     topics_max: int = option(10_000, "topics", "Topics whose dequeues are remembered.", 1, 10_000_000)
 
 
+NAMESPACE_PAIRS: Final = (("lease_ms_default", "lease_ms_max"), ("backoff_ms_min", "backoff_ms_max"))
+"""Options of a namespace of which the first must not be above the second."""
+
+
 class NamespaceOptions(Options):
-    """What holds for the items of a namespace."""
+    """What holds for the items of a namespace, where the namespace does not set it itself (foqs namespace update)."""
 
     payload_bytes_max: int = option(
         10_240, "bytes", "A larger payload is refused: put the bulk elsewhere and its address into the item.", 0, MIB
@@ -442,6 +446,22 @@ class NamespaceOptions(Options):
         2 * 60_000,
         30 * DAY_MS,
     )
+    enqueues_per_minute: int = option(
+        0, "items a minute", "Items that may be enqueued, over all hosts; 0: as many as come.", 0, 1_000_000_000
+    )
+    backlog_items_max: int = option(
+        0, "items", "Further enqueues are refused while it holds so many; 0: without limit.", 0, 1_000_000_000_000
+    )
+    backlog_bytes_max: int = option(
+        0,
+        "bytes",
+        "Further enqueues are refused while its payloads take so much; 0: without limit.",
+        0,
+        1 << 60,
+    )
+    topics_max: int = option(
+        0, "topics", "Items of further topics are refused while it has so many; 0: without limit.", 0, 100_000_000
+    )
     weight: int = option(
         1,
         "shares",
@@ -452,8 +472,8 @@ class NamespaceOptions(Options):
 
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:
-        not_above(self, "lease_ms_default", "lease_ms_max")
-        not_above(self, "backoff_ms_min", "backoff_ms_max")
+        for low, high in NAMESPACE_PAIRS:
+            not_above(self, low, high)
         return self
 
 
@@ -467,6 +487,20 @@ class CoordinatorOptions(Options):
         "Keeps the last epoch issued, so that none serves twice even on a restored database. Empty: coordinator.json "
         "in the SQLite folder, and in ./foqs-data with MySQL.",
     )
+
+
+class CatalogOptions(Options):
+    """Where namespaces, grants and pauses are kept, which are made by calls."""
+
+    file: str = option("", "path", "Empty: catalog.json beside the coordinator's file.")
+    bytes_max: int = option(
+        1_000_000,
+        "bytes",
+        "The whole of it. It is read and written as one; holds some thousands of namespaces or pauses.",
+        10_000,
+        16 * MIB,
+    )
+    poll_ms: int = option(500, MS, "How often the file is looked at for what others have changed in it.", 10, 60_000)
 
 
 class LogOptions(Options):

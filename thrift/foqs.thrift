@@ -510,11 +510,14 @@ struct RedriveRequest {
 
 // ------------------------------------------------- namespaces, grants, topics
 
+/** Of one namespace. In a reply: what holds, the host's defaults included. */
 struct NamespaceSettings {
   1: optional string name,
+  /** The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. */
   2: optional string tier,
-  /** Enqueues a minute over all hosts; missing: unlimited. */
+  /** Enqueues a minute over all hosts; 0: unlimited. */
   3: optional i64 enqueues_per_minute,
+  /** With the next two, 0 means unlimited. */
   4: optional i64 backlog_items_max,
   5: optional i64 backlog_bytes_max,
   6: optional i32 topics_max,
@@ -527,6 +530,8 @@ struct NamespaceSettings {
   13: optional i64 key_window_ms,
   /** Share of a busy host, relative to the other namespaces. Default 1. */
   14: optional i32 weight,
+  15: optional i64 lease_ms_max,
+  16: optional i32 metadata_bytes_max,
 }
 
 struct NamespaceRequest {
@@ -551,6 +556,7 @@ struct NamespacesReply {
   2: optional string next_cursor,
 }
 
+/** On this host; what is not counted is missing. */
 struct UsageReply {
   1: optional i64 items,
   2: optional i64 bytes,
@@ -729,6 +735,7 @@ service Foqs {
   ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),
   OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
 
+  /** What is not set is as the host has it by default. Repeating the call with the same settings changes nothing. */
   NamespaceSettings createNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   NamespaceSettings updateNamespace(1: NamespaceRequest request) throws (1: CallFailed failed),
   NamespaceSettings getNamespace(1: NamespaceName request) throws (1: CallFailed failed),
@@ -748,6 +755,7 @@ service Foqs {
   DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
 
   ConfigDocument exportConfig(1: ListRequest request) throws (1: CallFailed failed),
+  /** Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items. */
   DoneReply importConfig(1: ConfigDocument request) throws (1: CallFailed failed),
 
   ShardsReply listShards(1: ListRequest request) throws (1: CallFailed failed),

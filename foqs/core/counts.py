@@ -88,6 +88,10 @@ class TopicCounts:
         )
         return islice(every, topics_max)
 
+    def items(self, namespace: str) -> int:
+        """All items of a namespace."""
+        return sum(map(sum, self._topics.get(namespace, _NONE).values()))
+
     def topics(self, namespace: str) -> list[str]:
         """The names of a namespace's topics that have an item, in no particular order."""
         return list(self._topics.get(namespace, ()))

@@ -38,6 +38,10 @@ class NamespaceSettings:
     dead_retention_ms: int
     key_window_ms: int
     weight: int = 1
+    enqueues_per_minute: int = 0
+    backlog_items_max: int = 0
+    backlog_bytes_max: int = 0
+    topics_max: int = 0
 
 
 @dataclass(slots=True, frozen=True)

@@ -12,13 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from foqs.catalog.port import Catalog
 from foqs.clock import Clock
 from foqs.core.budget import Budget, LoadBudget
 from foqs.core.demand import Demand, DemandSettings
 from foqs.core.keys import allot
-from foqs.core.life import Policy
 from foqs.core.rows import RowCache
+from foqs.service.admin import Administration
 from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.namespaces import Namespaces
 from foqs.service.queue import QueueService
 from foqs.shard.facts import Facts
 from foqs.shard.keeper import Keeper
@@ -49,29 +51,15 @@ class EngineSettings:
     """What an engine is told once, at its start."""
 
     shards: Sequence[int]
-    namespaces: Mapping[str, NamespaceSettings]
     namespace_default: NamespaceSettings
-    """What holds for items of a namespace that is no longer configured."""
+    """What a namespace has that it does not set."""
     limits: CallLimits
     shard: ShardSettings
     buffer: BufferSettings
     handout_wait_ms_max: int
     handout_bytes_max: int
-
-
-class _Policies(dict[str, Policy]):
-    """Policies by namespace, with an answer for every name."""
-
-    def __init__(self, namespaces: Mapping[str, NamespaceSettings], default: NamespaceSettings) -> None:
-        super().__init__({name: _policy(settings) for name, settings in namespaces.items()})
-        self._default = _policy(default)
-
-    def __missing__(self, name: str) -> Policy:
-        return self._default
-
-
-def _policy(settings: NamespaceSettings) -> Policy:
-    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms, settings.key_window_ms)
+    item_bytes_max: int = 1 << 21
+    """Payload and metadata of an item that a call can carry: no namespace may allow more."""
 
 
 class Engine:
@@ -79,6 +67,7 @@ class Engine:
 
     Args:
         open_store: a fresh, unopened store of a shard.
+        catalog: keeps namespaces, grants and pauses.
         nonce: of this incarnation of the host; no two incarnations share one.
     """
 
@@ -87,6 +76,7 @@ class Engine:
         settings: EngineSettings,
         open_store: Callable[[int], Store],
         coordinator: Coordinator,
+        catalog: Catalog,
         clock: Clock,
         rng: Random,
         facts: Facts,
@@ -95,9 +85,10 @@ class Engine:
         buffer = settings.buffer
         self.shards: dict[int, Shard] = {}
         self.statuses: dict[int, ShardStatus] = {}
+        self.namespaces = Namespaces(settings.namespace_default)
         self.queue = QueueService(
             self.shards,
-            settings.namespaces,
+            self.namespaces,
             settings.limits,
             settings.handout_wait_ms_max / 1000,
             settings.handout_bytes_max,
@@ -113,19 +104,23 @@ class Engine:
             ),
             clock.seconds,
         )
-        weights = {name: namespace.weight for name, namespace in settings.namespaces.items()}
-
-        def weight(namespace: str) -> int:
-            return weights.get(namespace, 1)
-
+        self.admin = Administration(
+            catalog,
+            self.namespaces,
+            self.shards,
+            self.statuses,
+            settings.limits,
+            settings.item_bytes_max,
+            self.queue.ready,
+        )
         written = Budget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
         """Of rows in memory, by pool."""
-        policies = _Policies(settings.namespaces, settings.namespace_default)
 
         def make_shard(number: int, store: Store) -> Shard:
             cache = RowCache(written, loaded)
+            policies, weight = self.namespaces.policies, self.namespaces.weight
             return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue)
 
         retry = Retry(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
@@ -147,10 +142,16 @@ class Engine:
         self.ready = asyncio.Event()
         """Set once every shard has been served."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._beside: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Reads the catalog, before anything is served. Raises `CatalogError`."""
+        await self.admin.open()
 
     def start(self) -> None:
         """Begins to acquire every shard."""
         self._tasks = [asyncio.ensure_future(keeper.run()) for keeper in self._keepers]
+        self._beside = [asyncio.ensure_future(self.admin.watch())]
 
     async def run(self) -> None:
         """Returns when every shard was released.
@@ -158,7 +159,11 @@ class Engine:
         Raises:
             TakenByAnother, StoreUnusable: the host must stop, for this reason.
         """
-        await asyncio.gather(*self._tasks)
+        try:
+            await asyncio.gather(*self._tasks)
+        finally:
+            for task in self._beside:
+                task.cancel()
 
     def _on_owned(self) -> None:
         if len(self.shards) == len(self._keepers):
@@ -174,9 +179,10 @@ class Engine:
 
     async def abort(self) -> None:
         """Stops at once; what was being written has an unknown outcome."""
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._beside]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
     def is_ready(self) -> bool:

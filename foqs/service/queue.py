@@ -20,7 +20,6 @@ from foqs.core.errors import (
     DeadlineExceeded,
     FoqsError,
     InvalidArgument,
-    NamespaceNotFound,
     NotFound,
     NotOwner,
     Overloaded,
@@ -56,6 +55,7 @@ from foqs.service.api import (
 )
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
+from foqs.service.namespaces import Namespaces
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -83,6 +83,7 @@ class QueueService:
 
     Args:
         shards: the shards of this host, by number; changes as they come and go.
+        namespaces: what holds for each, and which topics are paused.
         statuses: how each shard that should be here is doing.
         handout_wait_s_max: how long a dequeue waits for the flushes that lease
             its items; shards that are later are left out.
@@ -95,7 +96,7 @@ class QueueService:
     def __init__(
         self,
         shards: Mapping[int, Shard],
-        namespaces: Mapping[str, NamespaceSettings],
+        namespaces: Namespaces,
         limits: CallLimits,
         handout_wait_s_max: float,
         handout_bytes_max: int,
@@ -119,13 +120,7 @@ class QueueService:
         """Who holds each slot of keys, as far as was looked."""
 
     def namespace(self, name: str) -> NamespaceSettings:
-        settings = self._namespaces.get(name)
-        if settings is None:
-            raise NamespaceNotFound(
-                f"there is no namespace {name!r}; add [namespaces.{name}] to the host's configuration",
-                field="namespace_name",
-            )
-        return settings
+        return self._namespaces.of(name)
 
     def drain(self) -> None:
         """The host is stopping: nobody waits for work any more, and who does is answered."""
@@ -315,8 +310,10 @@ class QueueService:
     def take(self, topics: Sequence[tuple[TopicName, int]], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
         """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
 
-        If it is `late`, shards whose better keys are still being read are left out.
+        If it is `late`, shards whose better keys are still being read are left out. Of a paused topic nothing is taken.
         """
+        if self._namespaces.paused:
+            topics = self._unpaused(topics)
         shards = self._answering()
         indexes = [shard.index for shard in shards]
         found: dict[Shard, Spans] = {}
@@ -352,8 +349,14 @@ class QueueService:
                 if keys:
                     shard.load(topic, keys)
 
+    def _unpaused(self, topics: Sequence[tuple[TopicName, int]]) -> Sequence[tuple[TopicName, int]]:
+        paused = self._namespaces.paused
+        return [(topic, count) for topic, count in topics if topic not in paused]
+
     def may_come(self, topics: Sequence[tuple[TopicName, int]]) -> bool:
         """Some shard is reading for one of these topics, which it begins here where it must."""
+        if self._namespaces.paused:
+            topics = self._unpaused(topics)
         coming = False
         for shard in self._answering():
             for topic, _ in topics:
@@ -377,7 +380,7 @@ class QueueService:
     def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> list[HandOutWork]:
         """Hand-outs of items about to be inserted, for those who wait for a topic that is known to be empty."""
         waiter = self.waiters.first(topic)
-        if waiter is None or any(topic in other.index for other in self._serving()):
+        if waiter is None or topic in self._namespaces.paused or any(topic in other.index for other in self._serving()):
             return []
         claims: list[HandOutWork] = []
         start = 0
@@ -415,7 +418,7 @@ class QueueService:
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
-            page.append(_stats(topic, shards))
+            page.append(_stats(topic, shards, paused=topic in self._namespaces.paused))
         return page, None
 
     async def peek(
@@ -474,7 +477,7 @@ def _item_bytes_max(settings: NamespaceSettings) -> int:
     return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
 
-def _stats(topic: TopicName, shards: Sequence[Shard]) -> TopicStats:
+def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool) -> TopicStats:
     def count(state: State) -> int:
         return max(0, sum(shard.counts.of(topic, state) for shard in shards))
 
@@ -489,7 +492,7 @@ def _stats(topic: TopicName, shards: Sequence[Shard]) -> TopicStats:
         best_priority=unpack_key(min(heads))[0] if heads else None,
         oldest_ready_age_ms=max(0, *ages) if ages else None,
         next_due_in_ms=None,
-        paused=False,
+        paused=paused,
         counts_lag=any(shard.counts.lag for shard in shards),
     )
 

@@ -460,6 +460,13 @@ class Shard:
         self._check_serving()
         return await self._reader.once(topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit))
 
+    async def settle(self) -> None:
+        """Returns when every item that was queued before is in the counts, or was refused. Raises `NotOwner`, `Unavailable`."""
+        self._check_serving()
+        last = self.numbers.next - 1
+        while self.numbers.settled < last:
+            await self._writer.read(_look)
+
     def _check_serving(self) -> None:
         if not self.serving:
             raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=500)
@@ -481,6 +488,10 @@ class Shard:
                 elif over_ms is not None:
                     wait_ms = min(wait_ms, over_ms - now_ms + _KEYS_PAUSE_MS)
             await asyncio.sleep(wait_ms / 1000)
+
+
+async def _look(store: Store) -> None:
+    """A read of nothing: between two flushes something has changed."""
 
 
 def _nobody() -> None:

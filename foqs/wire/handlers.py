@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from foqs.core import validate
@@ -20,7 +21,7 @@ from foqs.core.item import State
 from foqs.core.life import Event, Kind
 from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
 from foqs.wire import codec
-from foqs.wire.methods import Caller, contract, in_task
+from foqs.wire.methods import Caller, Serve, contract, in_task
 from foqs_client.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
@@ -51,9 +52,12 @@ class Handlers:
 
     Args:
         rng: draws the jitter of backoffs.
+        more: calls that are served elsewhere, by name.
     """
 
-    def __init__(self, queue: Queue, identity: Identity, rng: random.Random) -> None:
+    def __init__(
+        self, queue: Queue, identity: Identity, rng: random.Random, more: Mapping[str, Serve] = MappingProxyType({})
+    ) -> None:
         self._queue = queue
         self._identity = identity
         self._rng = rng
@@ -71,6 +75,7 @@ class Handlers:
                 "getItem": in_task(self.get_item),
                 "listShards": in_task(self.list_shards),
                 "getRouting": in_task(self.get_routing),
+                **more,
             }
         )
 
@@ -186,7 +191,7 @@ class Handlers:
             if request.filter.prefix:
                 prefix = validate.text(request.filter.prefix, validate.NAME_BYTES_MAX, "filter.prefix")
             states = codec.states(request.filter.states, "filter.states")
-        limit, cursor = _page(request.page)
+        limit, cursor = page_of(request.page)
         topics, next_cursor = await self._queue.topics(namespace, prefix, states, cursor, limit)
         return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor)
 
@@ -194,7 +199,7 @@ class Handlers:
         namespace, _ = self._namespace(request)
         topic = validate.name(request.topic, "topic")
         state = State.READY if request.state is None else codec.state(request.state, "state")
-        limit, cursor = _page(request.page)
+        limit, cursor = page_of(request.page)
         items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, deadline)
         with_payload = bool(request.with_payload)
         return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
@@ -206,7 +211,7 @@ class Handlers:
         return codec.item_view(seen, bool(request.with_payload))
 
     async def list_shards(self, request: Any, deadline: float) -> Any:
-        limit, cursor = _page(request.page)
+        limit, cursor = page_of(request.page)
         after = -1
         if cursor is not None:
             if not cursor.isascii() or not cursor.isdigit():
@@ -285,7 +290,7 @@ def _done(
     return partial(caller.answer, whole)
 
 
-def _page(page: Any) -> tuple[int, str | None]:
+def page_of(page: Any) -> tuple[int, str | None]:
     """(limit, cursor) of a page that may be missing."""
     if page is None:
         return PAGE_LIMIT_DEFAULT, None

@@ -26,7 +26,7 @@ from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
-from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_settings
+from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, catalog, engine_settings
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest
 from tests.support.network import Connect, Factory, Network
@@ -60,7 +60,7 @@ SETTINGS: Final = replace(
         breaker_reset_ms=150,
         buffer=replace(BUFFER, written_items_max=12, loaded_items_max=8, loaded_bytes_max=8_000, topic_items_max=6),
     ),
-    namespaces={name: replace(_NAMESPACE, weight=weight) for name, weight in NAMESPACES.items()},
+    namespace_default=_NAMESPACE,
 )
 
 
@@ -93,6 +93,7 @@ class Cluster:
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryBook()
+        self._catalog = catalog(**{name: {"weight": weight} for name, weight in NAMESPACES.items()})
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in SHARDS}
@@ -201,12 +202,14 @@ class Cluster:
             SETTINGS,
             lambda shard: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
+            self._catalog,
             self.clock,
             rng,
             NoFacts(),
             nonce=f"nonce-{number}",
         )
         me.engine = engine
+        await engine.open()
         wire = WireServer(self.loop, Handlers(engine.queue, Identity(me.address, PORT, number), rng), WireLimits())
         listener = await self.network.listen(me.address, PORT, wire.connection)
         engine.start()

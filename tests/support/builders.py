@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from foqs.catalog.document import Document, Namespace
+from foqs.catalog.memory import MemoryCatalog
 from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
 from foqs.core.keys import digest_of
 from foqs.service.api import CallLimits, NamespaceSettings
@@ -82,10 +85,9 @@ def engine_settings(
     buffer: BufferSettings | None = None,
     **changes: Any,
 ) -> EngineSettings:
-    """An engine of these shards with the namespaces `default` and `other`."""
+    """An engine of these shards, for the namespaces `default` and `other`, which have the defaults."""
     return EngineSettings(
         shards=shards,
-        namespaces={"default": NAMESPACE, "other": NAMESPACE},
         namespace_default=NAMESPACE,
         limits=CALLS,
         shard=shard_settings(**changes),
@@ -147,6 +149,12 @@ def row(number: int = 1, **changes: Any) -> Row:
         "attempt": 0,
     }
     return Row(**(values | changes))
+
+
+def catalog(**settings: Mapping[str, int]) -> MemoryCatalog:
+    """A catalog of the namespaces `default` and `other`, and of those named, with these settings."""
+    own = {"default": {}, "other": {}, **settings}
+    return MemoryCatalog(Document(1, {name: Namespace(settings=values) for name, values in own.items()}))
 
 
 class MemoryBook:

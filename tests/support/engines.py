@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
+from foqs.catalog.port import Catalog
 from foqs.core.errors import FoqsError
 from foqs.core.item import NewItem, State, parse_id
 from foqs.core.life import Event, Kind
@@ -17,7 +18,7 @@ from foqs.store.memory import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
 from shardmgr.local import LocalCoordinator
 from tests.support.aio import answer
-from tests.support.builders import MemoryBook, engine_settings, new_item
+from tests.support.builders import MemoryBook, catalog, engine_settings, new_item
 from tests.support.memory_check import is_quiet
 from tests.support.virtual import VirtualClock, run_virtual
 
@@ -32,6 +33,7 @@ class World:
         self.clock = VirtualClock(self.loop)
         self.rng = Random(7)
         self.book = MemoryBook()
+        self.catalog: Catalog = catalog()
         self.faults: FaultHook = no_faults
         self.facts: Facts = NoFacts()
         self._answering = asyncio.Event()
@@ -54,12 +56,14 @@ class World:
             settings or engine_settings(1, 2),
             lambda shard: self.database.store(shard, lambda point: self.faults(point)),
             LocalCoordinator(self.book),
+            self.catalog,
             self.clock,
             self.rng,
             self.facts,
             nonce or f"engine-{self._engines}",
         )
         self.newest = engine
+        await engine.open()
         engine.start()
         await self.until(lambda: engine.is_ready)
         if not held:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocolAccelerated
@@ -18,6 +19,7 @@ from foqs.service.api import Queue
 from foqs.wire.connection import Connection
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
+from foqs.wire.methods import Serve
 from foqs.wire.server import WireServer
 from foqs_client.idl import Foqs, ttypes
 
@@ -43,10 +45,16 @@ class Served:
 
 
 @asynccontextmanager
-async def served(queue: Queue, limits: WireLimits | None = None, port: int = 0, **more: Any) -> AsyncIterator[Served]:
-    """A wire server over `queue` on a free port (or this one); nothing of it is left afterwards."""
+async def served(
+    queue: Queue,
+    limits: WireLimits | None = None,
+    port: int = 0,
+    calls: Mapping[str, Serve] = MappingProxyType({}),
+    **more: Any,
+) -> AsyncIterator[Served]:
+    """A wire server over `queue`, and other `calls`, on a free port (or this one); nothing of it is left afterwards."""
     loop = asyncio.get_running_loop()
-    handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1))
+    handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
     server = WireServer(loop, handlers, limits or WireLimits(reply_grace_s=0.2), **more)
     listener = await loop.create_server(server.connection, "127.0.0.1", port)
     try:

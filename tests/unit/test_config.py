@@ -38,9 +38,7 @@ def test_the_shipped_file_means_the_defaults() -> None:
 
 def test_the_shipped_file_sets_every_option() -> None:
     raw = tomllib.loads(DEFAULT_FILE.read_text())
-    assert {f"{section}.{key}" for section in raw if section != "namespaces" for key in raw[section]} == {
-        name for name, _ in every_option()
-    }
+    assert {f"{section}.{key}" for section in raw for key in raw[section]} == {name for name, _ in every_option()}
 
 
 @pytest.mark.parametrize(("name", "field"), [pytest.param(*option, id=option[0]) for option in every_option()])
@@ -80,16 +78,11 @@ port = 7500
 region = "a\\"b\\\\c"
 [namespace]
 lease_ms_default = 5_000
-[namespaces.orders]
-payload_bytes_max = 65_536
-[namespaces."odd name"]
 """
     config = load(write(tmp_path, text))
     again = load(write(tmp_path, config.to_toml()))
     assert again == config
-    assert config.namespaces["orders"].payload_bytes_max == 65_536
-    assert config.namespaces["orders"].lease_ms_default == 5_000
-    assert config.namespaces["odd name"] == config.namespaces["default"] == config.namespace
+    assert config.namespace.lease_ms_default == 5_000
 
 
 def test_the_configuration_cannot_be_changed() -> None:
@@ -107,13 +100,12 @@ def test_environment_overrides_the_file_and_the_command_line_both(tmp_path: Path
     assert (server.port, server.http_port, server.drain_timeout_ms) == (100, 20, 3)
 
 
-def test_environment_holds_text_numbers_booleans_and_namespaces() -> None:
+def test_environment_holds_text_numbers_and_booleans() -> None:
     environment = {
         "FOQS_STORE__URL": "sqlite:/tmp/1",
         "FOQS_STORE__UNSAFE_DURABILITY": "true",
         "FOQS_SERVER__REGION": "42",
         "FOQS_WIRE__FRAME_BYTES_MAX": "33_554_432",
-        "FOQS_NAMESPACES__ORDERS__LEASE_MS_DEFAULT": "1",
         "FOQS_ADDRESS": "foqs://elsewhere",
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
@@ -123,7 +115,6 @@ def test_environment_holds_text_numbers_booleans_and_namespaces() -> None:
     assert config.store.unsafe_durability is True
     assert config.server.region == "42"
     assert config.wire.frame_bytes_max == 33_554_432
-    assert config.namespaces["orders"].lease_ms_default == 1
 
 
 @pytest.mark.parametrize(
@@ -156,10 +147,8 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[sever]\nport = 1", "sever", "no such section"),
         ("port = 1", "port", "no such section"),
         ("server = 1", "server", "section"),
-        ("namespaces = 1", "namespaces", "section"),
         ("namespace = 1", "namespace", "section"),
-        ("[namespaces]\na = 1", "namespaces.a", "section"),
-        ("[namespaces.a]\nlease = 1", "namespaces.a.lease", "no such option"),
+        ("[namespaces.a]\nlease_ms_default = 1", "namespaces", "foqs namespace create"),
         ('[server]\nport = "7411"', "server.port", "integer"),
         ("[server]\nport = 1.0", "server.port", "integer"),
         ("[server]\nport = true", "server.port", "integer"),
@@ -178,13 +167,13 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[calls]\nitems_per_call_max = 20_000", "calls.items_per_call_max", "container_items_max"),
         ("[shard]\nretry_ms_min = 10_000", "shard.retry_ms_min", "retry_ms_max"),
         ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
-        ("[namespaces.a]\nbackoff_ms_max = 1", "namespaces.a.backoff_ms_min", "backoff_ms_max"),
+        ("[namespace]\nbackoff_ms_max = 1", "namespace.backoff_ms_min", "backoff_ms_max"),
         (
-            "[wire]\nframe_bytes_max = 65_536\n[namespaces.a]\npayload_bytes_max = 65_536",
+            "[wire]\nframe_bytes_max = 65_536\n[namespace]\npayload_bytes_max = 65_536",
             "wire.frame_bytes_max",
-            "a can take",
+            "can take",
         ),
-        ("[namespaces.a]\nkey_window_ms = 120_000", "namespaces.a.key_window_ms", "enqueue twice"),
+        ("[namespace]\nkey_window_ms = 120_000", "namespace.key_window_ms", "enqueue twice"),
         ("[calls]\ntimeout_ms_max = 600_000", "namespace.key_window_ms", "calls.timeout_ms_max"),
         ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
         ('[store]\nurl = "sqlite:"', "store.url", "no folder"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -12,19 +11,17 @@ from foqs.core.errors import Overloaded
 from foqs.core.life import Kind
 from foqs.service.engine import EngineSettings
 from foqs.store.port import Writes
-from tests.support.builders import NAMESPACE, engine_settings, new_item
+from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.races import begin
 
 QUEUE = 1_000
 
 
-def weighted(**weights: int) -> EngineSettings:
-    """One shard, flushes of 40 entries, at most half of them inserts."""
-    return replace(
-        engine_settings(1, queue_items_max=QUEUE, flush_items_max=40),
-        namespaces={name: replace(NAMESPACE, weight=weight) for name, weight in weights.items()},
-    )
+def weighted(world: World, **weights: int) -> EngineSettings:
+    """One shard, flushes of 40 entries, at most half of them inserts; namespaces of these weights."""
+    world.catalog = catalog(**{name: {"weight": weight} for name, weight in weights.items()})
+    return engine_settings(1, queue_items_max=QUEUE, flush_items_max=40)
 
 
 class Flushes:
@@ -60,7 +57,7 @@ async def _put(caller: Caller) -> list[str]:
 @pytest.mark.parametrize("wait_ms", [0, 5_000])
 def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms: int) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(weighted(default=1, other=1))
+        engine = await world.engine(weighted(world, default=1, other=1))
         flushes = Flushes(world)
         quiet = Caller(world, engine, "other")
         flooding = begin(flood(Caller(world, engine, "default")))
@@ -88,7 +85,7 @@ def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms:
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 5)])
 def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(weighted(default=weights[0], other=weights[1]))
+        engine = await world.engine(weighted(world, default=weights[0], other=weights[1]))
         flushes = Flushes(world)
         flooding = [begin(flood(Caller(world, engine, name))) for name in ("default", "other")]
         await world.until(lambda: len(flushes.inserted) >= 60)

@@ -21,17 +21,19 @@ from tests.support.builders import MemoryBook, engine_settings, new_item
 from tests.support.engines import Caller, World, play
 
 
-def started(world: World, book: Any = None) -> Engine:
+async def started(world: World, book: Any = None) -> Engine:
     """An engine of one shard that has only begun."""
     engine = Engine(
         engine_settings(1),
         lambda shard: world.database.store(shard, lambda point: world.faults(point)),
         LocalCoordinator(book or world.book),
+        world.catalog,
         world.clock,
         world.rng,
         NoFacts(),
         "first",
     )
+    await engine.open()
     engine.start()
     return engine
 
@@ -50,7 +52,7 @@ class StubbornBook(MemoryBook):
 def test_a_shard_is_served_as_soon_as_the_coordinator_can_write_again() -> None:
     async def story(world: World) -> None:
         book = StubbornBook()
-        engine = started(world, book)
+        engine = await started(world, book)
         await world.pass_s(3)
         (status,) = engine.queue.shards()
         assert (status.state, status.reason) == ("acquiring", "cannot write the book: the disk is full")
@@ -66,7 +68,7 @@ def test_a_shard_is_served_as_soon_as_the_coordinator_can_write_again() -> None:
 @pytest.mark.parametrize("wait_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
 def test_a_release_at_any_moment_of_an_acquisition_ends_it(wait_s: float) -> None:
     async def story(world: World) -> None:
-        engine = started(world)
+        engine = await started(world)
         await world.pass_s(wait_s)
         engine.release()
         engine.release()
@@ -86,7 +88,7 @@ def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: 
             raise StoreLost("nobody answers")
 
         monkeypatch.setattr(MemoryStore, "open", away)
-        engine = started(world)
+        engine = await started(world)
         await world.pass_s(5)
         engine.release()
         await engine.run()
@@ -158,7 +160,7 @@ def test_a_shard_without_epochs_left_is_not_served() -> None:
     async def story(world: World) -> None:
         world.book.epochs[1] = EPOCH_MAX
         with pytest.raises(StoreUnusable, match="epochs"):
-            await started(world).run()
+            await (await started(world)).run()
 
     play(story)
 

@@ -190,6 +190,8 @@ class Iface(object):
 
     def createNamespace(self, request):
         """
+        What is not set is as the host has it by default. Repeating the call with the same settings changes nothing.
+
         Parameters:
          - request
 
@@ -300,6 +302,8 @@ class Iface(object):
 
     def importConfig(self, request):
         """
+        Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items.
+
         Parameters:
          - request
 
@@ -984,6 +988,8 @@ class Client(Iface):
 
     def createNamespace(self, request):
         """
+        What is not set is as the host has it by default. Repeating the call with the same settings changes nothing.
+
         Parameters:
          - request
 
@@ -1432,6 +1438,8 @@ class Client(Iface):
 
     def importConfig(self, request):
         """
+        Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items.
+
         Parameters:
          - request
 

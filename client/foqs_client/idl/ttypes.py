@@ -4635,11 +4635,13 @@ class RedriveRequest(object):
 
 class NamespaceSettings(object):
     """
+    Of one namespace. In a reply: what holds, the host's defaults included.
+
     Attributes:
      - name
-     - tier
-     - enqueues_per_minute: Enqueues a minute over all hosts; missing: unlimited.
-     - backlog_items_max
+     - tier: The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other.
+     - enqueues_per_minute: Enqueues a minute over all hosts; 0: unlimited.
+     - backlog_items_max: With the next two, 0 means unlimited.
      - backlog_bytes_max
      - topics_max
      - payload_bytes_max
@@ -4650,6 +4652,8 @@ class NamespaceSettings(object):
      - dead_retention_ms
      - key_window_ms
      - weight: Share of a busy host, relative to the other namespaces. Default 1.
+     - lease_ms_max
+     - metadata_bytes_max
 
     """
 
@@ -4668,10 +4672,12 @@ class NamespaceSettings(object):
         'dead_retention_ms',
         'key_window_ms',
         'weight',
+        'lease_ms_max',
+        'metadata_bytes_max',
     )
 
 
-    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None,):
+    def __init__(self, name=None, tier=None, enqueues_per_minute=None, backlog_items_max=None, backlog_bytes_max=None, topics_max=None, payload_bytes_max=None, lease_ms_default=None, attempts_max_default=None, backoff_ms_min=None, backoff_ms_max=None, dead_retention_ms=None, key_window_ms=None, weight=None, lease_ms_max=None, metadata_bytes_max=None,):
         self.name = name
         self.tier = tier
         self.enqueues_per_minute = enqueues_per_minute
@@ -4686,6 +4692,8 @@ class NamespaceSettings(object):
         self.dead_retention_ms = dead_retention_ms
         self.key_window_ms = key_window_ms
         self.weight = weight
+        self.lease_ms_max = lease_ms_max
+        self.metadata_bytes_max = metadata_bytes_max
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4766,6 +4774,16 @@ class NamespaceSettings(object):
                     self.weight = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 15:
+                if ftype == TType.I64:
+                    self.lease_ms_max = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 16:
+                if ftype == TType.I32:
+                    self.metadata_bytes_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4831,6 +4849,14 @@ class NamespaceSettings(object):
         if self.weight is not None:
             oprot.writeFieldBegin('weight', TType.I32, 14)
             oprot.writeI32(self.weight)
+            oprot.writeFieldEnd()
+        if self.lease_ms_max is not None:
+            oprot.writeFieldBegin('lease_ms_max', TType.I64, 15)
+            oprot.writeI64(self.lease_ms_max)
+            oprot.writeFieldEnd()
+        if self.metadata_bytes_max is not None:
+            oprot.writeFieldBegin('metadata_bytes_max', TType.I32, 16)
+            oprot.writeI32(self.metadata_bytes_max)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5190,6 +5216,8 @@ class NamespacesReply(object):
 
 class UsageReply(object):
     """
+    On this host; what is not counted is missing.
+
     Attributes:
      - items
      - bytes
@@ -7150,6 +7178,8 @@ NamespaceSettings.thrift_spec = (
     (12, TType.I64, 'dead_retention_ms', None, None, ),  # 12
     (13, TType.I64, 'key_window_ms', None, None, ),  # 13
     (14, TType.I32, 'weight', None, None, ),  # 14
+    (15, TType.I64, 'lease_ms_max', None, None, ),  # 15
+    (16, TType.I32, 'metadata_bytes_max', None, None, ),  # 16
 )
 all_structs.append(NamespaceRequest)
 NamespaceRequest.thrift_spec = (

@@ -1,0 +1,91 @@
+"""The changes of a document: each takes one and returns the next.
+
+Always true: what is returned has the next version, or is the very document that
+was given when the change changes nothing, so that repeating one does no harm.
+Pure; what only a host can tell (whether a namespace holds items) it does not ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from foqs.catalog.document import Document, Namespace, Permission
+from foqs.catalog.settings import RANGES
+from foqs.core import validate
+from foqs.core.errors import InvalidArgument, NamespaceNotFound
+
+
+def create(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
+    """A namespace more. Raises `InvalidArgument`: it exists, with other settings."""
+    fresh = Namespace(tier, _checked(settings))
+    there = document.namespaces.get(name)
+    if there is None:
+        return _with(document, name, fresh)
+    if (there.tier, there.settings) != (fresh.tier, fresh.settings):
+        raise InvalidArgument(
+            f"the namespace {name!r} exists with other settings; change them with updateNamespace",
+            field="settings.name",
+        )
+    return document
+
+
+def update(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
+    """Other settings; those not given stay as they are. Raises `NamespaceNotFound`, `InvalidArgument`."""
+    there = find(document, name, "settings.name")
+    changed = replace(
+        there, tier=there.tier if tier is None else tier, settings={**there.settings, **_checked(settings)}
+    )
+    return document if changed == there else _with(document, name, changed)
+
+
+def delete(document: Document, name: str) -> Document:
+    """One namespace less. Raises `NamespaceNotFound`."""
+    find(document, name)
+    rest = {other: namespace for other, namespace in document.namespaces.items() if other != name}
+    return Document(document.version + 1, rest)
+
+
+def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
+    """A principal has these permissions in a namespace, and no others; none revokes. Raises `NamespaceNotFound`."""
+    there = find(document, name, "grant.namespace_name")
+    grants = {who: given for who, given in there.grants.items() if who != principal}
+    if permissions:
+        grants[principal] = permissions
+    return document if grants == there.grants else _with(document, name, replace(there, grants=grants))
+
+
+def pause(document: Document, name: str, topic: str, *, paused: bool) -> Document:
+    """A topic hands nothing out, or does so again. Raises `NamespaceNotFound`."""
+    there = find(document, name)
+    topics = there.paused | {topic} if paused else there.paused - {topic}
+    return document if topics == there.paused else _with(document, name, replace(there, paused=topics))
+
+
+def restore(document: Document, other: Document) -> Document:
+    """All that `other` holds, in place of what there is; the version goes on."""
+    same = document.version > 0 and document.namespaces == other.namespaces
+    return document if same else Document(document.version + 1, other.namespaces)
+
+
+def find(document: Document, name: str, field: str = "namespace_name") -> Namespace:
+    """A namespace. Raises `NamespaceNotFound`."""
+    namespace = document.namespaces.get(name)
+    if namespace is None:
+        raise no_namespace(name, field)
+    return namespace
+
+
+def no_namespace(name: str, field: str = "namespace_name") -> NamespaceNotFound:
+    """What says that there is none of this name."""
+    return NamespaceNotFound(
+        f"there is no namespace {name!r}; make it with createNamespace (foqs namespace create)", field=field
+    )
+
+
+def _checked(settings: Mapping[str, int]) -> Mapping[str, int]:
+    return {key: validate.number(value, *RANGES[key], f"settings.{key}") for key, value in settings.items()}
+
+
+def _with(document: Document, name: str, namespace: Namespace) -> Document:
+    return Document(document.version + 1, {**document.namespaces, name: namespace})

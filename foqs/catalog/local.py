@@ -1,0 +1,148 @@
+"""A catalog in a file of one machine.
+
+Always true: the file is replaced as a whole, by a rename, after what replaces
+it was synced; a crash leaves the old one or the new one. Whoever replaces it
+holds the lock file beside it from reading the version until the rename, so two
+hosts on one file do not overwrite each other's changes. A file that cannot be
+read as a catalog is never overwritten. All of it runs in threads: a slow disk
+holds up no call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
+from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown
+
+_LOCK_WAIT_S: Final = 2.0
+_LOCK_LOOK_S: Final = 0.01
+
+_Mark: TypeAlias = tuple[int, int, int] | None
+
+
+class FileCatalog:
+    """See `port.Catalog`.
+
+    Args:
+        bytes_max: of the file.
+        poll_s: how often the file is looked at for others' changes.
+    """
+
+    def __init__(self, path: Path, bytes_max: int, poll_s: float) -> None:
+        self._path = path
+        self._bytes_max = bytes_max
+        self._poll_s = poll_s
+        self._seen: tuple[_Mark, int] | None = None
+        """The file as it was when it was loaded last, and its version."""
+
+    async def load(self) -> Document:
+        return await asyncio.to_thread(self._load)
+
+    async def replace(self, document: Document) -> None:
+        await asyncio.to_thread(self._replace, document)
+
+    async def changed(self, version: int) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            if self._seen != (await asyncio.to_thread(self._mark), version):
+                return
+
+    # ------------------------------------------------------------- in a thread
+
+    def _load(self) -> Document:
+        mark = self._mark()  # before the read: what comes after it is seen as a change
+        document = self._read()
+        self._seen = mark, document.version
+        return document
+
+    def _mark(self) -> _Mark:
+        """Differs between two files that stood here one after the other."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _read(self) -> Document:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(self._bytes_max + 1)
+        except FileNotFoundError:
+            return EMPTY
+        except OSError as error:
+            raise CatalogFailed(
+                f"{self._path} cannot be read: {error.strerror}; give this user the right to read and write it"
+            ) from error
+        if len(data) > self._bytes_max:
+            raise CatalogFailed(f"{self._path} has more than {self._bytes_max} bytes; raise catalog.bytes_max")
+        try:
+            return parse(data)
+        except Malformed as error:
+            raise CatalogFailed(
+                f"{self._path} is damaged: {error}; mend that place, or move the file away and import an export"
+            ) from None
+
+    def _replace(self, document: Document) -> None:
+        data = render(document).encode()
+        if len(data) > self._bytes_max:
+            raise CatalogFull(
+                f"the catalog would have {len(data)} bytes, over catalog.bytes_max, which is {self._bytes_max}; "
+                "raise it or delete what is not needed"
+            )
+        with self._locked():
+            stored = self._read()
+            if document.version != stored.version + 1:
+                raise CatalogConflict(
+                    f"{self._path} holds version {stored.version}, and {document.version} does not follow it"
+                )
+            self._write(data)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Nobody else replaces the file meanwhile. Raises `CatalogFailed`."""
+        name = self._path.with_name(f"{self._path.name}.lock")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            lock = name.open("ab")
+        except OSError as error:
+            raise CatalogFailed(f"cannot write {name}: {error.strerror}; give this user the right to") from error
+        with lock:
+            deadline = time.monotonic() + _LOCK_WAIT_S
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        raise CatalogFailed(f"another process holds {name}; see that it is not stopped") from None
+                    time.sleep(_LOCK_LOOK_S)
+            yield
+
+    def _write(self, data: bytes) -> None:
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise CatalogFailed(f"cannot write {self._path}: {error.strerror}") from error
+        try:
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as error:
+            raise CatalogUnknown(f"{self._path.parent} cannot be synced: {error.strerror}") from error

@@ -1,0 +1,58 @@
+"""Where the catalog's document is kept, as the service sees it.
+
+Always true: a document is replaced as a whole, and only by the one whose
+version follows the version that is stored, so no change overwrites another that
+its author had not seen. What is stored is the truth, also when its version is
+lower than one that was seen before: somebody has restored a copy. Nothing here
+says file: implementations are `local` (a file, for one host), `memory` (for
+tests); one contract suite holds them, tests/contract/test_catalog.py.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from foqs.catalog.document import Document
+
+
+class CatalogError(Exception):
+    """What a catalog reports. The text is for a person: what is wrong, where, what to do."""
+
+
+class CatalogFailed(CatalogError):
+    """It cannot be read or written now, or what is stored is damaged. Nothing was written, and nothing will be."""
+
+
+class CatalogConflict(CatalogError):
+    """What is stored is not the version before this document's. Nothing was written: load, and change that."""
+
+
+class CatalogFull(CatalogError):
+    """The document is larger than the limit. Nothing was written."""
+
+
+class CatalogUnknown(CatalogError):
+    """It may have been written, or may yet be. `load` tells what is there."""
+
+
+class Catalog(Protocol):
+    """One document. Calls may run at the same time."""
+
+    async def load(self) -> Document:
+        """What is stored; `EMPTY`, with version 0, where nothing was ever. Raises `CatalogFailed`."""
+        ...
+
+    async def replace(self, document: Document) -> None:
+        """Stores it, durably, in place of the one with the version before.
+
+        Not to be cancelled: it ends by itself, within seconds.
+
+        Raises:
+            CatalogConflict, CatalogFull, CatalogFailed: nothing was written.
+            CatalogUnknown: perhaps it was.
+        """
+        ...
+
+    async def changed(self, version: int) -> None:
+        """Returns when another version than this may be stored; now and then it may return without cause."""
+        ...

@@ -1,0 +1,320 @@
+"""The calls that change and show what is configured: namespaces, grants, pauses, the whole document.
+
+Always true: changes of this host happen one after the other; each is stored
+before it holds here, and holds here before its caller is told. What others
+store holds here as soon as the catalog says so. A change that has begun goes
+on when its caller leaves. A namespace is deleted only when it is certain that
+it holds nothing. Speaks no Thrift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from foqs.catalog import changes
+from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permission, parse, render
+from foqs.catalog.port import (
+    Catalog,
+    CatalogConflict,
+    CatalogError,
+    CatalogFailed,
+    CatalogFull,
+    CatalogUnknown,
+)
+from foqs.catalog.settings import agree
+from foqs.core.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs.core.item import TopicName
+from foqs.service.api import CallLimits
+from foqs.service.namespaces import Namespaces
+from foqs.shard.shard import Shard
+from foqs.shard.status import ShardStatus
+
+log = logging.getLogger(__name__)
+
+FIRST: Final = "default"
+"""The namespace of a catalog that is new."""
+
+_TRIES: Final = 10
+"""So often a change is made anew because another came between."""
+
+_RETRY_MS: Final = 1_000
+
+Change = Callable[[Document], Document]
+
+
+@dataclass(slots=True, frozen=True)
+class Usage:
+    """What a namespace holds on this host; None: not known."""
+
+    items: int
+    topics: int
+
+
+class Administration:
+    """See `api` for how errors mean; every method raises `FoqsError`.
+
+    Args:
+        shards, statuses: as the queue has them.
+        item_bytes_max: payload and metadata of an item that a call can carry.
+        resumed: told topics that hand out again.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        namespaces: Namespaces,
+        shards: Mapping[int, Shard],
+        statuses: Mapping[int, ShardStatus],
+        limits: CallLimits,
+        item_bytes_max: int,
+        resumed: Callable[[Iterable[TopicName]], None],
+    ) -> None:
+        self._catalog = catalog
+        self._namespaces = namespaces
+        self._shards = shards
+        self._statuses = statuses
+        self._limits = limits
+        self._item_bytes_max = item_bytes_max
+        self._resumed = resumed
+        self._turn = asyncio.Lock()
+        """Held from loading a document until it holds here, so that no older one comes after it."""
+        self._begun: set[asyncio.Task[Document]] = set()
+
+    # -------------------------------------------------------------- life cycle
+
+    async def open(self) -> None:
+        """Takes in what is stored; a new catalog gets its first namespace. Raises `CatalogError`."""
+        document = await self._catalog.load()
+        while document == EMPTY:
+            try:
+                document = changes.create(EMPTY, FIRST, None, {})
+                await self._catalog.replace(document)
+            except CatalogConflict:
+                document = await self._catalog.load()  # another host was first
+        self._apply(document)
+        for name, namespace in document.namespaces.items():
+            try:
+                self._check(namespace)
+            except FoqsError as error:
+                log.warning("namespace %r does not fit this host: %s", name, error)
+
+    async def watch(self) -> None:
+        """Takes in what others store, until it is cancelled. What cannot be read changes nothing."""
+        trouble = ""
+        while True:
+            await self._catalog.changed(self._namespaces.document.version)
+            async with self._turn:
+                try:
+                    self._apply(await self._load())
+                    trouble = ""
+                except CatalogError as error:
+                    if str(error) != trouble:
+                        trouble = str(error)
+                        log.error("the catalog stays as it was: %s", error)  # noqa: TRY400 - the text says all
+            if trouble:
+                await asyncio.sleep(_RETRY_MS / 1_000)
+
+    async def _load(self) -> Document:
+        """What is stored, which is not nothing. Raises `CatalogFailed`."""
+        document = await self._catalog.load()
+        if document == EMPTY and self._namespaces.document.version:
+            raise CatalogFailed("it is empty and was not before; import what was exported: foqs config import FILE")
+        return document
+
+    def _apply(self, document: Document) -> None:
+        if document != self._namespaces.document:
+            log.info("catalog version %d holds, with %d namespaces", document.version, len(document.namespaces))
+            resumed = self._namespaces.apply(document)
+            if resumed:
+                self._resumed(resumed)
+
+    # ----------------------------------------------------------------- looking
+
+    def document(self) -> Document:
+        """All of it. Raises `Unavailable`."""
+        document = self._namespaces.document
+        if not document.version:
+            raise Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=_RETRY_MS)
+        return document
+
+    def namespace(self, name: str) -> Namespace:
+        """As it was configured."""
+        return changes.find(self.document(), name)
+
+    def settings(self, namespace: Namespace) -> Mapping[str, int]:
+        """What holds for a namespace, the host's defaults included."""
+        return {**asdict(self._namespaces.default), **namespace.settings}
+
+    def usage(self, name: str) -> Usage:
+        """What a namespace holds, as far as it is counted."""
+        self.namespace(name)
+        shards = self._all_shards()
+        topics = {topic for shard in shards for topic in shard.counts.topics(name)}
+        return Usage(max(0, sum(shard.counts.items(name) for shard in shards)), len(topics))
+
+    def export(self) -> str:
+        """All of it, as JSON that `restore` reads."""
+        return render(self.document())
+
+    # ---------------------------------------------------------------- changing
+
+    async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
+        """A namespace more; doing so again with the same settings changes nothing."""
+        return await self._set(name, lambda before: changes.create(before, name, tier, settings), deadline)
+
+    async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
+        """Other settings; those not given stay as they are."""
+        return await self._set(name, lambda before: changes.update(before, name, tier, settings), deadline)
+
+    async def _set(self, name: str, change: Change, deadline: float) -> Namespace:
+        def checked(before: Document) -> Document:
+            after = change(before)
+            self._check(after.namespaces[name])
+            return after
+
+        return (await self._change(checked, deadline)).namespaces[name]
+
+    async def delete(self, name: str, deadline: float) -> None:
+        """One namespace less. Raises `InvalidArgument` while it holds items."""
+        self.namespace(name)
+        await self._change(lambda before: changes.delete(before, name), deadline)
+
+    async def grant(self, name: str, principal: str, permissions: frozenset[Permission], deadline: float) -> None:
+        """A principal has these permissions and no others; none revokes."""
+        await self._change(lambda before: changes.grant(before, name, principal, permissions), deadline)
+
+    async def pause(self, name: str, topic: str, deadline: float, *, paused: bool) -> None:
+        """A topic hands nothing out, or does so again."""
+        await self._change(lambda before: changes.pause(before, name, topic, paused=paused), deadline)
+
+    async def restore(self, text: str, deadline: float) -> None:
+        """All that an export holds, in place of what there is. A namespace that it lacks must hold no items."""
+        try:
+            given = parse(text)
+        except Malformed as error:
+            raise InvalidArgument(f"{error}; mend that place", field="json") from None
+        for name, namespace in given.namespaces.items():
+            try:
+                self._check(namespace)
+            except FoqsError as error:
+                raise InvalidArgument(f"namespaces.{name}.{error.field}: {error.message}", field="json") from None
+        await self._change(lambda before: changes.restore(before, given), deadline, from_empty=True)
+
+    def _check(self, namespace: Namespace) -> None:
+        """Refuses settings that contradict one another, or the host's own. Raises `InvalidArgument`."""
+        whole = self.settings(namespace)
+        agree(whole)
+        if whole["payload_bytes_max"] + whole["metadata_bytes_max"] > self._item_bytes_max:
+            raise InvalidArgument(
+                f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise wire.frame_bytes_max",
+                field="settings.payload_bytes_max",
+            )
+        if namespace.settings.get("key_window_ms", self._limits.timeout_ms_max + 1) <= self._limits.timeout_ms_max:
+            raise InvalidArgument(
+                f"a call may last {self._limits.timeout_ms_max} ms, and tried again later it could enqueue twice; "
+                "give more than that",
+                field="settings.key_window_ms",
+            )
+
+    # ----------------------------------------------------------- one at a time
+
+    async def _change(self, change: Change, deadline: float, *, from_empty: bool = False) -> Document:
+        """Stores what `change` makes of the document, and has it hold here."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._turn.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded("the time ran out while other changes were made; nothing was changed") from None
+        task = asyncio.ensure_future(self._change_now(change, deadline, from_empty=from_empty))
+        self._begun.add(task)
+        task.add_done_callback(self._ended)
+        loop = asyncio.get_running_loop()
+        done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
+        if not done:
+            raise UnknownOutcome("the change was not stored by the deadline; it may still be")
+        return task.result()
+
+    def _ended(self, task: asyncio.Task[Document]) -> None:
+        self._turn.release()
+        self._begun.discard(task)
+        if not task.cancelled():
+            task.exception()  # its caller may have left
+
+    async def _change_now(self, change: Change, deadline: float, *, from_empty: bool) -> Document:
+        try:
+            for _ in range(_TRIES):
+                before = await (self._catalog.load() if from_empty else self._load())
+                if before != EMPTY:
+                    self._apply(before)
+                after = change(before)
+                gone = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
+                async with self._emptied(gone, deadline):
+                    if after is not before:
+                        try:
+                            await self._catalog.replace(after)
+                        except CatalogConflict:
+                            continue
+                    self._apply(after)
+                return after
+        except CatalogUnknown as error:
+            raise UnknownOutcome(f"{error}; the change may hold or not, look at it") from None
+        except CatalogFull as error:
+            raise LimitExceeded(str(error)) from None
+        except CatalogError as error:
+            raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
+        raise Unavailable("others change the catalog all the time; try again", retry_after_ms=_RETRY_MS)
+
+    @asynccontextmanager
+    async def _emptied(self, names: Sequence[str], deadline: float) -> AsyncIterator[None]:
+        """Meanwhile these namespaces take in nothing, and hold nothing.
+
+        Raises:
+            InvalidArgument: one of them holds items.
+            Unavailable, DeadlineExceeded: it cannot be told.
+        """
+        for name in names:
+            self._namespaces.close(name)
+        try:
+            if names:
+                await self._check_empty(names, deadline)
+            yield
+        finally:
+            for name in names:
+                self._namespaces.reopen(name)
+
+    async def _check_empty(self, names: Sequence[str], deadline: float) -> None:
+        shards = self._all_shards()
+        try:
+            async with asyncio.timeout_at(deadline):
+                for shard in shards:
+                    await shard.settle()
+        except TimeoutError:
+            raise DeadlineExceeded("what was enqueued before was not written in time; try again") from None
+        if any(shard.counts.lag for shard in shards):
+            raise Unavailable("the items are still being counted; try again", retry_after_ms=_RETRY_MS)
+        for name in names:
+            items = sum(shard.counts.items(name) for shard in shards)
+            if items:
+                raise InvalidArgument(
+                    f"the namespace {name!r} holds {items} items; have them acked or cancelled first",
+                    field="namespace_name",
+                )
+
+    def _all_shards(self) -> list[Shard]:
+        """Every shard of this host. Raises `Unavailable`."""
+        shards = [shard for shard in self._shards.values() if shard.serving]
+        if len(shards) < len(self._statuses):
+            raise Unavailable("not every shard is being served now; try again", retry_after_ms=_RETRY_MS)
+        return shards

@@ -1,0 +1,103 @@
+"""What holds for each namespace now: the catalog's document, resolved with the host's defaults.
+
+Always true: everything here follows from one version of the document, which
+`apply` replaces in one turn of the loop; so whoever asks each time sees a change
+at once. A namespace that is being deleted takes in no call. Items of a
+namespace that is not there any more are treated by the defaults. Knows nothing
+of where the document comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foqs.catalog.changes import no_namespace
+from foqs.catalog.document import EMPTY, Document, Permission
+from foqs.core.errors import FoqsError, Unavailable
+from foqs.core.item import TopicName
+from foqs.core.life import Policy
+from foqs.service.api import NamespaceSettings
+
+_NONE: frozenset[Permission] = frozenset()
+
+
+class _Policies(dict[str, Policy]):
+    """Policies by namespace, with an answer for every name."""
+
+    def __init__(self, default: Policy) -> None:
+        super().__init__()
+        self._default = default
+
+    def __missing__(self, name: str) -> Policy:
+        return self._default
+
+
+def _policy(settings: NamespaceSettings) -> Policy:
+    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms, settings.key_window_ms)
+
+
+class Namespaces:
+    """The live view.
+
+    Args:
+        default: what a namespace has that it does not set.
+
+    Attributes:
+        document: the version that all of it follows from.
+        policies: by namespace; has an answer for every name.
+        paused: topics that hand nothing out.
+    """
+
+    def __init__(self, default: NamespaceSettings) -> None:
+        self.default = default
+        self.document = EMPTY
+        self.policies: dict[str, Policy] = _Policies(_policy(default))
+        self.paused: frozenset[TopicName] = frozenset()
+        self._settings: dict[str, NamespaceSettings] = {}
+        self._closed: set[str] = set()
+
+    def of(self, name: str) -> NamespaceSettings:
+        """What holds for a namespace's items. Raises `NamespaceNotFound`, `Unavailable`."""
+        settings = self._settings.get(name)
+        if settings is None:
+            raise self._missing(name)
+        return settings
+
+    def _missing(self, name: str) -> FoqsError:
+        if name in self._closed:
+            return Unavailable(f"the namespace {name!r} is being deleted", retry_after_ms=200)
+        if not self.document.version:
+            return Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=200)
+        return no_namespace(name)
+
+    def weight(self, name: str) -> int:
+        """Its part of what is short, at least 1."""
+        settings = self._settings.get(name)
+        return 1 if settings is None else settings.weight
+
+    def permissions(self, principal: str, name: str) -> frozenset[Permission]:
+        """What a principal may do in a namespace."""
+        namespace = self.document.namespaces.get(name)
+        return _NONE if namespace is None else namespace.grants.get(principal, _NONE)
+
+    def apply(self, document: Document) -> frozenset[TopicName]:
+        """From now on this holds. Returns the topics that are paused no longer."""
+        self.document = document
+        namespaces = document.namespaces
+        settings = {name: replace(self.default, **own.settings) for name, own in namespaces.items()}
+        self.policies.clear()
+        self.policies.update({name: _policy(own) for name, own in settings.items()})
+        self._settings = {name: own for name, own in settings.items() if name not in self._closed}
+        before = self.paused
+        self.paused = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
+        return before - self.paused
+
+    def close(self, name: str) -> None:
+        """No further call is taken in for it, until `reopen`."""
+        self._closed.add(name)
+        self._settings.pop(name, None)
+
+    def reopen(self, name: str) -> None:
+        """Calls are taken in again, where it is still there."""
+        self._closed.discard(name)
+        self.apply(self.document)

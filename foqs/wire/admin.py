@@ -1,0 +1,157 @@
+"""The calls that configure: from a decoded request to the administration, and back to a reply.
+
+Holds one function for each call. Always true: the administration sees validated
+names only; a page of a list continues after the name that its cursor is. Knows
+nothing of connections or of how changes are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from foqs.catalog.document import Namespace, Permission
+from foqs.catalog.settings import RANGES
+from foqs.core import validate
+from foqs.core.errors import InvalidArgument
+from foqs.service.admin import Administration
+from foqs.wire.codec import at
+from foqs.wire.handlers import page_of
+from foqs.wire.methods import Serve, in_task
+from foqs_client.idl import ttypes
+
+_T = TypeVar("_T")
+
+
+def admin_calls(admin: Administration, tier: str) -> Mapping[str, Serve]:
+    """The calls by name. `tier` is the host's, the only one whose namespaces it serves."""
+    handlers = _Admin(admin, tier)
+    served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
+        "createNamespace": handlers.create_namespace,
+        "updateNamespace": handlers.update_namespace,
+        "getNamespace": handlers.get_namespace,
+        "listNamespaces": handlers.list_namespaces,
+        "deleteNamespace": handlers.delete_namespace,
+        "getUsage": handlers.get_usage,
+        "setGrant": handlers.set_grant,
+        "listGrants": handlers.list_grants,
+        "pauseTopic": handlers.pause_topic,
+        "resumeTopic": handlers.resume_topic,
+        "exportConfig": handlers.export_config,
+        "importConfig": handlers.import_config,
+    }
+    return {name: in_task(serve) for name, serve in served.items()}
+
+
+class _Admin:
+    def __init__(self, admin: Administration, tier: str) -> None:
+        self._admin = admin
+        self._tier = tier
+
+    async def create_namespace(self, request: Any, deadline: float) -> Any:
+        name, tier, settings = self._settings(request)
+        return self._shown(name, await self._admin.create(name, tier, settings, deadline))
+
+    async def update_namespace(self, request: Any, deadline: float) -> Any:
+        name, tier, settings = self._settings(request)
+        return self._shown(name, await self._admin.update(name, tier, settings, deadline))
+
+    async def get_namespace(self, request: Any, deadline: float) -> Any:
+        name = _name(request)
+        return self._shown(name, self._admin.namespace(name))
+
+    async def list_namespaces(self, request: Any, deadline: float) -> Any:
+        namespaces = self._admin.document().namespaces
+        names, cursor = _page(sorted(namespaces), request.page)
+        return ttypes.NamespacesReply([self._shown(name, namespaces[name]) for name in names], cursor)
+
+    async def delete_namespace(self, request: Any, deadline: float) -> Any:
+        await self._admin.delete(_name(request), deadline)
+        return ttypes.DoneReply()
+
+    async def get_usage(self, request: Any, deadline: float) -> Any:
+        usage = self._admin.usage(_name(request))
+        return ttypes.UsageReply(items=usage.items, topics=usage.topics)
+
+    async def set_grant(self, request: Any, deadline: float) -> Any:
+        grant = _given(request.grant, "grant")
+        try:
+            name = validate.name(grant.namespace_name, "namespace_name")
+            principal = validate.name(grant.principal, "principal")
+            given = enumerate(_given(grant.permissions, "permissions"))
+            permissions = frozenset(_permission(value, f"permissions[{place}]") for place, value in given)
+        except InvalidArgument as error:
+            raise at("grant", error) from None
+        await self._admin.grant(name, principal, permissions, deadline)
+        return ttypes.DoneReply()
+
+    async def list_grants(self, request: Any, deadline: float) -> Any:
+        name = _name(request)
+        grants = self._admin.namespace(name).grants
+        return ttypes.GrantsReply(
+            [ttypes.Grant(who, name, sorted(map(int, grants[who]))) for who in sorted(grants)], None
+        )
+
+    async def pause_topic(self, request: Any, deadline: float) -> Any:
+        return await self._pause(request, deadline, paused=True)
+
+    async def resume_topic(self, request: Any, deadline: float) -> Any:
+        return await self._pause(request, deadline, paused=False)
+
+    async def _pause(self, request: Any, deadline: float, *, paused: bool) -> Any:
+        name, topic = _name(request), validate.name(request.topic, "topic")
+        await self._admin.pause(name, topic, deadline, paused=paused)
+        return ttypes.DoneReply()
+
+    async def export_config(self, request: Any, deadline: float) -> Any:
+        return ttypes.ConfigDocument(self._admin.export())
+
+    async def import_config(self, request: Any, deadline: float) -> Any:
+        text = validate.text(_given(request.json, "json"), _TEXT_BYTES_MAX, "json")
+        await self._admin.restore(text, deadline)
+        return ttypes.DoneReply()
+
+    # ----------------------------------------------------------------- structs
+
+    def _settings(self, request: Any) -> tuple[str, str | None, dict[str, int]]:
+        """(name, tier, what is set)."""
+        raw = _given(request.settings, "settings")
+        name = validate.name(raw.name, "settings.name")
+        tier = None
+        if raw.tier is not None:
+            tier = validate.name(raw.tier, "settings.tier")
+            if tier != self._tier:
+                raise InvalidArgument(
+                    f"this host is of tier {self._tier!r}; ask a host of that tier", field="settings.tier"
+                )
+        return name, tier, {key: value for key in RANGES if (value := getattr(raw, key)) is not None}
+
+    def _shown(self, name: str, namespace: Namespace) -> Any:
+        return ttypes.NamespaceSettings(name=name, tier=namespace.tier or self._tier, **self._admin.settings(namespace))
+
+
+_TEXT_BYTES_MAX: Final = 1 << 26
+
+
+def _name(request: Any) -> str:
+    return validate.name(request.namespace_name, "namespace_name")
+
+
+def _given(value: _T | None, field: str) -> _T:
+    if value is None:
+        raise InvalidArgument("this is missing", field=field)
+    return value
+
+
+def _permission(value: int, field: str) -> Permission:
+    try:
+        return Permission(value)
+    except ValueError:
+        raise InvalidArgument(f"{value} is not a permission; use 1, 2 or 3", field=field) from None
+
+
+def _page(names: Sequence[str], page: Any) -> tuple[Sequence[str], str | None]:
+    """A page of names in order, and the cursor of the next."""
+    limit, cursor = page_of(page)
+    rest = names if cursor is None else [name for name in names if name > cursor]
+    return rest[:limit], rest[limit - 1] if len(rest) > limit else None

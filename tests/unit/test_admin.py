@@ -1,0 +1,602 @@
+"""What is configured by calls, on an engine in virtual time: when it holds, for whom, and what races with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.catalog import changes
+from foqs.catalog.document import EMPTY, Document, Permission, parse
+from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.port import CatalogFailed, CatalogUnknown
+from foqs.core.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    NamespaceNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs.core.item import State
+from foqs.core.life import Kind
+from foqs.service.engine import Engine
+from foqs.service.namespaces import Namespaces
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.races import begin
+
+
+class Gated(MemoryCatalog):
+    """A catalog whose replacements wait for `gate`, or fail with `failure` after they were done."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.replacing = 0
+
+    async def replace(self, document: Document) -> None:
+        self.replacing += 1
+        await self.gate.wait()
+        await super().replace(document)
+        if self.failure is not None:
+            raise self.failure
+
+
+async def gated(world: World) -> Gated:
+    """In place of the world's catalog, with what that one holds."""
+    catalog = world.catalog = Gated(await world.catalog.load())
+    return catalog
+
+
+async def pause(engine: Engine, topic: str, *, paused: bool = True) -> None:
+    await engine.admin.pause("default", topic, asyncio.get_running_loop().time() + 5, paused=paused)
+
+
+async def update(world: World, engine: Engine, **settings: int) -> None:
+    await engine.admin.update("default", None, settings, world.in_s(5))
+
+
+# ------------------------------------------------------------------- the start
+
+
+def test_a_new_catalog_gets_the_default_namespace_once() -> None:
+    async def story(world: World) -> None:
+        world.catalog = MemoryCatalog()
+        engine = await world.engine()
+        assert list((await world.catalog.load()).namespaces) == ["default"]
+        await Caller(world, engine).put()
+        with pytest.raises(NamespaceNotFound, match="createNamespace"):
+            engine.queue.namespace("other")
+        await engine.abort()
+        engine = await world.engine()
+        assert (await world.catalog.load()).version == 1
+
+    play(story)
+
+
+def test_two_hosts_that_find_a_new_catalog_agree() -> None:
+    async def story(world: World) -> None:
+        class Overtaken(MemoryCatalog):
+            async def replace(self, document: Document) -> None:
+                if document.version == 1:
+                    await super().replace(changes.create(EMPTY, "theirs", None, {}))
+                await super().replace(document)
+
+        world.catalog = Overtaken()
+        engine = await world.engine()
+        assert list(engine.admin.document().namespaces) == ["theirs"]
+
+    play(story)
+
+
+def test_before_the_catalog_was_read_calls_are_told_to_come_again() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        with pytest.raises(Unavailable):
+            Namespaces(engine.namespaces.default).of("default")
+
+    play(story)
+
+
+# -------------------------------------------------------------------- settings
+
+
+def test_a_change_holds_at_once_and_for_shards_that_run() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        [shard, *_] = engine.shards.values()
+        await update(world, engine, payload_bytes_max=5, weight=7, backoff_ms_min=9_000, backoff_ms_max=9_000)
+        assert engine.queue.namespace("default").payload_bytes_max == 5
+        assert shard._weight("default") == 7
+        await caller.put()
+        seen = await caller.one()
+        assert await caller.do(Kind.NACK, [seen], jitter=1.0) == [None]
+        await world.pass_s(4)
+        assert not (await caller.get()).items
+        await world.pass_s(1)
+        assert (await caller.get()).items
+        assert engine.admin.namespace("default").settings["weight"] == 7
+        assert engine.queue.namespace("other").payload_bytes_max == 10_240
+
+    play(story)
+
+
+def test_a_change_outlives_the_host_and_reaches_the_others() -> None:
+    async def story(world: World) -> None:
+        one = await world.engine(engine_settings(1))
+        two = await world.engine(engine_settings(2))
+        await update(world, one, weight=5)
+        await world.until(lambda: two.namespaces.weight("default") == 5, within_s=0.1)
+        await one.abort()
+        assert (await world.engine(engine_settings(1))).namespaces.weight("default") == 5
+
+    play(story)
+
+
+def test_changes_of_two_hosts_at_once_all_hold() -> None:
+    async def story(world: World) -> None:
+        engines = [await world.engine(engine_settings(number)) for number in (1, 2)]
+        creates = [engines[number % 2].admin.create(f"n{number}", None, {}, world.in_s(5)) for number in range(20)]
+        await asyncio.gather(*creates)
+        for engine in engines:
+            await world.until(lambda engine=engine: len(engine.admin.document().namespaces) == 22)  # type: ignore[misc]
+
+    play(story)
+
+
+def test_a_change_that_another_overtakes_is_made_anew_upon_it() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        changing = begin(pause(engine, "t"))
+        await world.until(lambda: catalog.replacing == 1)
+        await MemoryCatalog.replace(catalog, changes.create(await catalog.load(), "theirs", None, {}))
+        catalog.gate.set()
+        await changing
+        stored = await catalog.load()
+        assert "theirs" in stored.namespaces
+        assert stored.namespaces["default"].paused == {"t"}
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "field"),
+    [
+        ({"lease_ms_default": 50_000_000}, InvalidArgument, "settings.lease_ms_default"),
+        ({"backoff_ms_min": 20_000}, InvalidArgument, "settings.backoff_ms_min"),
+        ({"weight": 0}, InvalidArgument, "settings.weight"),
+        ({"payload_bytes_max": 2 << 20}, LimitExceeded, "settings.payload_bytes_max"),
+        ({"payload_bytes_max": 1 << 20}, InvalidArgument, "settings.payload_bytes_max"),
+        ({"key_window_ms": 120_000}, InvalidArgument, "settings.key_window_ms"),
+    ],
+)
+def test_settings_that_cannot_hold_are_refused_and_change_nothing(
+    settings: dict[str, int], kind: type[FoqsError], field: str
+) -> None:
+    async def story(world: World) -> None:
+        host = engine_settings(1)
+        limits = replace(host.limits, timeout_ms_max=120_000)
+        engine = await world.engine(replace(host, item_bytes_max=100_000, limits=limits))
+        before = await world.catalog.load()
+        for call in (engine.admin.update("default", None, settings, 5), engine.admin.create("x", None, settings, 5)):
+            with pytest.raises(kind) as caught:
+                await call
+            assert caught.value.field == field
+        assert await world.catalog.load() is before
+
+    play(story)
+
+
+# ----------------------------------------------------------------------- pause
+
+
+def test_a_paused_topic_hands_nothing_out_and_the_others_do() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        await caller.put("t", 3)
+        await caller.put("u", 1)
+        await pause(engine, "t")
+        assert [seen.row.topic for seen in (await caller.dequeue([("t", 5), ("u", 5)])).items] == ["u"]
+        assert not (await caller.get("t", wait_ms=1_000)).items
+        stats = await caller.stats("t")
+        assert stats is not None
+        assert (stats.paused, stats.ready) == (True, 3)
+        await pause(engine, "t", paused=False)
+        assert len((await caller.get("t", 5)).items) == 3
+        stats = await caller.stats("t")
+        assert stats is not None
+        assert not stats.paused
+
+    play(story)
+
+
+def test_a_topic_of_the_same_name_in_another_namespace_is_not_paused() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await pause(engine, "t")
+        await Caller(world, engine, "other").put("t")
+        assert (await Caller(world, engine, "other").get("t")).items
+
+    play(story)
+
+
+def test_an_item_for_somebody_who_waits_on_a_paused_topic_is_not_handed_out_before_it_is_resumed() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        waiting = begin(caller.get("t", wait_ms=4_000))
+        await asyncio.sleep(0)
+        await pause(engine, "t")
+        await caller.put("t")
+        await caller.put("t", delay_ms=500)
+        await world.pass_s(2)
+        assert world.rows() == [("t", State.READY), ("t", State.READY)]
+        assert not waiting.done()
+        await pause(engine, "t", paused=False)
+        async with asyncio.timeout(0.1):
+            assert len((await waiting).items) == 1
+
+    play(story)
+
+
+def test_who_waits_for_a_paused_topic_and_another_is_served_by_the_other() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        await pause(engine, "t")
+        waiting = begin(caller.dequeue([("t", 1), ("u", 1)], wait_ms=4_000))
+        await caller.put("t")
+        await caller.put("u")
+        assert [seen.row.topic for seen in (await waiting).items] == ["u"]
+
+    play(story)
+
+
+def test_a_pause_outlives_emptiness_and_restart_and_resuming_finds_what_memory_does_not_hold() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        await pause(engine, "t")
+        [name] = await caller.put("t")
+        await caller.cancel(name)
+        await world.pass_s(10)
+        await caller.put("t", 200)
+        await engine.abort()
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        waiting = begin(caller.get("t", 5, wait_ms=4_000))
+        await world.pass_s(1)
+        assert not waiting.done()
+        await pause(engine, "t", paused=False)
+        async with asyncio.timeout(1):
+            assert (await waiting).items
+
+    play(story)
+
+
+def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await Caller(world, engine).put("t", 5)
+        await pause(engine, "t")
+        await engine.abort()
+        engine = await world.engine()
+        assert not (await Caller(world, engine).get("t")).items
+        await world.pass_s(1)
+        assert not any(shard.index.window_len(("default", "t")) for shard in engine.shards.values())
+
+    play(story)
+
+
+def test_resuming_at_one_host_wakes_who_waits_at_another() -> None:
+    async def story(world: World) -> None:
+        one, two = await world.engine(engine_settings(1)), await world.engine(engine_settings(2))
+        await pause(one, "t")
+        await world.until(lambda: bool(two.namespaces.paused))
+        caller = Caller(world, two)
+        await caller.put("t")
+        waiting = begin(caller.get("t", wait_ms=4_000))
+        await world.pass_s(0.5)
+        assert not waiting.done()
+        await pause(one, "t", paused=False)
+        async with asyncio.timeout(0.5):
+            assert (await waiting).items
+
+    play(story)
+
+
+def test_deleting_a_namespace_resumes_its_topics_for_the_next_of_its_name() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await pause(engine, "t")
+        await engine.admin.delete("default", world.in_s(5))
+        await engine.admin.create("default", None, {}, world.in_s(5))
+        await Caller(world, engine).put("t")
+        assert (await Caller(world, engine).get("t")).items
+
+    play(story)
+
+
+# ------------------------------------------------------------------- deletion
+
+
+def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        for delay_ms in (0, 60_000):
+            [name] = await caller.put(delay_ms=delay_ms)
+            with pytest.raises(InvalidArgument, match="holds 1 items"):
+                await engine.admin.delete("default", world.in_s(5))
+            await caller.cancel(name)
+        await caller.put()
+        seen = await caller.one()
+        with pytest.raises(InvalidArgument):
+            await engine.admin.delete("default", world.in_s(5))
+        await caller.do(Kind.NACK, [seen], dead=True)
+        with pytest.raises(InvalidArgument):
+            await engine.admin.delete("default", world.in_s(5))
+        await caller.cancel(f"{seen.shard}-{seen.row.id}")
+        await engine.admin.delete("default", world.in_s(5))
+        with pytest.raises(NamespaceNotFound):
+            engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        world.stall()
+        putting = begin(caller.put())
+        await asyncio.sleep(0)
+        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        await world.pass_s(0.1)
+        with pytest.raises(Unavailable, match="being deleted"):
+            engine.queue.namespace("default")
+        world.resume()
+        assert await putting
+        with pytest.raises(InvalidArgument):
+            await deleting
+        engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        await world.until(lambda: catalog.replacing == 1)
+        with pytest.raises(Unavailable):
+            engine.queue.namespace("default")
+        catalog.gate.set()
+        await deleting
+        with pytest.raises(NamespaceNotFound):
+            engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_what_cannot_be_counted_is_not_deleted() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        [shard, *_] = engine.shards.values()
+        shard.counts.lag = True
+        with pytest.raises(Unavailable, match="counted"):
+            await engine.admin.delete("default", world.in_s(5))
+        shard.counts.lag = False
+        world.stall()
+        putting = begin(Caller(world, engine).put())
+        await asyncio.sleep(0)
+        with pytest.raises((DeadlineExceeded, UnknownOutcome)):
+            await engine.admin.delete("default", world.in_s(1))
+        world.resume()
+        await putting
+        del engine.shards[shard.number]
+        with pytest.raises(Unavailable, match="not every shard"):
+            await engine.admin.delete("default", world.in_s(5))
+        engine.shards[shard.number] = shard
+        engine.queue.namespace("default")
+
+    play(story)
+
+
+# ------------------------------------------------------- looking, export, import
+
+
+def test_usage_counts_items_and_topics_of_all_shards() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        for namespace in ("default", "other"):
+            for topic in ("a", "a", "b"):
+                await Caller(world, engine, namespace).put(topic, 4)
+                await world.pass_s(0.3)
+        await Caller(world, engine).get("a", 3)
+        usage = engine.admin.usage("default")
+        assert (usage.items, usage.topics) == (12, 2)
+        with pytest.raises(NamespaceNotFound):
+            engine.admin.usage("none")
+
+    play(story)
+
+
+def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await engine.admin.create("orders", None, {"weight": 4}, world.in_s(5))
+        await engine.admin.grant("orders", "p", frozenset({Permission.CONSUME}), world.in_s(5))
+        await engine.admin.pause("orders", "t", world.in_s(5), paused=True)
+        text = engine.admin.export()
+        await engine.admin.delete("orders", world.in_s(5))
+        await engine.admin.restore(text, world.in_s(5))
+        assert engine.admin.document().namespaces == parse(text).namespaces
+        assert engine.namespaces.permissions("p", "orders") == {Permission.CONSUME}
+        assert engine.namespaces.permissions("p", "default") == frozenset()
+        assert engine.namespaces.permissions("q", "orders") == frozenset()
+        world.catalog._document = EMPTY  # type: ignore[attr-defined]
+        with pytest.raises(Unavailable, match="config import"):
+            await pause(engine, "t")
+        await Caller(world, engine, "orders").put("u")
+        await engine.admin.restore(text, world.in_s(5))
+        assert (await world.catalog.load()).namespaces == parse(text).namespaces
+
+    play(story)
+
+
+def test_an_import_does_not_take_away_what_another_host_has_just_made() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        text = engine.admin.export()
+        catalog._document = changes.create(await catalog.load(), "late", None, {})  # nobody was told yet
+        await Caller(world, engine, "late").put()
+        with pytest.raises(InvalidArgument, match="'late' holds 1 items"):
+            await engine.admin.restore(text, world.in_s(5))
+        assert "late" in (await catalog.load()).namespaces
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "line 1"),
+        (
+            '{"format": 1, "version": 1, "namespaces": {"a": {"settings": {"weight": 0}}}}',
+            "namespaces.a.settings.weight",
+        ),
+        (
+            '{"format": 1, "version": 1, "namespaces": {"a": {"settings": {"backoff_ms_min": 20000}}}}',
+            "namespaces.a.settings.backoff_ms_min",
+        ),
+        ('{"format": 1, "version": 1, "namespaces": {}}', "'default' holds 1 items"),
+    ],
+)
+def test_an_import_that_cannot_hold_is_refused_with_the_place(text: str, words: str) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await Caller(world, engine).put()
+        before = await world.catalog.load()
+        with pytest.raises(InvalidArgument) as caught:
+            await engine.admin.restore(text, world.in_s(5))
+        assert words in caught.value.message
+        assert await world.catalog.load() is before
+        engine.queue.namespace("default")
+
+    play(story)
+
+
+# ------------------------------------------------------------- what goes wrong
+
+
+def test_a_change_goes_on_without_its_caller_and_the_next_one_waits_for_it() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        leaving = begin(pause(engine, "t"))
+        await world.until(lambda: catalog.replacing == 1)
+        leaving.cancel()
+        with pytest.raises(DeadlineExceeded):
+            await engine.admin.pause("default", "u", world.in_s(0.1), paused=True)
+        assert catalog.replacing == 1
+        catalog.gate.set()
+        await pause(engine, "v")
+        assert {topic for _, topic in engine.namespaces.paused} == {"t", "v"}
+
+    play(story)
+
+
+def test_a_change_that_is_not_stored_in_time_is_unknown_and_holds_when_it_is() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        with pytest.raises(UnknownOutcome):
+            await engine.admin.pause("default", "t", world.in_s(0.1), paused=True)
+        assert not engine.namespaces.paused
+        catalog.gate.set()
+        await world.until(lambda: bool(engine.namespaces.paused), within_s=1)
+
+    play(story)
+
+
+def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.failure = CatalogUnknown("the folder cannot be synced")
+        with pytest.raises(UnknownOutcome, match="synced"):
+            await pause(engine, "t")
+        await world.until(lambda: bool(engine.namespaces.paused), within_s=1)
+
+    play(story)
+
+
+def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        whole = catalog.load
+
+        async def damaged() -> Document:
+            raise CatalogFailed("catalog.json is damaged: line 1")
+
+        catalog.load = damaged  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match="line 1"):
+            await pause(engine, "t")
+        await Caller(world, engine).put()
+        catalog.load = whole  # type: ignore[method-assign]
+        await pause(engine, "t")
+
+    play(story)
+
+
+def test_a_copy_that_was_restored_with_a_lower_version_holds() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        copy = await catalog.load()
+        await pause(engine, "t")
+        await pause(engine, "u")
+        await MemoryCatalog.replace(catalog, changes.pause(await catalog.load(), "default", "v", paused=True))
+        await world.until(lambda: len(engine.namespaces.paused) == 3)
+        catalog._document = copy
+        turned, catalog._turned = catalog._turned, asyncio.Event()
+        turned.set()
+        await world.until(lambda: not engine.namespaces.paused, within_s=1)
+
+    play(story)
+
+
+CALLS: list[Callable[[World, Engine], Coroutine[Any, Any, Any]]] = [
+    lambda w, e: e.admin.update("none", None, {"weight": 1}, w.in_s(5)),
+    lambda w, e: e.admin.delete("none", w.in_s(5)),
+    lambda w, e: e.admin.grant("none", "p", frozenset(), w.in_s(5)),
+    lambda w, e: e.admin.pause("none", "t", w.in_s(5), paused=True),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutine[Any, Any, Any]]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        with pytest.raises(NamespaceNotFound):
+            await call(world, engine)
+
+    play(story)

@@ -1,0 +1,178 @@
+"""The catalog's document: its form in JSON, what is refused and where, and the changes of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from foqs.catalog import changes
+from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permission, parse, render
+from foqs.catalog.settings import RANGES, agree
+from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
+from foqs.options import NamespaceOptions
+from foqs.service.api import NamespaceSettings
+
+NAMES = st.text(min_size=1, max_size=20).filter(
+    lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
+)
+SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in RANGES.items()})
+NAMESPACES = st.builds(
+    Namespace,
+    st.none() | NAMES,
+    SETTINGS,
+    st.dictionaries(NAMES, st.frozensets(st.sampled_from(list(Permission)), min_size=1), max_size=3),
+    st.frozensets(NAMES, max_size=3),
+)
+DOCUMENTS = st.builds(Document, st.integers(1, (1 << 63) - 1), st.dictionaries(NAMES, NAMESPACES, max_size=3))
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])  # a busy machine generates slowly
+@given(DOCUMENTS)
+def test_a_document_survives_being_written_and_read(document: Document) -> None:
+    assert parse(render(document)) == document
+    assert parse(render(document).encode()) == document
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
+def test_whatever_is_no_document_is_malformed(text: str | bytes) -> None:
+    with pytest.raises(Malformed):
+        parse(text)
+
+
+def form(**members: Any) -> str:
+    return json.dumps({"format": 1, "version": 1, "namespaces": {"a": members}})
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "words"),
+    [
+        ('{"format": 1,\n "version": }', "line 2, column 13", "not JSON"),
+        (b"\xff", "byte 0", "UTF-8"),
+        ("[" * 100_000, "", "not JSON"),
+        ('{"format": 1, "version": 1' + "0" * 5_000 + "}", "", "not JSON"),
+        ("{}", "format", "null"),
+        ('{"format": 2}', "format", "2"),
+        ('{"format": true}', "format", "true"),
+        ('{"format": 1, "version": -1}', "version", "-1"),
+        ('{"format": 1, "version": 1}', "namespaces", "object"),
+        ('{"format": 1, "version": 1, "namespaces": {}, "slots": 1}', "slots", "no such field"),
+        ('{"format": 1, "version": 1, "namespaces": {"a": {}, "a": {}}}', "namespaces", "twice"),
+        ('{"format": 1, "version": 1, "namespaces": {"": {}}}', "namespaces", "empty"),
+        ('{"format": 1, "version": 1, "namespaces": {"\\ud800": {}}}', "namespaces", "UTF-8"),
+        (form(tier=1), "namespaces.a.tier", "text"),
+        (form(pause=[]), "namespaces.a.pause", "no such field"),
+        (form(settings={"wait": 1}), "namespaces.a.settings.wait", "no such field"),
+        (form(settings={"weight": 0}), "namespaces.a.settings.weight", "from 1 to 1000"),
+        (form(settings={"weight": 1.0}), "namespaces.a.settings.weight", "whole number"),
+        (form(settings={"weight": True}), "namespaces.a.settings.weight", "whole number"),
+        (form(grants={"p": []}), "namespaces.a.grants.p", "nothing"),
+        (form(grants={"p": ["enqueue", "own"]}), "namespaces.a.grants.p[1]", "own"),
+        (form(grants={"p": [[]]}), "namespaces.a.grants.p[0]", "permission"),
+        (form(paused={}), "namespaces.a.paused", "list"),
+        (form(paused=["a", "b\0"]), "namespaces.a.paused[1]", "NUL"),
+        (form(paused=["x" * 256]), "namespaces.a.paused[0]", "256 bytes"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        parse(text)
+    assert caught.value.path == path
+    assert words in caught.value.problem
+
+
+def test_what_a_namespace_may_set_is_what_holds_for_one() -> None:
+    assert set(RANGES) == set(NamespaceSettings.__dataclass_fields__)
+    assert all(RANGES[name][0] <= getattr(NamespaceOptions(), name) <= RANGES[name][1] for name in RANGES)
+
+
+# ------------------------------------------------------------------- changes
+
+ONE = changes.create(EMPTY, "a", None, {"weight": 2, "lease_ms_default": 5})
+Change = Callable[[Document], Document]
+
+
+@pytest.mark.parametrize(
+    ("change", "namespace"),
+    [
+        (
+            lambda d: changes.update(d, "a", "t", {"weight": 3}),
+            Namespace("t", {"weight": 3, "lease_ms_default": 5}),
+        ),
+        (
+            lambda d: changes.grant(d, "a", "p", frozenset({Permission.ADMIN})),
+            Namespace(None, ONE.namespaces["a"].settings, {"p": frozenset({Permission.ADMIN})}),
+        ),
+        (
+            lambda d: changes.pause(d, "a", "t", paused=True),
+            Namespace(None, ONE.namespaces["a"].settings, {}, frozenset({"t"})),
+        ),
+        (lambda d: changes.delete(d, "a"), None),
+        (lambda d: changes.restore(d, Document(77, {"a": Namespace()})), Namespace()),
+    ],
+)
+def test_a_change_makes_the_next_version_and_leaves_the_old(change: Change, namespace: Namespace | None) -> None:
+    before = changes.create(ONE, "b", None, {})
+    copy = parse(render(before))
+    after = change(before)
+    assert after.version == before.version + 1
+    assert after.namespaces.get("a") == namespace
+    assert before == copy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: changes.create(d, "a", None, {"weight": 2, "lease_ms_default": 5}),
+        lambda d: changes.update(d, "a", None, {"weight": 2}),
+        lambda d: changes.grant(d, "a", "nobody", frozenset()),
+        lambda d: changes.pause(d, "a", "t", paused=False),
+        lambda d: changes.restore(d, Document(9, d.namespaces)),
+    ],
+)
+def test_a_change_that_changes_nothing_returns_what_it_was_given(change: Change) -> None:
+    assert change(ONE) is ONE
+
+
+def test_what_was_done_can_be_undone() -> None:
+    granted = changes.grant(ONE, "a", "p", frozenset(Permission))
+    assert changes.grant(granted, "a", "p", frozenset()).namespaces == ONE.namespaces
+    paused = changes.pause(ONE, "a", "t", paused=True)
+    assert changes.pause(paused, "a", "t", paused=False).namespaces == ONE.namespaces
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "field"),
+    [
+        (lambda d: changes.create(d, "a", None, {}), InvalidArgument, "settings.name"),
+        (lambda d: changes.create(d, "b", None, {"weight": 0}), InvalidArgument, "settings.weight"),
+        (lambda d: changes.update(d, "a", None, {"weight": 1_001}), LimitExceeded, "settings.weight"),
+        (lambda d: changes.update(d, "b", None, {}), NamespaceNotFound, "settings.name"),
+        (lambda d: changes.delete(d, "b"), NamespaceNotFound, "namespace_name"),
+        (lambda d: changes.pause(d, "b", "t", paused=True), NamespaceNotFound, "namespace_name"),
+        (lambda d: changes.grant(d, "b", "p", frozenset()), NamespaceNotFound, "grant.namespace_name"),
+    ],
+)
+def test_a_change_that_cannot_be_made_says_why(change: Change, kind: type[FoqsError], field: str) -> None:
+    with pytest.raises(kind) as caught:
+        change(ONE)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("own", "field"),
+    [
+        ({"lease_ms_default": 2, "lease_ms_max": 1}, "settings.lease_ms_default"),
+        ({"backoff_ms_min": 2, "backoff_ms_max": 1}, "settings.backoff_ms_min"),
+    ],
+)
+def test_settings_that_contradict_one_another_are_refused(own: Mapping[str, int], field: str) -> None:
+    agree(NamespaceOptions().model_dump())
+    with pytest.raises(InvalidArgument) as caught:
+        agree({**NamespaceOptions().model_dump(), **own})
+    assert caught.value.field == field

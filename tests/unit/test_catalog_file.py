@@ -1,0 +1,130 @@
+"""The catalog in a file: what a crash, a damaged file and another process do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from foqs.catalog import changes, local
+from foqs.catalog.document import EMPTY, Document, render
+from foqs.catalog.local import FileCatalog
+from foqs.catalog.port import CatalogFailed, CatalogUnknown
+from tests.support.aio import run
+
+FIRST = changes.create(EMPTY, "a", None, {})
+SECOND = changes.create(FIRST, "b", None, {})
+
+
+def stored(path: Path, document: Document = FIRST) -> FileCatalog:
+    path.write_text(render(document))
+    return FileCatalog(path, 100_000, 0.005)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"format": 1,\n"version": 1,\n"namespaces": {"a": ', "line 3"),
+        (b'{"format": 1, "version": 1, "namespaces": {"a": {"weight": 1}}}', "namespaces.a.weight"),
+        (b"", "line 1"),
+        (b" " * 100_001, "catalog.bytes_max"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_place_and_never_overwritten(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+    path.write_bytes(content)
+    for call in (catalog.load, lambda: catalog.replace(FIRST), lambda: catalog.replace(SECOND)):
+        with pytest.raises(CatalogFailed) as caught:
+            run(call())
+        assert str(caught.value).startswith(f"{path} ")
+        assert words in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CatalogFailed, match="No space left"):
+        run(catalog.replace(SECOND))
+    assert run(catalog.load()) == FIRST
+    assert {file.name for file in tmp_path.iterdir()} == {"catalog.json", "catalog.json.lock"}
+
+
+def test_the_new_file_is_synced_before_it_stands_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+    synced: list[tuple[bool, str]] = []
+
+    def note(number: int) -> None:
+        target = Path(f"/proc/self/fd/{number}").readlink()
+        synced.append((path.read_text() == render(SECOND), target.name))
+
+    monkeypatch.setattr(os, "fsync", note)
+    run(catalog.replace(SECOND))
+    assert synced == [(False, "catalog.json.new"), (True, tmp_path.name)]
+
+
+def test_a_folder_that_cannot_be_synced_leaves_it_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+
+    def fails_late(number: int) -> None:
+        if path.read_text() == render(SECOND):
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fails_late)
+    with pytest.raises(CatalogUnknown, match="Input/output"):
+        run(catalog.replace(SECOND))
+    assert run(catalog.load()) == SECOND
+
+
+def test_what_a_crash_left_behind_is_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+    path.with_name("catalog.json.new").write_text("half of a docu" * 10_000)
+    run(catalog.replace(SECOND))
+    assert run(catalog.load()) == SECOND
+
+
+def test_a_lock_that_is_never_given_back_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_LOCK_WAIT_S", 0.05)
+    path = tmp_path / "catalog.json"
+    catalog = stored(path)
+    with path.with_name("catalog.json.lock").open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(CatalogFailed, match=r"catalog\.json\.lock"):
+            run(catalog.replace(SECOND))
+    run(catalog.replace(SECOND))
+
+
+def test_a_file_that_is_lost_restored_or_replaced_by_hand_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.json"
+
+    async def main() -> None:
+        catalog = stored(path, SECOND)
+        assert await catalog.load() == SECOND
+        path.unlink()
+        await catalog.changed(2)
+        assert await catalog.load() == EMPTY
+        waiting = asyncio.ensure_future(catalog.changed(0))
+        path.write_text(render(FIRST))
+        await waiting
+        assert await catalog.load() == FIRST
+
+    run(main())
