@@ -6,6 +6,7 @@ async with Client("foqs://127.0.0.1:7411") as client:
         await client.ack([delivery])
 """
 
+from foqs_client.admin import Grant, Namespace, NamespacePage, Usage
 from foqs_client.client import Client
 from foqs_client.errors import (
     DeadlineExceeded,
@@ -48,6 +49,7 @@ __all__ = [
     "Delivery",
     "Enqueued",
     "FoqsError",
+    "Grant",
     "Host",
     "InvalidArgument",
     "Item",
@@ -56,7 +58,9 @@ __all__ = [
     "KeyConflict",
     "LimitExceeded",
     "Nack",
+    "Namespace",
     "NamespaceNotFound",
+    "NamespacePage",
     "NotFound",
     "NotImplementedYet",
     "NotOwner",
@@ -74,4 +78,5 @@ __all__ = [
     "Unavailable",
     "UnknownOutcome",
     "Unreachable",
+    "Usage",
 ]

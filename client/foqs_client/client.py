@@ -20,6 +20,7 @@ from thrift.Thrift import TApplicationException
 
 from foqs_client import convert, errors
 from foqs_client.address import parse_addresses
+from foqs_client.admin import AdminCalls
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AGAIN_S_MAX, Attempts, AutomaticKeys
 from foqs_client.link import NoReply, NotSent
@@ -46,7 +47,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client:
+class Client(AdminCalls):
     """A connection to a queue.
 
     Opened when the first call needs it, and again after a loss. Use it as

@@ -12,8 +12,10 @@ from typing import Any
 import click
 
 from foqs.cli.doctor import doctor
+from foqs.cli.grants import grant
 from foqs.cli.hosts import dev, host
 from foqs.cli.items import ack, dequeue, item, nack, peek
+from foqs.cli.namespaces import namespace
 from foqs.cli.output import say
 from foqs.cli.produce import enqueue
 from foqs.cli.schema import schema
@@ -45,7 +47,7 @@ def root() -> None:
     """A distributed, durable priority queue."""
 
 
-for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, doctor, config, schema):
+for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, namespace, grant, doctor, config, schema):
     root.add_command(command)
 
 

@@ -1,17 +1,23 @@
-"""The commands about the configuration itself."""
+"""The commands about the configuration: a host's own file, and what is configured by calls.
+
+Always true: what is about to be replaced is shown and asked for first.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import click
 
-from foqs.cli.session import configuration
+from foqs.cli.output import say
+from foqs.cli.session import USAGE, Failed, Session, configuration, connected
 
 
 @click.group()
 def config() -> None:
-    """The configuration of a host."""
+    """The configuration: a host's own, and the namespaces, grants and pauses made by calls."""
 
 
 @config.command(
@@ -37,3 +43,53 @@ def default() -> None:
     from foqs.config import Config
 
     click.echo(Config().to_toml(), nl=False)
+
+
+@config.command("export", epilog="\b\nExample:\n  foqs config export > foqs-config.json")
+@connected
+def export(session: Session) -> None:
+    """Print the namespaces with settings, grants and paused topics as JSON, for config import."""
+    click.echo(session.run(lambda client: client.export_config()), nl=False)
+
+
+@config.command(
+    "import", epilog="\b\nExamples:\n  foqs config import foqs-config.json\n  foqs config import - --yes < saved"
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def import_(session: Session, file: str, yes: bool) -> None:
+    """Replace all namespaces, grants and pauses by what FILE (- for standard input) holds; what it lacks goes.
+
+    Refused when that would take away a namespace that holds items.
+    """
+    if not yes and file == "-":
+        raise click.UsageError("There is nobody to ask when FILE is -; add --yes.")
+    try:
+        with click.open_file(file, "rb") as stream:
+            text = stream.read().decode()
+    except UnicodeDecodeError:
+        raise Failed(f"{file}: it is not UTF-8 text; name a file that config export has written", USAGE) from None
+    if not yes:
+        fresh, old = _namespaces(text), _namespaces(session.run(lambda client: client.export_config()))
+        added, gone = fresh.keys() - old.keys(), old.keys() - fresh.keys()
+        changed = [name for name in fresh.keys() & old.keys() if fresh[name] != old[name]]
+        say(f"Namespaces: {len(added)} more, {len(changed)} changed, {len(gone)} less.")
+        for word, names in (("more", added), ("changed", changed), ("less", gone)):
+            for name in sorted(names):
+                say(f"  {word}: {name}")
+        if not (added or changed or gone):
+            say("Nothing to do.")
+            return
+        click.confirm("Replace the configuration?", abort=True, err=True)
+    session.run(lambda client: client.import_config(text))
+    say("Imported.")
+
+
+def _namespaces(text: str) -> dict[str, Any]:
+    """As far as it can be understood here; the host says what is wrong with it."""
+    try:
+        found = json.loads(text)["namespaces"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        found = None
+    return found if isinstance(found, dict) else {}

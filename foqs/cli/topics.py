@@ -1,11 +1,12 @@
-"""The command that finds topics.
+"""The commands that find, pause and resume topics.
 
-Always true: it shows every topic that fits, over as many pages as it takes.
+Always true: the list shows every topic that fits, over as many pages as it takes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -64,6 +65,34 @@ def topic_list(session: Session, everything: bool, prefix: str) -> None:
             if everything
             else "No topic is active; --all shows those with deferred or dead items."
         )
+
+
+@topic.command("pause", epilog="\b\nExamples:\n  foqs topic pause mail\n  foqs topic pause mail sms -n orders")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@connected
+def topic_pause(session: Session, topics: Sequence[str]) -> None:
+    """Hand out nothing more of topics until they are resumed. Items can be enqueued, acked and nacked all the same."""
+
+    async def work(client: Client) -> None:
+        for name in topics:
+            await client.pause_topic(name)
+            say(f"Paused {name}. Resume it with: foqs topic resume {name}")
+
+    session.run(work)
+
+
+@topic.command("resume", epilog="\b\nExample:\n  foqs topic resume mail")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@connected
+def topic_resume(session: Session, topics: Sequence[str]) -> None:
+    """Hand out paused topics again."""
+
+    async def work(client: Client) -> None:
+        for name in topics:
+            await client.resume_topic(name)
+            say(f"Resumed {name}.")
+
+    session.run(work)
 
 
 def _count(row: Row, state: str) -> str:

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Final
 
-from foqs_client import Client, Item
+from foqs_client import Client, Item, Namespace
 from perf import limit
 from perf.lib import machine, rows
 from perf.lib.race import Broken, Race
@@ -148,8 +148,8 @@ class Cells:
     def _beside(self, times: float) -> Figures:
         """A quiet namespace with waiting consumers, beside one that offers `times` its own rate."""
         own = self._of("foqs")["items_per_s"] * OWN_SHARE
-        options = {f"namespaces.{name}.lease_ms_default": 30_000 for name in ("quiet", "other")}
-        with stage("foqs-mariadb", 2, options) as found:
+        with stage("foqs-mariadb", 2) as found:
+            asyncio.run(_create(found.place, "quiet", "other"))
             quiet = Load(
                 "produce", 0, found.system, found.place, 64, 1, 1024, stride=2, namespace="quiet", rate=QUIET_RATE
             )
@@ -204,6 +204,12 @@ def _settle(pid: int) -> None:
         before, used = used, machine.cpu_s(pid)
         if used - before < _SETTLED_CORES * _LOOK_S:
             return
+
+
+async def _create(address: str, *namespaces: str) -> None:
+    async with Client(address) as client:
+        for name in namespaces:
+            await client.create_namespace(Namespace(name))
 
 
 async def _one_in_each(address: str, topics: int) -> None:

@@ -1,0 +1,176 @@
+"""The commands about namespaces.
+
+Always true: there is an option for every setting that the client knows; its
+times are durations. Knows nothing of what the settings do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from foqs.cli.output import Column, Row, say, show
+from foqs.cli.session import Session, connected
+from foqs.cli.values import DURATION, show_duration
+
+if TYPE_CHECKING:
+    from foqs_client import Client, Namespace, Usage
+
+PAGE_NAMESPACES: Final = 500
+_INT64_MAX: Final = 2**63 - 1
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "enqueues_per_minute": "Items that may be enqueued a minute; 0: as many as come.",
+    "backlog_items_max": "Items that it may hold; 0: without limit.",
+    "backlog_bytes_max": "Bytes of payload that it may hold; 0: without limit.",
+    "topics_max": "Topics that it may have; 0: without limit.",
+    "payload_bytes_max": "The largest payload, in bytes.",
+    "metadata_bytes_max": "The largest metadata, in bytes.",
+    "lease_ms_default": "The time to ack of items that name none.",
+    "lease_ms_max": "The longest lease.",
+    "attempts_max_default": "Deliveries until an item is dead; 0: without limit.",
+    "backoff_ms_min": "The wait after a first nack without a delay.",
+    "backoff_ms_max": "The longest wait after a nack without a delay.",
+    "dead_retention_ms": "How long dead items are kept.",
+    "key_window_ms": "How long an idempotency key names its first item.",
+    "weight": "Its part of what is short, against other namespaces' weights.",
+}
+
+_COLUMNS: Final[list[Column]] = [
+    ("NAMESPACE", lambda row: row["name"]),
+    ("TIER", lambda row: row["tier"] or "-"),
+    ("WEIGHT", lambda row: str(row["weight"])),
+    ("PER MINUTE", lambda row: _limit(row["enqueues_per_minute"])),
+    ("ITEMS", lambda row: _limit(row["backlog_items_max"])),
+    ("PAYLOAD", lambda row: str(row["payload_bytes_max"])),
+    ("LEASE", lambda row: show_duration(row["lease_ms_default"])),
+    ("ATTEMPTS", lambda row: _limit(row["attempts_max_default"])),
+]
+_FIELD_COLUMNS: Final[list[Column]] = [
+    ("FIELD", lambda row: row["field"]),
+    ("VALUE", lambda row: "-" if row["value"] is None else str(row["value"])),
+]
+
+
+def _flag(name: str) -> str:
+    """`lease_ms_default` as --lease-default: the unit is typed with the value."""
+    return "--" + name.replace("_ms", "").replace("_", "-")
+
+
+def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each setting."""
+    for name, text in reversed(list(_SETTINGS.items())):
+        kind = DURATION if "_ms" in name else click.IntRange(0, _INT64_MAX)
+        command = click.option(_flag(name), name, type=kind, default=None, help=text)(command)
+    return command
+
+
+@click.group()
+def namespace() -> None:
+    """Namespaces: the tenants, their limits and policies."""
+
+
+@namespace.command(
+    "create",
+    epilog="\b\nExamples:\n  foqs namespace create orders\n"
+    "  foqs namespace create orders --attempts-max-default 5 --lease-default 1m --weight 3",
+)
+@click.argument("name")
+@_with_settings
+@connected
+def create(session: Session, name: str, **settings: int | None) -> None:
+    """Make a namespace. What is not set is as the host has it by default."""
+    _show(session, session.run(lambda client: client.create_namespace(_namespace(name, settings))))
+
+
+@namespace.command("update", epilog="\b\nExample:\n  foqs namespace update orders --enqueues-per-minute 6000")
+@click.argument("name")
+@_with_settings
+@connected
+def update(session: Session, name: str, **settings: int | None) -> None:
+    """Change settings of a namespace, at once and without a restart; the others stay."""
+    if all(value is None for value in settings.values()):
+        raise click.UsageError("Name at least one setting to change.")
+    _show(session, session.run(lambda client: client.update_namespace(_namespace(name, settings))))
+
+
+@namespace.command("show", epilog="\b\nExample:\n  foqs namespace show orders -o json")
+@click.argument("name")
+@connected
+def show_one(session: Session, name: str) -> None:
+    """Show all settings that hold for a namespace."""
+    _show(session, session.run(lambda client: client.get_namespace(name)))
+
+
+@namespace.command("list", epilog="\b\nExample:\n  foqs namespace list")
+@connected
+def list_all(session: Session) -> None:
+    """List the namespaces by name."""
+
+    async def work(client: Client) -> list[Row]:
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            page = await client.list_namespaces(PAGE_NAMESPACES, cursor)
+            rows += [dataclasses.asdict(found) for found in page.namespaces]
+            cursor = page.next_cursor
+            if cursor is None:
+                return rows
+
+    rows = session.run(work)
+    show(rows, _COLUMNS, session.form)
+    if not rows:
+        say("There is no namespace; make one with: foqs namespace create NAME")
+
+
+@namespace.command("delete", epilog="\b\nExample:\n  foqs namespace delete orders --yes")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Delete a namespace, with its grants and pauses. Refused while it holds items."""
+    if not yes:
+        click.confirm(f"Delete the namespace {name}, with its grants and pauses?", abort=True, err=True)
+    session.run(lambda client: client.delete_namespace(name))
+    say(f"Deleted {name}.")
+
+
+@namespace.command("usage", epilog="\b\nExample:\n  foqs namespace usage orders")
+@click.argument("name")
+@connected
+def usage(session: Session, name: str) -> None:
+    """Show what a namespace holds."""
+    found: Usage = session.run(lambda client: client.usage(name))
+    _fields(session, {"name": name, **dataclasses.asdict(found)})
+
+
+def _namespace(name: str, settings: Mapping[str, int | None]) -> Namespace:
+    from foqs_client import Namespace
+
+    return Namespace(name, **{key: value for key, value in settings.items() if value is not None})  # type: ignore[arg-type]
+
+
+def _show(session: Session, found: Namespace) -> None:
+    _fields(session, dataclasses.asdict(found))
+
+
+def _fields(session: Session, row: Mapping[str, Any]) -> None:
+    """One row: for people a field a line."""
+    if session.form == "table":
+        shown = [{"field": name, "value": _readable(name, value)} for name, value in row.items()]
+        show(shown, _FIELD_COLUMNS, "table")
+    else:
+        show([row], [], session.form)
+
+
+def _readable(name: str, value: Any) -> Any:
+    if "_ms" in name and isinstance(value, int):
+        return f"{value}  ({show_duration(value)})"
+    return value
+
+
+def _limit(value: int | None) -> str:
+    return str(value) if value else "-"

@@ -1,0 +1,96 @@
+"""What is configured by calls, on real hosts: it outlives kill -9, others see it, and a damaged file is said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, Item, Namespace, NamespaceNotFound, Unavailable
+from tests.support.aio import run
+from tests.support.processes import HostProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
+    async def before(host: HostProcess) -> None:
+        async with Client(host.address, namespace="orders") as client:
+            with pytest.raises(NamespaceNotFound):
+                await client.enqueue([Item("t")])
+            await client.create_namespace(Namespace("orders", payload_bytes_max=3))
+            await client.set_grant("p", ["admin"])
+            await client.pause_topic("t")
+            [small, large] = await client.enqueue([Item("t", b"abc"), Item("t", b"abcd")])
+            assert small.id
+            assert large.error
+
+    async def after(host: HostProcess) -> None:
+        async with Client(host.address, namespace="orders") as client:
+            assert [grant.permissions for grant in await client.grants()] == [("admin",)]
+            assert not await client.dequeue({"t": 1})
+            [topic] = (await client.topics()).topics
+            assert (topic.paused, topic.ready) == (True, 1)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000))
+            await client.resume_topic("t")
+            assert await waiting
+
+    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+        host.start()
+        run(before(host))
+        host.kill9()
+        host.start()
+        run(after(host))
+        assert host.stop() == 0
+
+
+def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
+    async def work(one: HostProcess, two: HostProcess) -> None:
+        async with Client(one.address) as first, Client(two.address) as second:
+            creates = [(first, second)[n % 2].create_namespace(Namespace(f"n{n}")) for n in range(12)]
+            await asyncio.gather(*creates)
+            for client in (first, second):
+                async with asyncio.timeout(20):
+                    while len((await client.list_namespaces()).namespaces) < 13:  # noqa: ASYNC110 - another process gives no signal
+                        await asyncio.sleep(0.02)
+
+    options = {"catalog.file": str(tmp_path / "catalog.json"), "catalog.poll_ms": 20}
+    with (
+        HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'a'}", options) as one,
+        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'b'}", options) as two,
+    ):
+        one.launch()
+        two.launch()
+        one.until_ready()
+        two.until_ready()
+        run(work(one, two))
+
+
+def test_a_damaged_file_is_said_and_kept_and_a_running_host_goes_on(tmp_path: Path) -> None:
+    async def work(host: HostProcess) -> None:
+        async with Client(host.address) as client:
+            file.write_text(good[:-20])
+            with pytest.raises(Unavailable, match="line "):
+                await client.pause_topic("t")
+            [result] = await client.enqueue([Item("t")])
+            assert result.id
+            file.write_text(good)
+            await client.pause_topic("t")
+
+    file = tmp_path / "host" / "catalog.json"
+    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+        host.start()
+        good = file.read_text()
+        assert list(json.loads(good)["namespaces"]) == ["default"]
+        run(work(host))
+        assert host.stop() == 0
+        file.write_text(good[:-20])
+        host.launch()
+        assert host.ended() == 1
+        [line] = [line for line in host.log.splitlines() if "is damaged" in line]
+        assert str(file) in line
+        assert "import an export" in line
+        assert "Traceback" not in host.log
+        assert file.read_text() == good[:-20]

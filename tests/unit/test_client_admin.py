@@ -1,0 +1,214 @@
+"""The calls that configure, from the client through the wire to the administration and back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from foqs.catalog.document import Permission, parse
+from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.settings import RANGES
+from foqs.service.admin import Administration
+from foqs.service.namespaces import Namespaces
+from foqs.wire.admin import admin_calls
+from foqs_client import (
+    Client,
+    FoqsError,
+    Grant,
+    InvalidArgument,
+    LimitExceeded,
+    Namespace,
+    NamespaceNotFound,
+    Usage,
+)
+from foqs_client.admin import AdminCalls
+from foqs_client.idl import ttypes
+from foqs_client.message import Method
+from tests.support.aio import run
+from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
+from tests.support.wire import served
+
+
+class Configured:
+    """An administration without shards, and a client of it."""
+
+    def __init__(self) -> None:
+        self.catalog = MemoryCatalog()
+        self.namespaces = Namespaces(SETTINGS)
+        self.admin = Administration(self.catalog, self.namespaces, {}, {}, LIMITS, 1 << 21, lambda topics: None)
+        self.client: Client
+
+    async def raw(self, name: str, request: Any) -> Any:
+        """The reply to a request that the client itself would not send."""
+        return await self.client._call(Method(name), request, None)
+
+
+@asynccontextmanager
+async def configured() -> AsyncIterator[Configured]:
+    found = Configured()
+    await found.admin.open()
+    async with served(FakeQueue(), calls=admin_calls(found.admin, "gold")) as host, Client(host.url) as client:
+        found.client = client
+        yield found
+
+
+def test_every_setting_goes_there_and_comes_back() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            values: dict[str, Any] = {name: (low + high) // 2 + 1 for name, (low, high) in RANGES.items()}
+            values |= {"payload_bytes_max": 1_000, "lease_ms_default": 5, "backoff_ms_min": 6}
+            made = await client.create_namespace(Namespace("é ", **values))
+            assert made == Namespace("é ", tier="gold", **values) == await client.get_namespace("é ")
+            assert found.catalog._document.namespaces["é "].settings == values
+            changed = await client.update_namespace(Namespace("é ", weight=7))
+            assert changed == Namespace("é ", tier="gold", **{**values, "weight": 7})
+
+    run(main())
+
+
+def test_what_is_not_set_is_shown_as_the_host_has_it() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            shown = await found.client.get_namespace()
+            assert (shown.name, shown.lease_ms_default, shown.weight) == ("default", SETTINGS.lease_ms_default, 1)
+            assert shown.backlog_items_max == 0
+
+    run(main())
+
+
+def test_namespaces_come_in_pages_by_name() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            for name in ("c", "a", "b"):
+                await found.client.create_namespace(Namespace(name))
+            page = await found.client.list_namespaces(limit=3)
+            assert ([one.name for one in page.namespaces], page.next_cursor) == (["a", "b", "c"], "c")
+            page = await found.client.list_namespaces(limit=3, cursor=page.next_cursor)
+            assert ([one.name for one in page.namespaces], page.next_cursor) == (["default"], None)
+            await found.client.delete_namespace("b")
+            assert len((await found.client.list_namespaces()).namespaces) == 3
+
+    run(main())
+
+
+def test_grants_are_set_listed_and_revoked() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            await client.set_grant("mailer", ["consume", "enqueue"])
+            await client.set_grant("boss", ["admin"])
+            assert await client.grants() == [
+                Grant("boss", "default", ("admin",)),
+                Grant("mailer", "default", ("enqueue", "consume")),
+            ]
+            assert found.namespaces.permissions("boss", "default") == {Permission.ADMIN}
+            await client.set_grant("boss", [])
+            assert [grant.principal for grant in await client.grants("default")] == ["mailer"]
+
+    run(main())
+
+
+def test_topics_are_paused_and_resumed() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            await found.client.pause_topic("mail")
+            await found.client.pause_topic("mail")
+            assert found.namespaces.paused == {("default", "mail")}
+            await found.client.resume_topic("mail")
+            assert not found.namespaces.paused
+
+    run(main())
+
+
+def test_what_is_exported_can_be_imported() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            client = found.client
+            await client.create_namespace(Namespace("orders", weight=3))
+            text = await client.export_config()
+            assert json.loads(text)["namespaces"] == {"default": {}, "orders": {"settings": {"weight": 3}}}
+            await client.delete_namespace("orders")
+            await client.import_config(text)
+            assert (await client.get_namespace("orders")).weight == 3
+            assert parse(await client.export_config()).version > parse(text).version
+
+    run(main())
+
+
+def test_usage_leaves_out_what_is_not_counted() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            assert await found.client.usage() == Usage(items=0, bytes=None, topics=0, enqueues_last_minute=None)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "field"),
+    [
+        (lambda f: f.client.create_namespace(Namespace("")), InvalidArgument, "settings.name"),
+        (lambda f: f.client.create_namespace(Namespace("a\0")), InvalidArgument, "settings.name"),
+        (lambda f: f.client.create_namespace(Namespace("a", weight=0)), InvalidArgument, "settings.weight"),
+        (lambda f: f.client.create_namespace(Namespace("a", weight=9_999)), LimitExceeded, "settings.weight"),
+        (lambda f: f.client.create_namespace(Namespace("a", tier="tin")), InvalidArgument, "settings.tier"),
+        (lambda f: f.client.create_namespace(Namespace("default", weight=9)), InvalidArgument, "settings.name"),
+        (lambda f: f.client.update_namespace(Namespace("none", weight=1)), NamespaceNotFound, "settings.name"),
+        (lambda f: f.client.get_namespace("none"), NamespaceNotFound, "namespace_name"),
+        (lambda f: f.client.get_namespace(""), InvalidArgument, "namespace_name"),
+        (lambda f: f.client.delete_namespace("none"), NamespaceNotFound, "namespace_name"),
+        (lambda f: f.client.usage("none"), NamespaceNotFound, "namespace_name"),
+        (lambda f: f.client.list_namespaces(limit=0), InvalidArgument, "page.limit"),
+        (lambda f: f.client.set_grant("", ["admin"]), InvalidArgument, "grant.principal"),
+        (lambda f: f.client.set_grant("p", ["own"]), InvalidArgument, "permissions"),
+        (lambda f: f.client.set_grant("p", [], "none"), NamespaceNotFound, "grant.namespace_name"),
+        (lambda f: f.client.pause_topic("x" * 256), InvalidArgument, "topic"),
+        (lambda f: f.client.import_config("{"), InvalidArgument, "json"),
+        (lambda f: f.raw("createNamespace", ttypes.NamespaceRequest()), InvalidArgument, "settings"),
+        (lambda f: f.raw("setGrant", ttypes.GrantRequest()), InvalidArgument, "grant"),
+        (
+            lambda f: f.raw("setGrant", ttypes.GrantRequest(ttypes.Grant("p", "default"))),
+            InvalidArgument,
+            "grant.permissions",
+        ),
+        (
+            lambda f: f.raw("setGrant", ttypes.GrantRequest(ttypes.Grant("p", "default", [1, 4]))),
+            InvalidArgument,
+            "grant.permissions[1]",
+        ),
+        (lambda f: f.raw("importConfig", ttypes.ConfigDocument()), InvalidArgument, "json"),
+        (lambda f: f.raw("pauseTopic", ttypes.TopicRequest("default")), InvalidArgument, "topic"),
+    ],
+)
+def test_a_bad_call_names_its_field_and_changes_nothing(
+    call: Callable[[Configured], Coroutine[Any, Any, Any]], kind: type[FoqsError], field: str
+) -> None:
+    async def main() -> None:
+        async with configured() as found:
+            before = await found.catalog.load()
+            with pytest.raises(kind) as caught:
+                await call(found)
+            assert caught.value.field == field
+            assert await found.catalog.load() is before
+
+    run(main())
+
+
+def test_calls_at_once_are_all_made() -> None:
+    async def main() -> None:
+        async with configured() as found:
+            await asyncio.gather(*(found.client.pause_topic(f"t{number}") for number in range(50)))
+            assert len(found.namespaces.paused) == 50
+
+    run(main())
+
+
+def test_every_call_of_the_client_is_documented() -> None:
+    for name, call in vars(AdminCalls).items():
+        if not name.startswith("_"):
+            assert call is AdminCalls.namespace if name == "namespace" else call.__doc__, name
