@@ -123,6 +123,9 @@ class Administration:
                     if str(error) != trouble:
                         trouble = str(error)
                         log.error("the catalog stays as it was: %s", error)  # noqa: TRY400 - the text says all
+                except Exception:  # whatever it is, later changes must still be seen
+                    trouble = "unforeseen"
+                    log.exception("taking in the catalog failed")
             if trouble:
                 await asyncio.sleep(_RETRY_MS / 1_000)
 

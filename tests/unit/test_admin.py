@@ -567,6 +567,28 @@ def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("failure", [CatalogFailed("it cannot be read"), RuntimeError("nobody foresaw this")])
+def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exception) -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        stored, whole = await catalog.load(), catalog.load
+        failed: list[Exception] = []
+
+        async def fails() -> Document:
+            failed.append(failure)
+            raise failure
+
+        catalog.load = fails  # type: ignore[method-assign]
+        await MemoryCatalog.replace(catalog, changes.pause(stored, "default", "t", paused=True))
+        await world.until(lambda: bool(failed))
+        assert not engine.namespaces.paused
+        catalog.load = whole  # type: ignore[method-assign]
+        await world.until(lambda: bool(engine.namespaces.paused), within_s=5)
+
+    play(story)
+
+
 def test_a_copy_that_was_restored_with_a_lower_version_holds() -> None:
     async def story(world: World) -> None:
         catalog = await gated(world)
