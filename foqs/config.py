@@ -8,7 +8,6 @@ the options do.
 
 from __future__ import annotations
 
-import stat
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,9 @@ from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from foqs.access.files import BadFile, read_password
+from foqs.access.keyring import BadKey, Keyring, TlsFiles, read_keyring
+from foqs.access.options import AuthOptions, PrincipalOptions, listening_is_safe, somebody_can_be_known
 from foqs.options import (
     BufferOptions,
     CallOptions,
@@ -32,11 +34,12 @@ from foqs.options import (
     ShardOptions,
     StoreOptions,
     WireOptions,
-    is_loopback,
 )
 
 ENVIRONMENT_PREFIX: Final = "FOQS_"
-NOT_OPTIONS: Final = frozenset({"FOQS_CONFIG", "FOQS_ADDRESS", "FOQS_NAMESPACE"})
+NOT_OPTIONS: Final = frozenset(
+    f"FOQS_{name}" for name in ("CONFIG", "ADDRESS", "NAMESPACE", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
+)
 """Variables of the command line, which are no options of a host."""
 
 FILE_BYTES_MAX: Final = 1 << 20
@@ -59,6 +62,7 @@ class Config(Options):
     """Everything a host is told at its start."""
 
     server: ServerOptions = ServerOptions()
+    auth: AuthOptions = AuthOptions()
     wire: WireOptions = WireOptions()
     calls: CallOptions = CallOptions()
     store: StoreOptions = StoreOptions()
@@ -72,13 +76,8 @@ class Config(Options):
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
         server = self.server
-        if not is_loopback(server.host) and not server.insecure_listen:
-            raise Invalid(
-                f"listening on {server.host or 'every address'} would let anybody who can connect read and delete items, "
-                "as there is no TLS or authentication yet",
-                "listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
-                "server.host",
-            )
+        listening_is_safe(server, self.auth)
+        somebody_can_be_known(server, self.auth)
         if server.port and server.port == server.http_port:
             raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
         namespace = self.namespace
@@ -126,7 +125,26 @@ class Config(Options):
         Raises:
             ConfigError: the file cannot be read, or others than its owner may read it.
         """
-        return _read_password(self.store.password_file) if self.store.password_file else None
+        file = self.store.password_file
+        try:
+            return read_password(file) if file else None
+        except BadFile as error:
+            raise ConfigError(file, "store.password_file", error.problem, error.remedy) from None
+
+    def keyring(self) -> Keyring:
+        """What peers are recognised by: tokens and certificates from their files; empty where they are not used.
+
+        Raises:
+            ConfigError: a file cannot be used.
+        """
+        server, auth = self.server, self.auth
+        principals = auth.principals if auth.enabled else {}
+        files = {name: options.token_file for name, options in principals.items() if options.token_file}
+        tls = TlsFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
+        try:
+            return read_keyring(files, tls if tls.cert else None)
+        except BadKey as error:
+            raise ConfigError(error.cause.file, error.key, error.cause.problem, error.cause.remedy) from None
 
     def to_toml(self) -> str:
         """The configuration as a file, each option with its reason, unit, range and default."""
@@ -162,6 +180,7 @@ def load(
         details = error.errors(include_url=False)
         raise _explain(details[0], str(file) if file else "", origin) from None
     config.password()
+    config.keyring()
     return config
 
 
@@ -209,6 +228,8 @@ def _typed(text: str) -> object:
 
 def _field(key: tuple[str, ...]) -> FieldInfo | None:
     """The option that a key names, None when there is none."""
+    if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
+        return PrincipalOptions.model_fields.get(key[3])
     section = Config.model_fields.get(key[0])
     model = section.annotation if section else None
     if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
@@ -223,28 +244,6 @@ def _put(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) 
         if not isinstance(table, dict):
             raise ConfigError(source, ".".join(key), f"{part} is not a section in the file", f"write it as [{part}]")
     table[key[-1]] = value
-
-
-def _read_password(name: str) -> str:
-    file = Path(name)
-    remedy = f"write the password into it and run: chmod 600 {name}"
-    try:
-        with file.open("rb") as stream:
-            mode = stat.S_IMODE(file.stat().st_mode)
-            data = stream.read(1_025)
-    except OSError as error:
-        raise ConfigError(name, "store.password_file", f"it cannot be read ({error.strerror})", remedy) from None
-    if mode & 0o077:
-        raise ConfigError(
-            name, "store.password_file", f"others than its owner may use it (mode {mode:o})", f"run: chmod 600 {name}"
-        )
-    try:
-        text = data.decode().rstrip("\r\n")
-    except UnicodeDecodeError:
-        text = ""
-    if not text or len(data) > 1_024 or "\n" in text:
-        raise ConfigError(name, "store.password_file", "it is not one line of text", remedy)
-    return text
 
 
 # --------------------------------------------------------------- explaining
@@ -318,6 +317,10 @@ def _comment(text: str) -> Iterator[str]:
 
 
 def _value(value: object) -> str:
+    if isinstance(value, Options):
+        value = value.model_dump(exclude_defaults=True)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_value(name)} = {_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

@@ -37,8 +37,8 @@ class ServerOptions(Options):
     host: str = option(
         "127.0.0.1",
         "address",
-        "The address both ports listen on. Beyond loopback only with insecure_listen, as there is no TLS or "
-        "authentication yet.",
+        "The address calls arrive at. Beyond loopback only with TLS and authentication (tls_cert_file, auth.enabled), or with "
+        "insecure_listen.",
     )
     port: int = option(7411, "port", "Thrift calls arrive here; 0 takes any free port.", 0, 65_535)
     http_port: int = option(
@@ -48,10 +48,30 @@ class ServerOptions(Options):
         0,
         65_535,
     )
+    http_host: str = option(
+        "127.0.0.1",
+        "address",
+        "The address of http_port. It speaks plain HTTP and asks nobody who he is, so beyond loopback only with insecure_listen.",
+    )
     insecure_listen: bool = option(
         False,
         "true or false",
         "Listen beyond loopback although anybody who can connect can read and delete every item.",
+    )
+    tls_cert_file: str = option(
+        "",
+        "path",
+        "The certificate of the port for calls and its chain, PEM; with it that port speaks TLS (1.2 or later) and nothing "
+        "else. Empty: no TLS. SIGHUP has it and the next two read again.",
+    )
+    tls_key_file: str = option(
+        "", "path", "The certificate's key, PEM, without a passphrase, in a file that only its owner may read."
+    )
+    tls_client_ca_file: str = option(
+        "",
+        "path",
+        "The CA of clients' certificates, PEM. A client that shows one of them is the principal that its subject's common "
+        "name says. Empty: certificates are not asked for.",
     )
     drain_timeout_ms: int = option(
         10_000,
@@ -87,6 +107,16 @@ class WireOptions(Options):
     )
     connections_max: int = option(
         1_000, "connections", "Further connections are closed at once; each costs a file and a few buffers.", 1, 100_000
+    )
+    handshakes_max: int = option(
+        100,
+        "connections",
+        "TLS handshakes under way; further connections are closed at once. Each holds a few hundred KiB at most.",
+        1,
+        10_000,
+    )
+    handshake_timeout_ms: int = option(
+        5_000, MS, "A TLS handshake that is not done by then is given up, and so is an orderly end of TLS.", 100, 60_000
     )
     calls_in_flight_max: int = option(
         10_000, "calls", "Over all connections; further calls are answered OVERLOADED.", 1, 1_000_000

@@ -28,6 +28,10 @@ class WireLimits:
     """A list that claims more is refused unread. Above any batch a call may carry."""
     connections_max: int = 1_000
     """Further connections are closed at once."""
+    handshakes_max: int = 100
+    """TLS handshakes under way; further connections are closed at once."""
+    handshake_timeout_s: float = 5.0
+    """For a TLS handshake, and for the orderly end of TLS."""
     calls_in_flight_max: int = 10_000
     """Over all connections."""
     calls_in_flight_per_connection_max: int = 1_000

@@ -15,7 +15,9 @@ from foqs.options import Options, StoreUrl, parse_store_url
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.shard.shard import ShardSettings
 from foqs.wire.limits import WireLimits
+from tests.support.certificates import Authority, secret_file
 
+AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
 DEFAULT_FILE = Path(__file__).parents[2] / "configs" / "foqs.toml"
 
 
@@ -78,11 +80,17 @@ port = 7500
 region = "a\\"b\\\\c"
 [namespace]
 lease_ms_default = 5_000
+[auth.principals.orders]
+token_file = "/run/secrets/orders"
+[auth.principals."odd name"]
+admin = true
 """
     config = load(write(tmp_path, text))
     again = load(write(tmp_path, config.to_toml()))
     assert again == config
     assert config.namespace.lease_ms_default == 5_000
+    assert config.auth.principals["orders"].token_file == "/run/secrets/orders"
+    assert config.auth.principals["odd name"].admin
 
 
 def test_the_configuration_cannot_be_changed() -> None:
@@ -109,12 +117,18 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
         "FOQS_ADDRESS": "foqs://elsewhere",
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
+        "FOQS_TOKEN_FILE": "of-the-command-line",
+        "FOQS_CA_FILE": "of-the-command-line",
+        "FOQS_CERT_FILE": "of-the-command-line",
+        "FOQS_KEY_FILE": "of-the-command-line",
+        "FOQS_AUTH__PRINCIPALS__ORDERS__ADMIN": "true",
     }
     config = load(None, environment)
     assert config.store.url == "sqlite:/tmp/1"
     assert config.store.unsafe_durability is True
     assert config.server.region == "42"
     assert config.wire.frame_bytes_max == 33_554_432
+    assert config.auth.principals["orders"].admin is True
 
 
 @pytest.mark.parametrize(
@@ -128,6 +142,8 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
         ("FOQS_NAMESPACES__A", "1"),
         ("FOQS_", "1"),
         ("FOQS_SERVER__PORT", "eighty"),
+        ("FOQS_AUTH__PRINCIPALS__A__TOKEN", "x"),
+        ("FOQS_AUTH__PRINCIPALS", "x"),
         ("FOQS_SERVER__PORT", "70000"),
         ("FOQS_STORE__UNSAFE_DURABILITY", "1"),
     ],
@@ -175,6 +191,34 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ),
         ("[namespace]\nkey_window_ms = 120_000", "namespace.key_window_ms", "enqueue twice"),
         ("[calls]\ntimeout_ms_max = 600_000", "namespace.key_window_ms", "calls.timeout_ms_max"),
+        ('[server]\nhttp_host = "0.0.0.0"', "server.http_host", "metrics"),
+        (
+            '[server]\nhost = "0.0.0.0"\ntls_cert_file = "c"\ntls_key_file = "k"',
+            "server.host",
+            "auth.enabled is not set",
+        ),
+        (f'[server]\nhost = "0.0.0.0"\n{AUTH}', "server.host", "server.tls_cert_file is not set"),
+        ('[server]\ntls_cert_file = "c"', "server.tls_key_file", "go together"),
+        ('[server]\ntls_key_file = "k"', "server.tls_cert_file", "go together"),
+        (
+            '[server]\ntls_cert_file = "c"\ntls_key_file = "k"\ntls_client_ca_file = "a"',
+            "server.tls_client_ca_file",
+            "auth.enabled",
+        ),
+        (f'[server]\ntls_client_ca_file = "a"\n{AUTH}', "server.tls_client_ca_file", "server.tls_cert_file"),
+        ("[auth]\nenabled = true", "auth.principals", "nobody could call"),
+        ("[auth]\nenabled = true\n[auth.principals.a]", "auth.principals.a.token_file", "nobody could show"),
+        ("[auth.principals.a]\ntoken = 1", "auth.principals.a.token", "no such option"),
+        ("[auth.principals.a]\nadmin = 1", "auth.principals.a.admin", "boolean"),
+        ("[auth]\nprincipals = 1", "auth.principals", "section"),
+        ('[auth.principals.""]', "auth.principals.''", "printable"),
+        ('[auth.principals."a\\u0007"]', "auth.principals.'a\\x07'", "printable"),
+        (AUTH, "auth.principals.a.token_file", "cannot be read"),
+        (
+            '[server]\ntls_cert_file = "no-such-file"\ntls_key_file = "no-such-file"',
+            "server.tls_key_file",
+            "cannot be read",
+        ),
         ('[store]\nurl = "postgres://u@h/d"', "store.url", "no known kind"),
         ('[store]\nurl = "sqlite:"', "store.url", "no folder"),
         ('[store]\nurl = "mysql://h/d"', "store.url", "lacks a user"),
@@ -229,6 +273,39 @@ def test_a_host_may_listen_beyond_loopback_when_told_so() -> None:
     assert config.server.host == "0.0.0.0"
     for host in ("localhost", "127.0.0.2", "::1"):
         assert load(None, {}, {"server.host": host}).server.host == host
+
+
+def test_a_host_may_listen_beyond_loopback_with_tls_and_authentication(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    host = authority.sign("host")
+    tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders")
+    text = f"""
+[server]
+host = "0.0.0.0"
+tls_cert_file = "{host.cert}"
+tls_key_file = "{host.key}"
+[auth]
+enabled = true
+principals = {{orders = {{token_file = "{tokens}"}}}}
+"""
+    config = load(write(tmp_path, text))
+    keyring = config.keyring()
+    assert config.server.http_host == "127.0.0.1"
+    assert keyring.context is not None
+    assert keyring.holder(b"a-secret-of-orders") is not None
+    assert "a-secret-of-orders" not in repr(config) + config.to_toml()
+
+
+def test_token_files_are_not_read_while_authentication_is_off(tmp_path: Path) -> None:
+    assert load(write(tmp_path, AUTH.replace("true", "false"))).keyring().tokens == {}
+
+
+def test_a_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:
+    tokens = secret_file(tmp_path / "tokens", b"a-secret-of-orders", 0o644)
+    error = refused(write(tmp_path, AUTH.replace("no-such-file", str(tokens))))
+    assert str(error) == (
+        f"{tokens}: auth.principals.a.token_file: others than its owner may use it (mode 644); run: chmod 600 {tokens}"
+    )
 
 
 # ------------------------------------------------------- password, URLs, paths

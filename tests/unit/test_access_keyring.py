@@ -1,0 +1,155 @@
+"""Secrets and certificates from files: what is taken, and what is refused in one line."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+from foqs.access import files
+from foqs.access.files import BadFile, read_tokens
+from foqs.access.keyring import BadKey, Keyring, TlsFiles, common_name, read_keyring
+from tests.support.certificates import Authority, secret_file
+
+OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
+
+
+def test_every_line_of_a_token_file_is_a_token(tmp_path: Path) -> None:
+    file = secret_file(tmp_path / "tokens", NEW + b"\r\n" + OLD + b"\n\n")
+    keyring = read_keyring({"orders": str(file)}, None)
+    assert [keyring.holder(token) and keyring.holder(token)[0] for token in (OLD, NEW)] == ["orders"] * 2  # type: ignore[index]
+    assert keyring.holder(OLD[:-1]) is keyring.holder(b"") is keyring.holder(OLD + b"\n") is None
+
+
+def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
+    file = secret_file(tmp_path / "tokens", OLD)
+    keyring = read_keyring({"orders": str(file)}, None)
+    assert OLD not in b"".join(keyring.tokens)
+    assert "secret" not in repr(keyring)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"\n\n", "empty"),
+        (b"x" * 15, "line 1 has 15 bytes"),
+        (OLD + b"\n\n" + NEW, "line 2 has 0 bytes"),
+        (b" " + OLD, "line 1 holds more"),
+        (OLD + b"\x00", "line 1 holds more"),
+        (OLD + b"\xff", "line 1 holds more"),
+        (b"\n".join(b"%s%d" % (OLD, n) for n in range(files.TOKENS_MAX + 1)), "9 lines"),
+        (b"x" * 4_097, "longer than 4096"),
+    ],
+)
+def test_a_file_without_good_tokens_is_refused_and_not_quoted(tmp_path: Path, content: bytes, words: str) -> None:
+    file = str(secret_file(tmp_path / "tokens", content))
+    with pytest.raises(BadKey, match=r"auth\.principals\.orders\.token_file") as caught:
+        read_keyring({"orders": file}, None)
+    text = str(caught.value)
+    assert words in text
+    assert text.startswith(f"{file}: ")
+    assert "\n" not in text
+    assert "secret-of" not in text
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
+def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
+    with pytest.raises(BadFile, match="chmod 600"):
+        read_tokens(str(secret_file(tmp_path / "tokens", OLD, mode)))
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = secret_file(tmp_path / "tokens", OLD)
+    if os.geteuid() == 0:
+        os.chown(file, 12_345, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 12_345)
+    with pytest.raises(BadFile, match="belongs to another user"):
+        read_tokens(str(file))
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for name, words in (
+        ("pipe", "regular"),
+        (".", "regular"),
+        ("absent", "cannot be read"),
+        ("a\0b", "cannot be read"),
+    ):
+        with pytest.raises(BadFile, match=words):
+            read_tokens(str(tmp_path / name))
+
+
+def test_two_principals_cannot_have_one_token(tmp_path: Path) -> None:
+    one, two = (str(secret_file(tmp_path / name, OLD)) for name in ("one", "two"))
+    with pytest.raises(BadKey, match="secret of 'a' too") as caught:
+        read_keyring({"a": one, "b": two}, None)
+    assert caught.value.key == "auth.principals.b.token_file"
+
+
+def test_what_a_principal_was_known_by_is_compared_with_the_keyring_in_force(tmp_path: Path) -> None:
+    file = secret_file(tmp_path / "tokens", OLD)
+    before = read_keyring({"orders": str(file)}, None)
+    found = before.holder(OLD)
+    assert found is not None
+    secret_file(file, NEW)
+    after = read_keyring({"orders": str(file)}, None)
+    assert before.holds(found[1])
+    assert not after.holds(found[1])
+
+
+# ------------------------------------------------------------------------- TLS
+
+
+def test_a_context_is_made_of_certificate_key_and_client_ca(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    host = authority.sign("host")
+    plain = read_keyring({}, TlsFiles(str(host.cert), str(host.key)))
+    asking = read_keyring({}, TlsFiles(str(host.cert), str(host.key), str(authority.file)))
+    assert plain.context is not None
+    assert asking.context is not None
+    assert plain.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert (plain.context.verify_mode, plain.client_ca) == (ssl.CERT_NONE, None)
+    assert asking.context.verify_mode is ssl.CERT_OPTIONAL
+    assert asking.client_ca is not None
+    assert asking.holds(asking.client_ca)
+    assert not plain.holds(asking.client_ca)
+    assert Keyring().context is None
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "words"),
+    [
+        ({"key": "open.key"}, "server.tls_key_file", "chmod 600"),
+        ({"key": "absent"}, "server.tls_key_file", "cannot be read"),
+        ({"key": "other.key"}, "server.tls_cert_file", "cannot be used"),
+        ({"key": "locked.key"}, "server.tls_cert_file", "passphrase"),
+        ({"cert": "absent"}, "server.tls_cert_file", "cannot be read"),
+        ({"cert": "host.key"}, "server.tls_cert_file", "cannot be used"),
+        ({"client_ca": "absent"}, "server.tls_client_ca_file", "cannot be read"),
+        ({"client_ca": "host.key"}, "server.tls_client_ca_file", "no certificate"),
+    ],
+)
+def test_a_wrong_file_of_tls_is_named(tmp_path: Path, change: dict[str, str], key: str, words: str) -> None:
+    authority = Authority(tmp_path)
+    host = authority.sign("host")
+    authority.sign("other")
+    secret_file(tmp_path / "open.key", host.key.read_bytes(), 0o644)
+    secret_file(tmp_path / "locked.key", authority.locked(host.key))
+    names = {"cert": "host.pem", "key": "host.key", "client_ca": authority.file.name} | change
+    with pytest.raises(BadKey) as caught:
+        read_keyring({}, TlsFiles(**{part: str(tmp_path / name) for part, name in names.items()}))
+    assert caught.value.key == key
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_common_name_is_the_one_there_is() -> None:
+    def named(*names: str) -> dict[str, object]:
+        return {"subject": tuple((("commonName", name),) for name in names)}
+
+    assert common_name(named("orders")) == "orders"
+    assert common_name(named("orders", "admin")) is common_name(named()) is common_name({}) is common_name(None) is None

@@ -1,0 +1,87 @@
+"""Which call needs what: nothing of the contract is left out, and the default is no."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.access.rules import NEEDS, Permission, Principal, Scope
+from foqs.core.errors import Code
+from foqs_client.idl import Foqs, ttypes
+
+ENQUEUE, CONSUME, ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
+CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
+SOMEBODY = Principal("somebody")
+
+WHO = {
+    ENQUEUE: ["enqueue"],
+    CONSUME: ["dequeue", "ack", "nack", "extendLease", "release"],
+    ADMIN: [
+        "cancel", "update", "bulk", "redrive", "updateNamespace", "getNamespace", "deleteNamespace", "getUsage",
+        "setGrant", "listGrants", "pauseTopic", "resumeTopic", "purgeTopic", "bindTopic",
+    ],
+}  # fmt: skip
+LOOKING = ["getActiveTopics", "peek", "getItem", "explain", "countItems", "listDead"]
+CLUSTER = [
+    "createNamespace", "listNamespaces", "exportConfig", "importConfig",
+    "listShards", "moveShard", "drainShard", "listHosts", "drainHost", "undrainHost",
+]  # fmt: skip
+
+
+def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) -> bool:
+    return NEEDS[call].refusal(principal, granted) is None
+
+
+def test_every_call_of_the_contract_has_its_need_and_no_other_has() -> None:
+    assert sorted(NEEDS) == CALLS
+    assert (
+        sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, "authenticate", "getRouting"])
+        == CALLS
+    )
+
+
+def test_permissions_have_the_numbers_of_the_contract() -> None:
+    assert {each.name: int(each) for each in Permission} == {each.name: int(each) for each in ttypes.Permission}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_without_a_grant_only_what_concerns_nobody_is_allowed(call: str) -> None:
+    assert allowed(call) == (call in ("authenticate", "getRouting"))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_administrator_may_do_everything(call: str) -> None:
+    assert allowed(call, principal=Principal("root", admin=True))
+
+
+@pytest.mark.parametrize(("permission", "call"), [(own, call) for own, calls in WHO.items() for call in calls])
+def test_a_call_needs_its_own_permission_and_no_other_does(permission: Permission, call: str) -> None:
+    assert allowed(call, permission)
+    others = [other for other in Permission if other is not permission]
+    refusal = NEEDS[call].refusal(SOMEBODY, others)
+    assert refusal is not None
+    assert (refusal.code, refusal.field) == (Code.PERMISSION_DENIED, permission.name)
+    assert "somebody" in refusal.message
+
+
+@pytest.mark.parametrize("call", LOOKING)
+def test_looking_is_for_consumers_and_administrators_of_the_namespace(call: str) -> None:
+    assert [allowed(call, permission) for permission in Permission] == [False, True, True]
+
+
+@pytest.mark.parametrize("call", CLUSTER)
+def test_no_grant_on_a_namespace_is_enough_for_the_cluster(call: str) -> None:
+    refusal = NEEDS[call].refusal(SOMEBODY, list(Permission))
+    assert refusal is not None
+    assert (refusal.code, refusal.field) == (Code.PERMISSION_DENIED, "admin")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_namespace_is_read_from_a_field_that_the_request_has(call: str) -> None:
+    """Every call whose request names a namespace is judged by that one."""
+    fields = getattr(Foqs, f"{call}_args").thrift_spec[1][3][0].thrift_spec
+    names = {field[2] for field in fields if field}
+    need = NEEDS[call]
+    if need.scope is Scope.NAMESPACE:
+        assert need.namespace.split(".")[0] in names
+    else:
+        assert "namespace_name" not in names
