@@ -18,11 +18,14 @@ from pathlib import Path
 
 import uvloop
 
+from foqs.access.gate import Gate, GateLimits
+from foqs.access.keyring import Keyring
+from foqs.access.rules import Grants
 from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.clock import Clock, SystemClock
-from foqs.config import ITEM_OVERHEAD_BYTES, Config
+from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
 from foqs.metrics import Metrics
@@ -38,6 +41,7 @@ from foqs.store.mysql_driver import MysqlSettings
 from foqs.store.port import Store, StoreUnusable
 from foqs.store.sqlite import SqliteStore
 from foqs.wire.admin import admin_calls
+from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -90,6 +94,8 @@ class Host:
         self._wire: WireServer
         self._listener: asyncio.Server
         self._serving: asyncio.Future[None]
+        self._gate: Gate | None = None
+        self._doorway: Doorway | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -130,9 +136,7 @@ class Host:
         """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
         loop = asyncio.get_running_loop()
         server = self._config.server
-        self._listener = await loop.create_server(
-            lambda: self._wire.connection(), server.host, server.port, start_serving=False
-        )
+        self._listener = await loop.create_server(self._arrival, server.host, server.port, start_serving=False)
         port = int(self._listener.sockets[0].getsockname()[1])
         identity = Identity(
             host=server.host,
@@ -143,15 +147,46 @@ class Host:
             program_version=version("foqs"),
         )
         handlers = Handlers(self._engine.queue, identity, self._rng, admin_calls(self._engine.admin, server.tier))
-        self._wire = WireServer(loop, handlers, _wire_limits(self._config), self._metrics.call, self._clock.seconds)
+        keyring = self._config.keyring()
+        if self._config.auth.enabled:
+            self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
+        self._wire = WireServer(
+            loop, handlers, _wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
+        )
+        if keyring.context is not None:
+            self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
+        if self._gate is not None or self._doorway is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._read_keys_again)
         await self._engine.open()
         await self._listener.start_serving()
-        http_port = await self._http.start(server.host, server.http_port)
+        http_port = await self._http.start(server.http_host, server.http_port)
         self._metrics.watch(lambda: readings(self._engine, self._wire))
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
+
+    def _arrival(self) -> asyncio.BaseProtocol:
+        """A protocol for one connection that was accepted."""
+        return self._wire.connection() if self._doorway is None else self._doorway.arrival()
+
+    def _read_keys_again(self) -> None:
+        """Takes up tokens and certificates as they are in their files now; the old ones stay where one cannot be used.
+
+        Connections whose token, or whose clients' CA, is not there any more are
+        closed. What else the configuration says is read at the start only.
+        """
+        try:
+            keyring = self._config.keyring()
+        except ConfigError as error:
+            log.error("the tokens and certificates stay as they were: %s", error)  # noqa: TRY400 - it says what to do
+            return
+        if self._doorway is not None and keyring.context is not None:
+            self._doorway.context = keyring.context
+        if self._gate is not None:
+            self._gate.keyring = keyring
+            self._wire.recheck()
+        log.info("tokens and certificates were read again")
 
     async def _announce(self, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
         await self._engine.ready.wait()
@@ -172,6 +207,8 @@ class Host:
         serving = self._serving
         deadline = loop.time() + self._config.server.drain_timeout_ms / 1000
         self._listener.close()
+        if self._doorway is not None:
+            self._doorway.close()
         self._engine.queue.drain()
         await self._wire.stop(deadline)
         self._engine.release()
@@ -256,6 +293,13 @@ def _namespace(options: NamespaceOptions) -> NamespaceSettings:
     return NamespaceSettings(**options.model_dump())
 
 
+def _gate(config: Config, keyring: Keyring, grants: Grants, metrics: Metrics) -> Gate:
+    auth = config.auth
+    administrators = [name for name, options in auth.principals.items() if options.admin]
+    limits = GateLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
+    return Gate(keyring, administrators, grants, metrics, limits)
+
+
 def _wire_limits(config: Config) -> WireLimits:
     wire = config.wire
     return WireLimits(
@@ -263,6 +307,8 @@ def _wire_limits(config: Config) -> WireLimits:
         string_bytes_max=wire.frame_bytes_max,
         container_items_max=wire.container_items_max,
         connections_max=wire.connections_max,
+        handshakes_max=wire.handshakes_max,
+        handshake_timeout_s=wire.handshake_timeout_ms / 1000,
         calls_in_flight_max=wire.calls_in_flight_max,
         calls_in_flight_per_connection_max=wire.calls_in_flight_per_connection_max,
         in_flight_bytes_max=wire.in_flight_bytes_max,

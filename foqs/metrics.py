@@ -29,6 +29,9 @@ from foqs.catalogue import CATALOGUE, READINGS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
+PRINCIPALS_MAX: Final = 100
+"""Further principals are counted together, as `other`."""
+
 _SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ITEMS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 
@@ -64,6 +67,10 @@ class Metrics:
         self._unknown = self._counter("foqs_unknown_commits")
         self._fenced = self._counter("foqs_fenced_shards")
         self._breaker_changes = self._counter("foqs_shard_breaker_changes")
+        self._authenticated = self._counter("foqs_authentications")
+        self._principals: set[str] = set()
+        self._authentication_failures = self._counter("foqs_authentication_failures")
+        self._handshake_failures = self._counter("foqs_tls_handshake_failures")
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
         self._call_seconds = {method: _Durations() for method in ("enqueue", "dequeue", "ack", "nack")}
         self._registry.register(_CallCollector(self._calls, self._call_seconds))
@@ -125,6 +132,21 @@ class Metrics:
         if durations is not None:
             durations.counts[bisect_left(_SECONDS, seconds)] += 1
             durations.seconds += seconds
+
+    def authenticated(self, principal: str) -> None:
+        """A connection has this principal from now on."""
+        if principal not in self._principals and len(self._principals) >= PRINCIPALS_MAX:
+            principal = "other"
+        self._principals.add(principal)
+        self._authenticated.labels(principal).inc()
+
+    def authentication_failed(self) -> None:
+        """A wrong token, or none, was shown."""
+        self._authentication_failures.inc()
+
+    def handshake_failed(self) -> None:
+        """A TLS handshake was refused, broken off or not done in time."""
+        self._handshake_failures.inc()
 
     def watch(self, readings: Callable[[], Readings]) -> None:
         """Asks `readings` at every scrape from now on; call it once."""

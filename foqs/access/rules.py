@@ -14,15 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from foqs.core.errors import PermissionDenied
-
-
-class Permission(enum.IntEnum):
-    """What a grant on a namespace allows; the numbers of `Permission` in thrift/foqs.thrift."""
-
-    ENQUEUE = 1
-    CONSUME = 2
-    ADMIN = 3
-
+from foqs.core.permission import Permission as Permission
 
 Grants: TypeAlias = Callable[[str, str], Collection[int]]
 """(principal, namespace) to the permissions granted; asked at every call, so it must be a look-up."""

@@ -9,7 +9,6 @@ Pure; knows nothing of where documents are kept.
 
 from __future__ import annotations
 
-import enum
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,18 +17,11 @@ from typing import Any, Final
 from foqs.catalog.settings import RANGES
 from foqs.core import validate
 from foqs.core.errors import FoqsError
+from foqs.core.permission import Permission as Permission
 
 FORMAT: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 _SHOWN_MAX: Final = 60
-
-
-class Permission(enum.IntEnum):
-    """What a principal may do in a namespace; the numbers of `Permission` in thrift/foqs.thrift."""
-
-    ENQUEUE = 1
-    CONSUME = 2
-    ADMIN = 3
 
 
 @dataclass(slots=True, frozen=True)

@@ -122,7 +122,7 @@ async def calls(config: Config, connect: Connect) -> Finding:
 
 async def http(config: Config) -> Finding:
     """The HTTP port: free, served by a host that is ready or not, or taken by something else."""
-    host, port = config.server.host, config.server.http_port
+    host, port = config.server.http_host, config.server.http_port
     problem = port_problem(host, port, "http_port")
     if problem is None:
         return Finding("HTTP", "ok", f"{host}:{port} is free: no host is running there")

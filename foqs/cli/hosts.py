@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 @click.option("--shards", type=int, default=None, help="How many shards.  [default: 4]")
 @click.option("--port", type=int, default=None, help="The port for calls.  [default: 7411]")
 @click.option("--http-port", type=int, default=None, help="The port for /livez, /readyz, /metrics.  [default: 7412]")
-@click.option("--listen", "address", default=None, help="The address of both ports.  [default: 127.0.0.1]")
+@click.option(
+    "--listen",
+    "address",
+    default=None,
+    help="The address for calls; of both ports with --insecure-listen.  [default: 127.0.0.1]",
+)
 @click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
 def dev(
     data: str | None,
@@ -63,6 +68,7 @@ def dev(
                 "server.port": port,
                 "server.http_port": http_port,
                 "server.host": address,
+                "server.http_host": address if insecure_listen else None,
                 "server.insecure_listen": insecure_listen,
             }
         ),
@@ -98,11 +104,20 @@ def given(options: dict[str, object]) -> dict[str, object]:
 def addresses(config: Config) -> list[str]:
     """Where a host listens."""
     server = config.server
-    name = f"[{server.host}]" if ":" in server.host else server.host
     return [
-        f"Thrift   foqs://{name}:{server.port}",
-        f"HTTP     http://{name}:{server.http_port}/  (livez, readyz, metrics)",
+        f"Thrift   {scheme(config)}{bracketed(server.host)}:{server.port}",
+        f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
     ]
+
+
+def scheme(config: Config) -> str:
+    """How the address of a host begins that has this configuration."""
+    return "foqss://" if config.server.tls_cert_file else "foqs://"
+
+
+def bracketed(host: str) -> str:
+    """A host as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def dev_banner(config: Config) -> list[str]:
@@ -113,12 +128,12 @@ def dev_banner(config: Config) -> list[str]:
         "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
         "memory": "The items are in memory only: they are gone when this stops.",
     }[url.kind]
-    foqs, called = program(), f"foqs://{reachable(config.server.host)}:{config.server.port}"
+    foqs, called = program(), f"{scheme(config)}{reachable(config.server.host)}:{config.server.port}"
     address = "" if called == DEFAULT_ADDRESS else f" --address {called}"
     return [
         *addresses(config),
         kept,
-        "For development, not for production: no TLS, no authentication, one process.",
+        f"For development, not for production: {_unprotected(config)}one process.",
         "",
         "Try, in another terminal:",
         f"  {foqs} enqueue mail 'hello'{address}",
@@ -129,6 +144,11 @@ def dev_banner(config: Config) -> list[str]:
     ]
 
 
+def _unprotected(config: Config) -> str:
+    tls = "" if config.server.tls_cert_file else "no TLS, "
+    return tls if config.auth.enabled else f"{tls}no authentication, "
+
+
 def program() -> str:
     """How this program is called from the shell: foqs where that is found, else its path."""
     return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
@@ -136,14 +156,15 @@ def program() -> str:
 
 def reachable(host: str) -> str:
     """Where a listener on `host` can be called from this machine, as it stands in a URL."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
 
 
 def _run(config: Config, on_ready: Callable[[Config], None]) -> None:
     from foqs.host import run_host
 
-    for port, option in ((config.server.port, "port"), (config.server.http_port, "http_port")):
-        problem = port_problem(config.server.host, port, option)
+    server = config.server
+    for host, port, option in ((server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")):
+        problem = port_problem(host, port, option)
         if problem:
             raise Failed(problem)
     logs.setup(config.log.level, config.log.format, sys.stderr)

@@ -19,6 +19,7 @@ from foqs.wire import codec
 from foqs.wire.complaints import log
 from foqs.wire.message import Head, encode_struct, frame_reply
 from foqs.wire.methods import Method
+from foqs.wire.visitor import Visitor
 from foqs_client.idl import ttypes
 
 
@@ -27,6 +28,7 @@ class Line(Protocol):
 
     backstop: Backstop
     reply_bytes_max: int
+    visitor: Visitor | None
 
     def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
         """Writes a frame, now or soon, in the order of calls; calls `give_back` when it cannot be written."""
@@ -62,6 +64,11 @@ class Call:
         self.expires_at = 0.0
         self._open = True
         self._pending: Pending | None = None
+
+    @property
+    def visitor(self) -> Visitor | None:
+        """The peer; None where the host asks nobody who he is."""
+        return self._line.visitor
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
         """Serves the request; the answer may be given before this returns."""

@@ -16,6 +16,11 @@ LINES_PER_SECOND: Final = 10
 log = logging.getLogger("foqs.wire")
 
 
+def name_of(peer: object) -> str:
+    """A peer by its socket's address."""
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unknown")
+
+
 class Complaints:
     """A rate-limited logger.
 

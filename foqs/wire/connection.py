@@ -21,11 +21,12 @@ from thrift.Thrift import TApplicationException
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, Unavailable
 from foqs.deadlines import Backstop
 from foqs.wire.call import Call, frame_failure
-from foqs.wire.complaints import log
+from foqs.wire.complaints import log, name_of
 from foqs.wire.frames import BadFrame, Frames
 from foqs.wire.message import CALL, HEAD_BYTES_MIN, BadMessage, Head, frame_refusal, read_head
 from foqs.wire.methods import Method
 from foqs.wire.strict import WrongType
+from foqs.wire.visitor import UNKNOWN_FRAME_BYTES_MAX, Visitor
 
 if TYPE_CHECKING:
     from foqs.wire.server import WireServer
@@ -63,7 +64,9 @@ class Connection(asyncio.Protocol):
         self._replies_bytes = 0
         self._give_backs: list[Callable[[], None]] = []
         self._transport: asyncio.Transport | None = None
-        self._peer = "unknown"
+        self._address = self._peer = "unknown"
+        self.visitor = None if server.gate is None else Visitor(server.gate, self, server.loop)
+        self._unknown_since: float | None = None
         self._watch: asyncio.TimerHandle | None = None
         self.heard_at = 0.0
         self._heard_at_watch = 0.0
@@ -75,8 +78,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unknown")
+        self._address = self._peer = name_of(transport.get_extra_info("peername"))
         self.heard_at = self._owes_since = self._loop.time()
         server = self._server
         if server.stopping or len(server.connections) >= self._limits.connections_max:
@@ -89,6 +91,8 @@ class Connection(asyncio.Protocol):
         server.connections[self] = None
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max // 4)
         self._watch = self._loop.call_later(self._limits.silence_timeout_s, self._look)
+        if self.visitor is not None:
+            self.visitor.arrive(transport.get_extra_info("peercert"))
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -167,7 +171,10 @@ class Connection(asyncio.Protocol):
                 self._refuse_message(head, seqid)
                 return
             method = found
+        visitor = self.visitor
         try:
+            if visitor is not None:
+                visitor.challenge(method)
             if (
                 shed
                 or server.stopping
@@ -179,6 +186,8 @@ class Connection(asyncio.Protocol):
                 request = self._read_again(message, head, method)
             else:
                 request = self._decode(message, head, method)
+            if visitor is not None:
+                visitor.permit(method, request)
             deadline = self.heard_at + server.calls.timeout_s(request)
             cost = held
             for name in method.lists:
@@ -272,6 +281,18 @@ class Connection(asyncio.Protocol):
             except Exception:
                 log.exception("what was not written to %s cannot be given back", self._peer)
 
+    def known_as(self, name: str | None) -> None:
+        """The peer is this principal from now on, or nobody: then it has little time and room until it is somebody."""
+        if name is not None:
+            self._peer = f"{self._address} ({name})"
+            self._unknown_since = None
+            self._frames.whole_bytes_max = self._limits.frame_bytes_max
+        elif self.visitor is not None and self._server.gate is not None:
+            self._peer = self._address
+            self._unknown_since = self._loop.time()
+            self._frames.whole_bytes_max = UNKNOWN_FRAME_BYTES_MAX
+            self._look_within(self._server.gate.limits.timeout_s)
+
     def complain(self, text: str) -> None:
         self._server.complaints.say(self._peer, text)
 
@@ -318,7 +339,10 @@ class Connection(asyncio.Protocol):
         if self._closing:
             self.abort()
             return
-        if self._stuck_since is not None:
+        if self._unknown_since is not None and self._server.gate is not None:
+            left = self._unknown_since + self._server.gate.limits.timeout_s - now
+            reason = "closed: it showed no principal in time"
+        elif self._stuck_since is not None:
             left = self._stuck_since + limits.silence_timeout_s - now
             reason = "closed: it does not read its replies"
         elif self._owes_since is not None:

@@ -60,6 +60,8 @@ class Frames:
 
     def __init__(self, frame_bytes_max: int, room: Room) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self.whole_bytes_max = frame_bytes_max
+        """A longer frame is shed."""
         self._room = room
         self._length = bytearray()
         self._parts: list[bytes] = []
@@ -84,7 +86,7 @@ class Frames:
                 [length] = _LENGTH.unpack_from(data, position)
                 stop = start + length
                 fits = room.used + length <= room.bytes_max
-                if fits and stop <= end and 0 < length <= self._frame_bytes_max:
+                if fits and stop <= end and 0 < length <= self.whole_bytes_max:
                     room.used += length
                     yield data[start:stop], False
                     position = stop
@@ -120,7 +122,7 @@ class Frames:
                 raise BadFrame(self._explain(length))
             self._length.clear()
             self._missing = length
-            self._shed = False
+            self._shed = length > self.whole_bytes_max
         return stop
 
     def _keep(self, part: bytes) -> None:

@@ -22,6 +22,7 @@ from foqs.core.life import Event, Kind
 from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
 from foqs.wire import codec
 from foqs.wire.methods import Caller, Serve, contract, in_task
+from foqs.wire.visitor import authenticate
 from foqs_client.idl import ttypes
 
 PAGE_LIMIT_DEFAULT: Final = 100
@@ -63,6 +64,7 @@ class Handlers:
         self._rng = rng
         self.methods = contract(
             {
+                "authenticate": authenticate,
                 "enqueue": self.enqueue,
                 "dequeue": self.dequeue,
                 "ack": self.ack,

@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from thrift.Thrift import TType
 
+from foqs.access.rules import NEEDS, Need
 from foqs.core.errors import NotImplementedYet
 from foqs.service.api import Pending
 from foqs.wire.message import raw_spec
 from foqs.wire.strict import TypeCheck
+from foqs.wire.visitor import Visitor
 from foqs_client.idl import Foqs
 
 READ_ONLY: Final = frozenset(
@@ -47,6 +50,11 @@ _T = TypeVar("_T")
 
 class Caller(Protocol):
     """Who waits for the answer of one call. Only the first answer, or failure, is told."""
+
+    @property
+    def visitor(self) -> Visitor | None:
+        """The peer; None where the host asks nobody who he is."""
+        ...
 
     def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         """The call is done: `shape(value)` is its reply struct.
@@ -81,6 +89,9 @@ class Method:
     """The request's fields that are lists."""
     result: list[Any]
     result_class: Any
+    need: Need
+    namespace_of: Callable[[Any], bytes | None]
+    """What the request names as its namespace, whatever the call."""
     repeats: bool
     """Whether a client sends the same request many times. Whoever serves it must not change it."""
 
@@ -150,8 +161,25 @@ def _method(name: str, serve: Serve) -> Method:
         lists=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
         result=[result, result.thrift_spec],
         result_class=result,
+        need=NEEDS[name],
+        namespace_of=_reader(NEEDS[name].namespace),
         repeats=name == "dequeue",
     )
+
+
+def _reader(path: str) -> Callable[[Any], bytes | None]:
+    """Reads the field at a dotted path of a request; None where it, or what it is in, is missing."""
+    read: Callable[[Any], bytes | None] = attrgetter(path)
+    if "." not in path:
+        return read
+
+    def read_inner(request: Any) -> bytes | None:
+        try:
+            return read(request)
+        except AttributeError:
+            return None
+
+    return read_inner
 
 
 def _unserved(name: str) -> Serve:

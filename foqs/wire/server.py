@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from foqs.access.gate import Gate
 from foqs.wire.complaints import Complaints
 from foqs.wire.connection import Connection
 from foqs.wire.frames import Room
@@ -34,6 +35,7 @@ class WireServer:
 
     Args:
         observe: told (method, OK or the error's code, seconds) of every call answered.
+        gate: who may call; anybody if None.
         seconds: the stop watch for that; the loop's clock if None.
     """
 
@@ -43,12 +45,14 @@ class WireServer:
         calls: Calls,
         limits: WireLimits,
         observe: Observe = lambda method, code, seconds: None,
+        gate: Gate | None = None,
         seconds: Callable[[], float] | None = None,
     ) -> None:
         self.loop = loop
         self.observe = observe
         self.seconds = seconds or loop.time
         self.calls = calls
+        self.gate = gate
         self.known = {call_start(name): (call_head(name), method) for name, method in calls.methods.items()}
         self.limits = limits
         self.decoder = Decoder(Bounds(limits.string_bytes_max, limits.container_items_max))
@@ -64,6 +68,14 @@ class WireServer:
     def connection(self) -> Connection:
         """A protocol for one new connection."""
         return Connection(self)
+
+    def recheck(self) -> None:
+        """Closes the connections whose token or certificate is not valid any more; their calls end as unfinished."""
+        for connection in list(self.connections):
+            if connection.visitor is not None and connection.visitor.is_outdated:
+                connection.complain("closed: what it was known by is not valid any more")
+                connection.end_calls()
+                connection.close()
 
     async def stop(self, deadline: float) -> None:
         """Ends all connections; calls in flight have until `deadline`, on the loop's clock.

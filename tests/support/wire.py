@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.service.api import Queue
 from foqs.wire.connection import Connection
+from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.methods import Serve
@@ -33,11 +35,12 @@ async def until(condition: Callable[[], bool]) -> None:
 class Served:
     """A server that listens."""
 
-    def __init__(self, server: WireServer, listener: asyncio.Server) -> None:
+    def __init__(self, server: WireServer, listener: asyncio.Server, doorway: Doorway | None = None) -> None:
         self.server = server
+        self.doorway = doorway
         self.listener = listener
         self.host, self.port = listener.sockets[0].getsockname()[:2]
-        self.url = f"foqs://{self.host}:{self.port}"
+        self.url = f"{'foqss' if doorway else 'foqs'}://{self.host}:{self.port}"
 
     async def raw(self) -> Raw:
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=64 << 20)
@@ -50,17 +53,26 @@ async def served(
     limits: WireLimits | None = None,
     port: int = 0,
     calls: Mapping[str, Serve] = MappingProxyType({}),
+    context: ssl.SSLContext | None = None,
+    failed: Callable[[], None] = lambda: None,
     **more: Any,
 ) -> AsyncIterator[Served]:
-    """A wire server over `queue`, and other `calls`, on a free port (or this one); nothing of it is left afterwards."""
+    """A wire server over `queue`, and other `calls`, on a free port (or this one); nothing of it is left afterwards.
+
+    Args:
+        context: of TLS, if it is to be spoken; `failed` is told of handshakes that came to nothing.
+    """
     loop = asyncio.get_running_loop()
     handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
     server = WireServer(loop, handlers, limits or WireLimits(reply_grace_s=0.2), **more)
-    listener = await loop.create_server(server.connection, "127.0.0.1", port)
+    doorway = Doorway(server, context, failed) if context is not None else None
+    listener = await loop.create_server(doorway.arrival if doorway else server.connection, "127.0.0.1", port)
     try:
-        yield Served(server, listener)
+        yield Served(server, listener, doorway)
     finally:
         listener.close()
+        if doorway is not None:
+            doorway.close()
         await server.stop(loop.time())
         await until(lambda: not server.connections)
         assert server.room.used == 0

@@ -18,6 +18,7 @@ from foqs.service.api import Pending
 from foqs.wire.call import Call
 from foqs.wire.message import read_head
 from foqs.wire.methods import Caller, Method, Serve, contract, in_task
+from foqs.wire.visitor import Visitor
 from foqs_client.idl import ttypes
 from tests.support.virtual import run_virtual
 from tests.support.wire import call as call_frame
@@ -28,6 +29,8 @@ GRACE_S = 0.5
 
 class FakeLine:
     """A connection that keeps what is sent."""
+
+    visitor: Visitor | None = None
 
     def __init__(self) -> None:
         self.calls: dict[Call, None] = {}

@@ -1,0 +1,49 @@
+"""Principals, tokens and grants for tests."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from typing import Any
+
+from foqs.access.gate import Gate, GateLimits
+from foqs.access.keyring import Keyring
+
+ORDERS, ADMIN = "orders-0123456789", "admin-0123456789"
+"""Tokens of the principals `orders` and `admin`; the second is an administrator."""
+
+
+class Counted:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.principals: list[str] = []
+        self.failures = 0
+
+    def authenticated(self, principal: str) -> None:
+        self.principals.append(principal)
+
+    def authentication_failed(self) -> None:
+        self.failures += 1
+
+
+class Granted:
+    """Grants, to be changed by the test."""
+
+    def __init__(self, *permissions: int) -> None:
+        self.table: dict[tuple[str, str], set[int]] = {("orders", "default"): set(permissions)}
+
+    def __call__(self, principal: str, namespace: str) -> Collection[int]:
+        return self.table.get((principal, namespace), ())
+
+
+def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
+    """One with these tokens by principal; `orders` and `admin` have theirs unless others are given."""
+    whole = {"orders": ORDERS, "admin": ADMIN} | tokens
+    return Keyring({hashlib.sha256(token.encode()).digest(): name for name, token in whole.items()}, None, client_ca)
+
+
+def gate(granted: Granted | None = None, counted: Counted | None = None, **limits: Any) -> Gate:
+    """A gate for `orders`, who may what is granted, and `admin`, who may all."""
+    values = {"failure_delay_s": 0.01} | limits
+    return Gate(keyring(), ["admin"], granted or Granted(), counted or Counted(), GateLimits(**values))
