@@ -8,6 +8,7 @@ async with Client("foqs://127.0.0.1:7411") as client:
 
 from foqs_client.admin import Grant, Namespace, NamespacePage, Usage
 from foqs_client.client import Client
+from foqs_client.credentials import Tls
 from foqs_client.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -72,6 +73,7 @@ __all__ = [
     "Shard",
     "StaleLease",
     "SyncClient",
+    "Tls",
     "Topic",
     "TopicPage",
     "Unauthenticated",

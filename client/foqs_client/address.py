@@ -1,4 +1,4 @@
-"""Where the hosts are: `foqs://host1:7411,host2`.
+"""Where the hosts are: `foqs://host1:7411,host2`, or `foqss://` where they speak TLS.
 
 Knows nothing of connections.
 """
@@ -10,6 +10,7 @@ from typing import Final
 from foqs_client.errors import InvalidArgument
 
 SCHEME: Final = "foqs://"
+SCHEME_TLS: Final = "foqss://"
 PORT_DEFAULT: Final = 7411
 
 
@@ -19,9 +20,16 @@ def parse_addresses(url: str) -> list[tuple[str, int]]:
     Raises:
         InvalidArgument: the URL is not of this form.
     """
-    if not url.startswith(SCHEME):
-        raise InvalidArgument(f"{url!r} must begin with {SCHEME}, as in foqs://127.0.0.1:7411", field="url")
-    return [_parse(part, url) for part in url.removeprefix(SCHEME).rstrip("/").split(",")]
+    if not url.startswith((SCHEME, SCHEME_TLS)):
+        problem = f"{url!r} must begin with {SCHEME} or {SCHEME_TLS}, as in foqs://127.0.0.1:7411"
+        raise InvalidArgument(problem, field="url")
+    rest = url.partition("://")[2]
+    return [_parse(part, url) for part in rest.rstrip("/").split(",")]
+
+
+def speaks_tls(url: str) -> bool:
+    """Whether the hosts of a URL speak TLS."""
+    return url.startswith(SCHEME_TLS)
 
 
 def _parse(part: str, url: str) -> tuple[str, int]:

@@ -11,7 +11,9 @@ end.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
@@ -19,11 +21,12 @@ from typing import Any, Final, Self, TypeAlias
 from thrift.Thrift import TApplicationException
 
 from foqs_client import convert, errors
-from foqs_client.address import parse_addresses
+from foqs_client.address import parse_addresses, speaks_tls
 from foqs_client.admin import AdminCalls
+from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AGAIN_S_MAX, Attempts, AutomaticKeys
-from foqs_client.link import NoReply, NotSent
+from foqs_client.link import NoReply, NotSent, NotServed
 from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
 from foqs_client.transport import Connect, Transport
 from foqs_client.types import (
@@ -54,18 +57,24 @@ class Client(AdminCalls):
     `async with Client("foqs://127.0.0.1:7411") as client:`.
 
     Args:
-        url: `foqs://host:port,host:port`; the port may be left out (7411).
+        url: `foqs://host:port,host:port`, `foqss://` with TLS; the port may be left out (7411).
         namespace: the namespace of every call.
         timeout_ms: the time of a call that names none.
         automatic_keys: every item without an idempotency key gets one that is its
             own, so that an enqueue may be tried again, also when it may have been
             written, without making a second item. It costs the host a row for each
             item for a while; False: such items are sent once.
+        token: the secret of the principal that the client is. Hosts that ask nobody
+            who he is do not mind it.
+        token_file: a file whose first line is the token, and which nobody else may
+            read. It is read for every new connection.
+        tls: with `foqss://`, files in place of the system's CAs, and the client's own
+            certificate; or a context of the caller's.
         rng: makes keys; the system's randomness unless given.
         connect: opens connections in place of the loop's `create_connection`.
 
     Raises:
-        InvalidArgument: the URL is not of this form.
+        InvalidArgument: the URL is not of this form, or a file cannot be used.
     """
 
     def __init__(
@@ -75,13 +84,23 @@ class Client(AdminCalls):
         namespace: str = "default",
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         automatic_keys: bool = True,
+        token: str | None = None,
+        token_file: str | Path | None = None,
+        tls: Tls | ssl.SSLContext | None = None,
         connect: Connect | None = None,
         rng: Random | None = None,
     ) -> None:
         self.namespace = namespace
         self.timeout_ms = timeout_ms
         self._keys = AutomaticKeys(rng or SystemRandom()) if automatic_keys else None
-        self._transport = Transport(parse_addresses(url), connect)
+        addresses = parse_addresses(url)
+        if speaks_tls(url):
+            tls = tls or Tls()
+            connect = connect or secured(tls.context() if isinstance(tls, Tls) else tls)
+        elif tls is not None:
+            raise errors.InvalidArgument("this address is without TLS; begin it with foqss://", field="tls")
+        certified = isinstance(tls, Tls) and tls.cert_file is not None
+        self._transport = Transport(addresses, connect, greeting(token, token_file, certified))
 
     async def __aenter__(self) -> Self:
         return self
@@ -273,6 +292,8 @@ class Client(AdminCalls):
         except Unencodable as error:
             raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
         except NotSent as error:
+            raise errors.Unreachable(str(error)) from None
+        except NotServed as error:
             raise errors.Unreachable(str(error)) from None
         except (NoReply, Unreadable) as error:
             raise _unanswered(method, error) from None

@@ -30,6 +30,8 @@ _HEAD: Final = struct.Struct(">III")
 _SEQID: Final = struct.Struct(">I")
 _MESSAGE_BYTES_MIN: Final = 12
 _NEVER: Final = float("inf")
+_TLS_ALERT: Final = b"\x15\x03"
+"""How the answer of a port begins that speaks TLS only."""
 
 
 class NotSent(Exception):
@@ -38,6 +40,10 @@ class NotSent(Exception):
 
 class NoReply(Exception):
     """The call was sent, and no reply came: the connection broke, or time ran out."""
+
+
+class NotServed(NoReply):
+    """The call was sent to a port that serves no calls without TLS: it was not read."""
 
 
 class Link(asyncio.Protocol):
@@ -64,6 +70,7 @@ class Link(asyncio.Protocol):
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = _NEVER
         self._why: str | None = None
+        self._not_served = False
 
     # -------------------------------------------------------------------- calls
 
@@ -162,7 +169,7 @@ class Link(asyncio.Protocol):
             begin = position + 4 + _MESSAGE_BYTES_MIN + named
             end = position + 4 + length
             if word not in _KINDS or length > FRAME_BYTES_MAX or begin > end:
-                self._break("it sent what is not a reply of Thrift")
+                self._break("it sent what is not a reply of Thrift; this is no FOQS host")
                 return
             if end > size:
                 self._needed = end - position
@@ -183,13 +190,16 @@ class Link(asyncio.Protocol):
     def _keep(self, tail: bytes) -> None:
         """The beginning of a frame waits for the rest."""
         length = int.from_bytes(tail[:4], "big")
-        if len(tail) >= 4 and not _MESSAGE_BYTES_MIN <= length <= FRAME_BYTES_MAX:
-            self._break(f"it sent a frame of {length} bytes")
+        if tail.startswith(_TLS_ALERT):
+            self._not_served = True
+            self._break("it speaks TLS; begin its address with foqss://")
+        elif len(tail) >= 4 and not _MESSAGE_BYTES_MIN <= length <= FRAME_BYTES_MAX:
+            self._break(f"it sent a frame of {length} bytes; this is no FOQS host")
         else:
             self._received += tail
 
     def _break(self, why: str) -> None:
-        self._why = f"{why}; this is no FOQS host"
+        self._why = why
         self.ready = self.open = False
         if self._transport is not None:
             self._transport.abort()
@@ -222,6 +232,7 @@ class Link(asyncio.Protocol):
             self._alarm.cancel()
         waiting, self._waiting = self._waiting, {}
         unsent, self._unsent = self._unsent, {}
+        ended = NotServed if self._not_served else NoReply
         for seqid, (reply, _) in waiting.items():
             if not reply.done():
-                reply.set_exception(NotSent(why) if seqid in unsent else NoReply(why))
+                reply.set_exception((NotSent if seqid in unsent else ended)(why))

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
+from foqs_client.credentials import Greet, Untrusted
 from foqs_client.link import Link, NotSent
 
 Factory: TypeAlias = Callable[[], asyncio.BaseProtocol]
@@ -28,11 +29,16 @@ class Transport:
     Args:
         addresses: tried in turn, beginning with the one that worked last.
         connect: opens a connection; the running loop's `create_connection` unless given.
+        greet: what is done with a new link before any call; what it raises that is
+            no OSError ends the calls that wait for the link.
     """
 
-    def __init__(self, addresses: Sequence[tuple[str, int]], connect: Connect | None = None) -> None:
+    def __init__(
+        self, addresses: Sequence[tuple[str, int]], connect: Connect | None = None, greet: Greet | None = None
+    ) -> None:
         self._addresses = list(addresses)
         self._connect = connect
+        self._greet = greet
         self._current = 0
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
@@ -48,7 +54,9 @@ class Transport:
         """A link that is ready; no await lies between the check and the return.
 
         Raises:
-            NotSent: there was none by this moment of the loop's clock, or the client is closed.
+            NotSent: there was none by this moment of the loop's clock, no host's
+                certificate is accepted, or the client is closed.
+            FoqsError: the host does not want this client.
         """
         loop = asyncio.get_running_loop()
         pause_s = RETRY_PAUSE_S_MIN
@@ -107,19 +115,28 @@ class Transport:
     async def _open_any(self) -> Link:
         loop = asyncio.get_running_loop()
         connect = self._connect or loop.create_connection
-        failures: list[str] = []
+        failures: list[OSError | TimeoutError] = []
         for _ in self._addresses:
             host, port = self._addresses[self._current]
             link = Link(loop)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await connect(lambda link=link: link, host, port)  # type: ignore[misc]
+                    if self._greet is not None:
+                        await self._greet(link, loop.time() + CONNECT_TIMEOUT_S)
             except (OSError, TimeoutError) as error:
-                failures.append(_reason(error))
+                link.close()
+                failures.append(error)
                 self._current = (self._current + 1) % len(self._addresses)
+            except BaseException:
+                link.close()
+                raise
             else:
                 return link
-        raise OSError("; ".join(dict.fromkeys(failures)))
+        why = "; ".join(dict.fromkeys(map(_reason, failures)))
+        if all(isinstance(failure, Untrusted) for failure in failures):
+            raise NotSent(f"no host could be trusted: {why}; name the CA that signed it, and the host as it says")
+        raise OSError(why)
 
 
 def _reason(error: Exception) -> str:

@@ -125,11 +125,25 @@ def configuration(file: Path | None, overrides: Mapping[str, object] | None = No
         raise Failed(str(error), USAGE) from None
 
 
-def open_client(address: str, namespace: str, timeout_ms: int) -> AbstractAsyncContextManager[Client]:
-    """The public client."""
-    from foqs_client import Client
+def open_client(
+    address: str,
+    namespace: str,
+    timeout_ms: int,
+    token_file: str | None = None,
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+) -> AbstractAsyncContextManager[Client]:
+    """The public client. Raises FoqsError for files that cannot be used."""
+    from foqs_client import Client, Tls
 
-    return Client(address, namespace=namespace, timeout_ms=timeout_ms)
+    tls = Tls(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
+    return Client(address, namespace=namespace, timeout_ms=timeout_ms, token_file=token_file, tls=tls)
+
+
+def _file_option(flag: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    variable = "FOQS_" + flag.removeprefix("--").replace("-", "_").upper()
+    return click.option(flag, envvar=variable, metavar="FILE", show_envvar=True, help=text)
 
 
 def connected(command: Callable[..., None]) -> Callable[..., None]:
@@ -167,11 +181,28 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--timeout", type=DURATION, default="10s", show_default=True, help="How long a call may take; not the --wait."
     )
+    @_file_option("--token-file", "A file with the token to authenticate with, which nobody else may read.")
+    @_file_option("--ca-file", "With foqss://, the CA of the hosts' certificates.  [default: the system's]")
+    @_file_option("--cert-file", "With foqss://, a client certificate, in place of a token.")
+    @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
     @functools.wraps(command)
-    def with_session(address: str, namespace: str, form: Format, timeout: int, **arguments: Any) -> None:
+    def with_session(
+        address: str,
+        namespace: str,
+        form: Format,
+        timeout: int,
+        token_file: str | None,
+        ca_file: str | None,
+        cert_file: str | None,
+        key_file: str | None,
+        **arguments: Any,
+    ) -> None:
         if timeout <= 0:
             raise click.UsageError("--timeout must be more than 0.")
-        session = Session(address, namespace, form, timeout, click.get_current_context().obj or open_client)
+        connect = functools.partial(
+            open_client, token_file=token_file, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+        session = Session(address, namespace, form, timeout, click.get_current_context().obj or connect)
         command(session, **arguments)
 
     return with_session
