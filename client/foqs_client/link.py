@@ -19,6 +19,8 @@ from foqs_client.message import VERSION, Method, refusal
 FRAME_BYTES_MAX: Final = 128 << 20
 UNSENT_BYTES_MAX: Final = 64 << 10
 """More is written at once, so that the transport can say when it is too much."""
+LEAVE_S: Final = 1.0
+"""The orderly end of TLS needs the peer; it is not waited for longer."""
 TICK_S: Final = 0.01
 """Deadlines are looked at no more often than this."""
 
@@ -71,6 +73,7 @@ class Link(asyncio.Protocol):
         self._alarm_at = _NEVER
         self._why: str | None = None
         self._not_served = False
+        self._gone: asyncio.Future[None] | None = None
 
     # -------------------------------------------------------------------- calls
 
@@ -116,6 +119,21 @@ class Link(asyncio.Protocol):
         self.ready = self.open = False
         if self._transport is not None:
             self._transport.close()
+
+    async def closed(self) -> None:
+        """Closes, and returns when the connection is gone: TLS takes leave of its peer first, for a second at most."""
+        self.close()
+        transport = self._transport
+        if transport is not None and transport.get_extra_info("sslcontext") is not None:
+            self._gone = self._loop.create_future()
+            await asyncio.wait((self._gone,), timeout=LEAVE_S)
+            transport.abort()
+
+    def abort(self) -> None:
+        """Closes without waiting for anything."""
+        self.ready = self.open = False
+        if self._transport is not None:
+            self._transport.abort()
 
     def _flush_soon(self) -> None:
         self._will_flush = True
@@ -200,9 +218,7 @@ class Link(asyncio.Protocol):
 
     def _break(self, why: str) -> None:
         self._why = why
-        self.ready = self.open = False
-        if self._transport is not None:
-            self._transport.abort()
+        self.abort()
 
     # ----------------------------------------------------------- the connection
 
@@ -227,6 +243,8 @@ class Link(asyncio.Protocol):
         why = self._why or str(exc or "") or "the host closed the connection"
         self.open = False
         self._transport = None
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         self.resume_writing()
         if self._alarm is not None:
             self._alarm.cancel()

@@ -87,9 +87,9 @@ class Transport:
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        link, self._link = self._link, None
+        if link is not None:
+            await link.closed()
 
     async def _open(self) -> Link:
         """One attempt at every address, shared by all calls that wait for it."""
@@ -125,11 +125,11 @@ class Transport:
                     if self._greet is not None:
                         await self._greet(link, loop.time() + CONNECT_TIMEOUT_S)
             except (OSError, TimeoutError) as error:
-                link.close()
+                link.abort()
                 failures.append(error)
                 self._current = (self._current + 1) % len(self._addresses)
             except BaseException:
-                link.close()
+                link.abort()
                 raise
             else:
                 return link
