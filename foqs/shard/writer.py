@@ -22,9 +22,9 @@ from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, find_in, judge_batch
 from foqs.core.intake import Intake
-from foqs.core.item import Row, TopicName
+from foqs.core.item import Row, State, TopicName
 from foqs.core.keys import KeyName, KeyRow
-from foqs.core.life import Moment, Policy
+from foqs.core.life import Kind, Moment, Policy
 from foqs.core.pace import Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
@@ -36,6 +36,9 @@ from foqs.store.port import FencedOut, KeyTaken, Lease, Store, StoreError, Store
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+ALIKE_MIN: Final = 4
+"""Fewer rows that change alike are no statement of their own."""
 
 KEYS_READ_FLUSHES: Final = 32
 """So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
@@ -528,17 +531,41 @@ def _sealed_again(suspects: Batch) -> Batch:
 
 def _writes(flush: Flush) -> Writes:
     decision = flush.decision
+    alike, updates = _alike(decision.changed)
     return Writes(
         deletes=[row.id for rows in decision.gone.values() for row in rows],
-        updates=[row for _, _, row in decision.changed],
+        updates=updates,
         inserts=decision.inserted,
-        leases=[Lease(*values, ids) for values, ids in decision.leases.items()],
+        leases=[*(Lease(*values, ids) for values, ids in decision.leases.items()), *alike],
         topics_added=flush.topics_added,
         topics_removed=flush.topics_removed,
         keys=_rows(decision.keys),
         keys_replaced=_rows(decision.keys_replaced),
         slots_added=flush.batch.slots,
     )
+
+
+def _alike(changed: Sequence[tuple[Kind, Row, Row]]) -> tuple[list[Lease], list[Row]]:
+    """(due rows that change alike, many at once; the other changed rows).
+
+    What has come due changes in nothing but what a lease changes, and what was
+    delayed or leased together changes alike: a statement for all costs the
+    database a fifth of what a value for each does.
+    """
+    groups: dict[tuple[int | None, int, int, State], list[Row]] = {}
+    updates: list[Row] = []
+    for kind, _, row in changed:
+        if kind is Kind.DUE:
+            groups.setdefault((row.due_ms, row.token, row.attempt, row.state), []).append(row)
+        else:
+            updates.append(row)
+    leases: list[Lease] = []
+    for (due_ms, token, attempt, state), rows in groups.items():
+        if len(rows) < ALIKE_MIN:
+            updates += rows
+        else:
+            leases.append(Lease(due_ms, token, attempt, [row.id for row in rows], state))
+    return leases, updates
 
 
 def _rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:

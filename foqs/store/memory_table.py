@@ -85,11 +85,11 @@ class Table:
         )
 
     def lease(self, lease: Lease) -> None:
-        """Leases those of the rows that exist."""
+        """Changes those of the rows that exist."""
         for number in lease.ids:
             row = self.rows.get(number)
             if row is not None:
-                values = replace(row, state=State.LEASED, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
+                values = replace(row, state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt)
                 self.put(values)
 
     def drop(self, number: int) -> None:

@@ -85,12 +85,13 @@ KEYS_OVER_PAGE: Final = 500
 
 @dataclass(slots=True)
 class Lease:
-    """Rows that become LEASED with equal values."""
+    """Rows that take equal values in the columns that a lease changes; LEASED, or what its end or a delay's makes of them."""
 
-    due_ms: int
+    due_ms: int | None
     token: int
     attempt: int
     ids: list[int]
+    state: State = State.LEASED
 
 
 @dataclass(slots=True)

@@ -217,7 +217,7 @@ class Statements:
         item = self._item
         self._of_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._delete = f"DELETE FROM {item} WHERE id IN (".encode()
-        self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET state = {int(State.LEASED)}, ".encode()
+        self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
         self._insert = f"INSERT INTO {item} ({WITH_PAYLOAD}) VALUES ".encode()
         self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_TYPES)}".encode()
@@ -310,7 +310,8 @@ class Statements:
 
     def _leases(self, lease: Lease) -> Iterator[bytes]:
         """Equal values for many rows."""
-        values = b"due_ms = %d, token = %d, attempt = %d" % (lease.due_ms, lease.token, lease.attempt)
+        due = b"NULL" if lease.due_ms is None else b"%d" % lease.due_ms
+        values = b"state = %d, due_ms = %b, token = %d, attempt = %d" % (lease.state, due, lease.token, lease.attempt)
         for part in _id_lists(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 

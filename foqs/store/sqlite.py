@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import State, TopicName
+from foqs.core.item import TopicName
 from foqs.core.keys import KeyName, KeyRow
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import (
@@ -282,7 +282,7 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
     for lease in writes.leases:
-        values = (int(State.LEASED), lease.due_ms, lease.token, lease.attempt)
+        values = (int(lease.state), lease.due_ms, lease.token, lease.attempt)
         db.executemany(sql.LEASE, [(*values, number) for number in lease.ids])
     if writes.updates:
         db.executemany(sql.UPDATE, [(*mutable_values(row), row.id) for row in writes.updates])

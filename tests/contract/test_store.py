@@ -110,11 +110,17 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
         rows = {number: make_row(number, payload=b"p" * number, metadata=b"m") for number in range(1, 31)}
         await owned.write(list(rows.values()))
         odd, even = list(range(1, 20, 2)), list(range(20, 0, -2))
-        leases = [Lease(5_000, 77, 1, odd), Lease(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99])]
+        over = list(range(21, 26))
+        leases = [
+            Lease(5_000, 77, 1, odd),
+            Lease(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99]),
+            Lease(None, 5, 2, over, State.READY),
+            Lease(7_000, 5, 2, [26], State.DEAD),
+        ]
         await owned.write(leases=leases)
         expected = rows | {
             number: replace(
-                rows[number], state=State.LEASED, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt
+                rows[number], state=lease.state, due_ms=lease.due_ms, token=lease.token, attempt=lease.attempt
             )
             for lease in leases
             for number in lease.ids

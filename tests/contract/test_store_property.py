@@ -83,7 +83,7 @@ def _steps(draw: st.DrawFn) -> Step:
         inserts=chosen["i"],
         updates=chosen["u"],
         deletes=[row.id for row in chosen["d"]],
-        leases=[Lease(draw(_times), row.token, row.attempt, [row.id]) for row in chosen["l"]],
+        leases=[Lease(row.due_ms, row.token, row.attempt, [row.id], row.state) for row in chosen["l"]],
         topics_added=draw(_topics),
         topics_removed=draw(_topics),
         keys=draw(_keys),

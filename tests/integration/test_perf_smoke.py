@@ -29,14 +29,14 @@ ONCE = ["--repeats", "1"]
 pytestmark = [pytest.mark.process, pytest.mark.mysql]
 
 
-def lines(program: str, *args: str) -> list[dict[str, Any]]:
+def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, Any]]:
     """What a program says on standard output; it must succeed."""
     done = subprocess.run(
         [sys.executable, "-m", f"perf.{program}", *args],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=timeout_s,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
@@ -133,6 +133,20 @@ def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
     figures = found["figures"]
     assert figures["processes_us"]["host"] == pytest.approx(sum(figures["parts_us"].values()))
     assert any(name.startswith("foqs/shard/") for name in figures["functions_us"])
+
+
+@pytest.mark.parametrize(
+    "items", [3_000, pytest.param(1_000_000, marks=[pytest.mark.long, pytest.mark.timeout(1_500)])]
+)
+def test_items_that_come_due_in_one_second_are_all_delivered_while_others_are_served(items: int) -> None:
+    (found,) = lines("burst", "--items", str(items), "--lead", "4" if items < 10_000 else "12", timeout_s=1_200)
+
+    figures = found["figures"]
+    assert figures["delivered"] == items
+    assert figures["doubled"] == figures["early"] == 0
+    assert figures["neighbour"] > 0
+    assert figures["stranger"] > 0
+    assert figures["host_grown_mib"] < 400, "the rows written last, and the windows of the index; not all of them"
 
 
 def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(tmp_path: Path) -> None:

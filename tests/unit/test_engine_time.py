@@ -74,15 +74,15 @@ def test_a_lease_does_not_end_early_when_the_next_owner_finds_another_server(ahe
     async def story(world: World) -> None:
         first = await world.engine(_settings(500))
         caller = Caller(world, first)
-        await caller.put("leased", lease_ms=10_000)
+        await caller.put("leased", lease_ms=2_000)
         await caller.one("leased")
         leased_s = world.loop.time()
         await first.abort()
         _step(world, ahead_ms)
         second = Caller(world, await world.engine(_settings(500)))
-        assert len((await second.get("leased", wait_ms=12_000, timeout_s=20)).items) == 1
+        await second.one("leased", wait_ms=4_000)
         # Slewing towards the other server's clock takes no more than its rate.
-        assert 9.5 <= world.loop.time() - leased_s <= 11.1
+        assert 1.89 <= world.loop.time() - leased_s <= 2.7
 
     play(story)
 

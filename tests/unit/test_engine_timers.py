@@ -1,0 +1,199 @@
+"""The rules of the timers, one test each: remove the rule, and its test fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from foqs.core.item import State
+from foqs.core.life import Kind
+from foqs.shard.shard import Shard
+from foqs.store.memory import MemoryStore
+from foqs.store.port import Due, WriteRefused, Writes
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+
+NEVER_MS = 10**9
+
+
+def _watermark(shard: Shard) -> int:
+    found = shard._timers.watermark_ms
+    assert found is not None
+    return found
+
+
+def test_items_with_one_due_time_are_found_over_many_pages_by_due_and_id() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, timer_page_items=7, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        at_ms = engine.shards[1].now_ms() + 1_000
+        await caller.put(count=100, deliver_after_ms=at_ms)
+        await world.pass_s(3)
+        assert world.rows() == [("t", State.READY)] * 100
+
+    play(story)
+
+
+def test_a_scan_asks_for_nothing_below_the_watermark() -> None:
+    """Else an index full of entries that were deleted, but not yet cleared away, is read again and again."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        asked: list[int | None] = []
+        due = MemoryStore.due
+
+        async def noted(
+            self: MemoryStore, low_ms: int | None, high_ms: int, after: Due | None, limit: int
+        ) -> list[Due]:
+            asked.append(low_ms)
+            return await due(self, low_ms, high_ms, after, limit)
+
+        MemoryStore.due = noted  # type: ignore[method-assign]
+        try:
+            await world.pass_s(1)
+            for _ in range(3):
+                await caller.put(delay_ms=500)
+                await world.pass_s(1)
+        finally:
+            MemoryStore.due = due  # type: ignore[method-assign]
+        assert len(asked) >= 3
+        found = [low_ms for low_ms in asked if low_ms is not None]
+        assert found == asked
+        assert found == sorted(found)
+        assert found[0] < found[-1]
+
+    play(story)
+
+
+def test_the_watermark_waits_for_what_the_database_refuses_and_holds_up_nothing_else() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS, retry_ms_max=200))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        (bad,) = await caller.put("bad", delay_ms=500)
+        await caller.put("good", count=3, delay_ms=500)
+        number = int(bad.partition("-")[2])
+
+        def refuse(writes: Writes) -> str | None:
+            touched = {row.id for row in writes.updates} | {id_ for lease in writes.leases for id_ in lease.ids}
+            return "a bad row" if number in touched else None
+
+        world.database.refuse = refuse
+        before = _watermark(shard)
+        await world.pass_s(2)
+        assert world.rows() == [("bad", State.DEFERRED), *[("good", State.READY)] * 3]
+        assert _watermark(shard) == before
+        world.database.refuse = lambda writes: None
+        await caller.one("bad", wait_ms=1_000)
+        await world.pass_s(0.1)
+        assert _watermark(shard) > before
+
+    play(story)
+
+
+def test_a_row_below_the_watermark_that_nothing_led_to_is_found_by_the_sweep() -> None:
+    """As a bug would leave it: late, not lost."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=20_000))
+        shard, caller = engine.shards[1], Caller(world, engine)
+        await caller.put("lost", delay_ms=3_600_000)
+        await world.pass_s(1)
+        table = world.database.tables[1]
+        (row,) = table.rows.values()
+        lost_ms = _watermark(shard) - 1
+        table.put(replace(row, due_ms=lost_ms, deliver_after_ms=lost_ms))
+        shard.memory.cache.clear()
+        await caller.put("other", delay_ms=100)
+        await caller.one("other", wait_ms=1_000)
+        assert (await caller.get("lost")).items == []
+        await world.pass_s(21)
+        await caller.one("lost")
+
+    play(story)
+
+
+def test_what_is_due_when_a_shard_changes_hands_is_found_by_the_new_owners_first_scan() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, sweep_interval_ms=NEVER_MS)
+        first = await world.engine(settings)
+        caller = Caller(world, first)
+        await caller.put("leased", lease_ms=500)
+        await caller.one("leased")
+        await caller.put("delayed", delay_ms=500)
+        await first.abort()
+        await world.pass_s(2)
+        second = Caller(world, await world.engine(settings))
+        for topic in ("leased", "delayed"):
+            await second.one(topic, wait_ms=500)
+
+    play(story)
+
+
+def test_a_due_row_with_an_ack_under_way_is_judged_by_what_the_ack_left() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=300)
+        seen = await caller.one()
+        world.stall()
+        world.loop.call_later(0.6, world.resume)
+        (outcome,) = await caller.do(Kind.ACK, [seen])
+        assert outcome is None
+        await world.pass_s(2)
+        assert world.rows() == []
+        assert (await caller.get()).items == []
+
+    play(story)
+
+
+def test_an_item_past_its_ttl_is_cleared_away_though_nobody_asks_for_it() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        await caller.put("ready", ttl_ms=500)
+        await caller.put("deferred", ttl_ms=500, delay_ms=3_600_000)
+        await caller.put("leased", ttl_ms=500, lease_ms=1_500)
+        (held,) = (await caller.get("leased")).items
+        await world.pass_s(1)
+        assert world.rows() == [("leased", State.LEASED)]
+        await world.pass_s(1)
+        assert world.rows() == []
+        assert held.row.attempt == 1
+
+    play(story)
+
+
+def test_dead_items_are_kept_for_their_retention_and_then_cleared_away() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        await caller.put()
+        await caller.do(Kind.NACK, [await caller.one()], dead=True)
+        await world.pass_s(58)
+        assert world.rows() == [("t", State.DEAD)]
+        await world.pass_s(3)
+        assert world.rows() == []
+
+    play(story)
+
+
+def test_a_refusal_of_the_commit_is_not_a_commit() -> None:
+    """The due row of a scan whose flush is refused for a while is still found."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
+        caller = Caller(world, engine)
+        await caller.put(delay_ms=500)
+        refusals = 3
+
+        def fault(point: str) -> None:
+            nonlocal refusals
+            if point == "written" and refusals:
+                refusals -= 1
+                raise WriteRefused("a deadlock", again=True)
+
+        world.faults = fault
+        await caller.one(wait_ms=5_000)
+        assert refusals == 0
+
+    play(story)
