@@ -423,11 +423,18 @@ struct CancelRequest {
   3: optional i64 timeout_ms,
 }
 
-/** What to change; a missing field stays as it is. */
+/** What to change; a missing field stays as it is. Must: one field at least. */
 struct Change {
   1: optional i32 priority,
+  /**
+   * Not delivered before this much time has passed; 0 means now. Of READY and DEFERRED items only, and never as long
+   * as their TTL: otherwise the item is refused with INVALID_ARGUMENT and not changed at all. A READY item that is to
+   * be delivered now keeps its place among its equals. At most one of delay_ms and deliver_after_ms.
+   */
   2: optional i64 delay_ms,
+  /** Not delivered before this moment: milliseconds since 1970-01-01 UTC; the same holds. */
   3: optional i64 deliver_after_ms,
+  /** Replaces the metadata. */
   4: optional binary metadata,
 }
 
@@ -441,11 +448,13 @@ struct UpdateRequest {
   4: optional i64 timeout_ms,
 }
 
+/** Items that match all of it; a missing field matches every item. Bounds are included. */
 struct ItemFilter {
   1: optional string topic,
   2: optional list<ItemState> states,
   3: optional i32 priority_min,
   4: optional i32 priority_max,
+  /** Time since the enqueue, when the count or the first page begins. Items enqueued later never match. */
   5: optional i64 age_min_ms,
   6: optional i64 age_max_ms,
 }
@@ -460,6 +469,7 @@ struct CountItemsRequest {
 
 struct CountItemsReply {
   1: optional i64 items,
+  /** Missing where the items were counted without being read: by topic and states alone. */
   2: optional i64 payload_bytes,
 }
 
@@ -474,7 +484,7 @@ struct BulkRequest {
   1: optional string namespace_name,
   /** Must. */
   2: optional ItemFilter filter,
-  /** Must. */
+  /** Must. With REDRIVE, the filter's states are DEAD or missing. */
   3: optional BulkAction action,
   /** With UPDATE: must. */
   4: optional Change change,
@@ -483,10 +493,17 @@ struct BulkRequest {
 }
 
 struct BulkReply {
-  /** Changed by this page. */
+  /** Changed by this page. Perhaps none, and yet not done: a page looks at a bounded number of items. */
   1: optional i64 items,
-  /** Missing: done. Call again with it otherwise; a page repeated does no harm. */
+  /**
+   * Missing: done. Call again with it otherwise; a page repeated does no harm. An item that changes its state or
+   * topic's order meanwhile may be passed over: count again in the end, and begin anew where some are left.
+   */
   2: optional string next_cursor,
+  /** Items of this page that match and cannot be changed so (a leased item's time, a delay beyond the TTL). */
+  3: optional i64 refused,
+  /** Why the first of them was refused. */
+  4: optional Error refusal,
 }
 
 // ----------------------------------------------------------- dead items
@@ -494,6 +511,7 @@ struct BulkReply {
 struct ListDeadRequest {
   /** Must. */
   1: optional string namespace_name,
+  /** Missing: of all topics. */
   2: optional string topic,
   3: optional Page page,
   4: optional bool with_payload,
@@ -723,7 +741,7 @@ service Foqs {
   /** Deletes items in any state. A leased one's consumer finds it gone when it acks. */
   OutcomesReply cancel(1: CancelRequest request) throws (1: CallFailed failed),
 
-  /** Changes priority, delay or metadata. */
+  /** Changes priority, delay or metadata of items in any state; of a leased or dead one no time. */
   OutcomesReply update(1: UpdateRequest request) throws (1: CallFailed failed),
 
   /** Counts what a filter matches, before a bulk call. */
@@ -732,7 +750,9 @@ service Foqs {
   /** Cancels, updates or redrives what a filter matches, a page a call. */
   BulkReply bulk(1: BulkRequest request) throws (1: CallFailed failed),
 
+  /** Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last. */
   ItemsReply listDead(1: ListDeadRequest request) throws (1: CallFailed failed),
+  /** Makes dead items ready again; one that is not dead is NOT_FOUND. */
   OutcomesReply redrive(1: RedriveRequest request) throws (1: CallFailed failed),
 
   /** What is not set is as the host has it by default. Repeating the call with the same settings changes nothing. */

@@ -30,10 +30,14 @@ from foqs_client.errors import (
 )
 from foqs_client.sync import SyncClient
 from foqs_client.types import (
+    BulkPage,
+    Change,
     Delivery,
     Enqueued,
     Host,
     Item,
+    ItemCount,
+    ItemFilter,
     ItemPage,
     ItemView,
     Nack,
@@ -45,6 +49,8 @@ from foqs_client.types import (
 )
 
 __all__ = [
+    "BulkPage",
+    "Change",
     "Client",
     "DeadlineExceeded",
     "Delivery",
@@ -54,6 +60,8 @@ __all__ = [
     "Host",
     "InvalidArgument",
     "Item",
+    "ItemCount",
+    "ItemFilter",
     "ItemPage",
     "ItemView",
     "KeyConflict",

@@ -31,9 +31,13 @@ from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_do
 from foqs_client.transport import Connect, Transport
 from foqs_client.types import (
     DONE,
+    BulkPage,
+    Change,
     Delivery,
     Enqueued,
     Item,
+    ItemCount,
+    ItemFilter,
     ItemPage,
     ItemView,
     Nack,
@@ -206,6 +210,56 @@ class Client(AdminCalls):
         request = ttypes.CancelRequest(self.namespace, list(ids))
         return await self._outcomes(_CANCEL, request, timeout_ms)
 
+    async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
+        """Changes priority, time or metadata of items; of leased and dead ones no time."""
+        request = ttypes.UpdateRequest(self.namespace, list(ids), convert.change(change))
+        return await self._outcomes(_UPDATE, request, timeout_ms)
+
+    async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
+        """Makes dead items ready again, with fresh attempts and a fresh TTL."""
+        request = ttypes.RedriveRequest(self.namespace, list(ids))
+        return await self._outcomes(_REDRIVE, request, timeout_ms)
+
+    # ------------------------------------------------------------------ by filter
+
+    async def count(self, only: ItemFilter, *, timeout_ms: int | None = None) -> ItemCount:
+        """How many items match."""
+        request = ttypes.CountItemsRequest(self.namespace, convert.item_filter(only))
+        reply = await self._call(_COUNT, request, timeout_ms)
+        return ItemCount(reply.items or 0, reply.payload_bytes)
+
+    async def cancel_matching(
+        self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
+    ) -> BulkPage:
+        """Deletes a page of the items that match. A page that is repeated, here and below, does no harm."""
+        return await self._bulk(ttypes.BulkAction.CANCEL, only, None, limit, cursor, timeout_ms)
+
+    async def update_matching(
+        self,
+        only: ItemFilter,
+        change: Change,
+        limit: int = 1_000,
+        cursor: str | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> BulkPage:
+        """Changes a page of the items that match. A delay counts from the first page."""
+        return await self._bulk(ttypes.BulkAction.UPDATE, only, convert.change(change), limit, cursor, timeout_ms)
+
+    async def redrive_matching(
+        self, only: ItemFilter, limit: int = 1_000, cursor: str | None = None, *, timeout_ms: int | None = None
+    ) -> BulkPage:
+        """Makes a page of the dead items that match ready again."""
+        return await self._bulk(ttypes.BulkAction.REDRIVE, only, None, limit, cursor, timeout_ms)
+
+    async def _bulk(
+        self, action: Any, only: ItemFilter, change: Any, limit: int, cursor: str | None, timeout_ms: int | None
+    ) -> BulkPage:
+        request = ttypes.BulkRequest(
+            self.namespace, convert.item_filter(only), action, change, ttypes.Page(limit, cursor)
+        )
+        return convert.bulk_page(await self._call(_BULK, request, timeout_ms))
+
     # -------------------------------------------------------------------- looking
 
     async def topics(
@@ -245,6 +299,20 @@ class Client(AdminCalls):
             self.namespace, topic, convert.state_number(state), ttypes.Page(limit, cursor), with_payload
         )
         reply = await self._call(_PEEK, request, timeout_ms)
+        return ItemPage([convert.item_view(view) for view in reply.items or ()], reply.next_cursor)
+
+    async def dead(
+        self,
+        topic: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        *,
+        with_payload: bool = False,
+        timeout_ms: int | None = None,
+    ) -> ItemPage:
+        """Looks at dead items, of a topic or of all. A page may be short and not be the last."""
+        request = ttypes.ListDeadRequest(self.namespace, topic, ttypes.Page(limit, cursor), with_payload)
+        reply = await self._call(_DEAD, request, timeout_ms)
         return ItemPage([convert.item_view(view) for view in reply.items or ()], reply.next_cursor)
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
@@ -308,6 +376,11 @@ _NACK: Final = Method("nack", writes=True)
 _EXTEND: Final = Method("extendLease", writes=True)
 _RELEASE: Final = Method("release", writes=True)
 _CANCEL: Final = Method("cancel", writes=True)
+_UPDATE: Final = Method("update", writes=True)
+_REDRIVE: Final = Method("redrive", writes=True)
+_BULK: Final = Method("bulk", writes=True)
+_COUNT: Final = Method("countItems")
+_DEAD: Final = Method("listDead")
 _TOPICS: Final = Method("getActiveTopics")
 _ITEM: Final = Method("getItem")
 _PEEK: Final = Method("peek")

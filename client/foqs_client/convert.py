@@ -14,10 +14,13 @@ from foqs_client import errors
 from foqs_client.idl import ttypes
 from foqs_client.types import (
     DONE,
+    BulkPage,
+    Change,
     Delivery,
     Enqueued,
     Host,
     Item,
+    ItemFilter,
     ItemView,
     Nack,
     Outcome,
@@ -140,6 +143,25 @@ def item_view(view: Any) -> ItemView:
         idempotency_key=view.idempotency_key,
         dead_reason=view.dead_reason,
     )
+
+
+def change(given: Change) -> Any:
+    """A `Change` struct. Raises InvalidArgument."""
+    metadata = None if given.metadata is None else _bytes(given.metadata, "change.metadata")
+    return ttypes.Change(given.priority, given.delay_ms, given.deliver_after_ms, metadata)
+
+
+def item_filter(given: ItemFilter) -> Any:
+    """An `ItemFilter` struct. Raises InvalidArgument."""
+    states = None if given.states is None else [state_number(state) for state in given.states]
+    return ttypes.ItemFilter(
+        given.topic, states, given.priority_min, given.priority_max, given.age_min_ms, given.age_max_ms
+    )
+
+
+def bulk_page(reply: Any) -> BulkPage:
+    refusal = None if reply.refusal is None else error(reply.refusal)
+    return BulkPage(reply.items or 0, reply.refused or 0, refusal, reply.next_cursor)
 
 
 def routing(reply: Any) -> Routing:

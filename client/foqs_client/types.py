@@ -9,6 +9,7 @@ are. Knows nothing of Thrift.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar, dataclass_transform
 
@@ -109,6 +110,64 @@ class Nack:
 
 
 @dataclass(slots=True, frozen=True)
+class Change:
+    """What to change of items; None leaves it as it is.
+
+    Attributes:
+        delay_ms: not delivered before this much time has passed; 0 means now. Of
+            ready and deferred items only, and never as long as their TTL.
+        deliver_after_ms: not delivered before this moment, milliseconds since
+            1970-01-01 UTC. At most one of the two.
+        metadata: replaces the metadata.
+    """
+
+    priority: int | None = None
+    delay_ms: int | None = None
+    deliver_after_ms: int | None = None
+    metadata: bytes | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ItemFilter:
+    """Items that match all of it; None matches every item. Bounds are included.
+
+    Attributes:
+        states: "deferred", "ready", "leased" and "dead".
+        age_min_ms, age_max_ms: time since the enqueue. Items that are enqueued
+            after the first page was asked for never match.
+    """
+
+    topic: str | None = None
+    states: Sequence[str] | None = None
+    priority_min: int | None = None
+    priority_max: int | None = None
+    age_min_ms: int | None = None
+    age_max_ms: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class ItemCount:
+    """How many items match a filter; `payload_bytes` None where they were not read for it."""
+
+    items: int
+    payload_bytes: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class BulkPage:
+    """What became of one page of a bulk call; `next_cursor` None with the last page.
+
+    Attributes:
+        refused: items that match and cannot be changed so; `refusal` says why of the first.
+    """
+
+    changed: int
+    refused: int
+    refusal: FoqsError | None
+    next_cursor: str | None
+
+
+@dataclass(slots=True, frozen=True)
 class Outcome:
     """What became of one entry of a call."""
 
@@ -176,7 +235,7 @@ class ItemView:
 
 @dataclass(slots=True, frozen=True)
 class ItemPage:
-    """Items, best first; `next_cursor` None with the last page."""
+    """Items in the order of the call; `next_cursor` None with the last page."""
 
     items: list[ItemView]
     next_cursor: str | None

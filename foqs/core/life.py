@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from foqs.core.errors import FoqsError, InvalidArgument, NotFound, StaleLease
+from foqs.core.filter import ItemFilter
 from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
 
 
@@ -55,6 +56,7 @@ class Event:
     `metadata`: NACK and UPDATE; None means unchanged.
     `lease_ms`: HAND_OUT and EXTEND; None means the item's own.
     `priority`: UPDATE; None means unchanged.
+    `only`: the caller named the item by a filter, and means it as long as it matches.
     """
 
     kind: Kind
@@ -68,6 +70,7 @@ class Event:
     dead: bool = False
     lease_ms: int | None = None
     priority: int | None = None
+    only: ItemFilter | None = None
 
 
 class Fate(enum.Enum):
@@ -149,6 +152,8 @@ def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
     """What `event` does to `row` (None: there is no such row) at `moment`."""
     if row is None or (event.namespace is not None and event.namespace != row.namespace):
         return _judge_missing(event, row)
+    if event.only is not None and not event.only.matches(row):
+        return Verdict(Fate.KEPT, error=NotFound("the item does not match the filter any more"))
     return TABLE[row.state, event.kind].decide(event, row, moment)
 
 

@@ -19,6 +19,7 @@ from typing import Protocol, TypeAlias
 from foqs.core.batch import ALREADY_GONE as ALREADY_GONE
 from foqs.core.batch import AlreadyGone as AlreadyGone
 from foqs.core.errors import FoqsError
+from foqs.core.filter import ItemFilter
 from foqs.core.item import NewItem, Row, State
 from foqs.core.life import Event
 from foqs.shard.status import ShardStatus
@@ -104,6 +105,24 @@ class TopicStats:
     counts_lag: bool
 
 
+@dataclass(slots=True, frozen=True)
+class ItemCount:
+    """How many items, and their payloads' bytes; None where they were counted without being read."""
+
+    items: int
+    payload_bytes: int | None
+
+
+@dataclass(slots=True, frozen=True)
+class BulkPage:
+    """What became of a page: items changed, and items that match and cannot be changed so, with the first one's error."""
+
+    changed: int
+    refused: int
+    refusal: FoqsError | None
+    next_cursor: str | None
+
+
 Outcome: TypeAlias = AlreadyGone | FoqsError | None
 """None: done and committed."""
 
@@ -177,9 +196,32 @@ class Queue(Protocol):
         ...
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, deadline: float
+        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
-        """A page of a topic's items in one state, best first."""
+        """A page of a topic's items in one state, best first, with or without payload."""
+        ...
+
+    async def matching(
+        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+    ) -> tuple[list[Seen], str | None]:
+        """A page of the items that match, with or without payload, and the cursor of the next.
+
+        The ages of `only` count up to the beginning of the first page, here and below.
+        """
+        ...
+
+    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
+        """How many items match."""
+        ...
+
+    async def bulk(
+        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+    ) -> BulkPage:
+        """Runs `change` on a page of the items that match and are not as it would make them; its id is not used.
+
+        Raises:
+            UnknownOutcome: some of the page may be changed; the same cursor again does no harm.
+        """
         ...
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:

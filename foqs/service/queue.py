@@ -25,6 +25,7 @@ from foqs.core.errors import (
     Overloaded,
     Unavailable,
 )
+from foqs.core.filter import ItemFilter
 from foqs.core.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
@@ -44,15 +45,18 @@ from foqs.core.merge import plan_loads, take_best
 from foqs.core.ready import ReadyIndex
 from foqs.deadlines import Deadlines
 from foqs.service.api import (
+    BulkPage,
     CallLimits,
     Enqueued,
     HandOut,
+    ItemCount,
     NamespaceSettings,
     Outcome,
     Pending,
     Seen,
     TopicStats,
 )
+from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.namespaces import Namespaces
@@ -271,6 +275,10 @@ class QueueService:
             raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=500)
         raise NotOwner(f"this host does not own shard {number}; ask for the routing")
 
+    def _all_owned(self) -> list[Shard]:
+        """Every shard that should be here. Raises `Unavailable` where one is not served."""
+        return [self._owned(number) for number in sorted(self._statuses)]
+
     # -------------------------------------------------------------- dequeue
 
     def dequeue(
@@ -422,14 +430,14 @@ class QueueService:
         return page, None
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, deadline: float
+        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
         after = None if cursor is None else _parse_cursor(cursor)
         seen: list[Seen] = []
         for shard in list(self._shards.values()):
             try:
                 async with asyncio.timeout_at(deadline):
-                    rows = await shard.listed((namespace, topic), state, after, limit + 1)
+                    rows = await shard.listed((namespace, topic), state, after, limit + 1, payload=payload)
             except TimeoutError:
                 raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
             seen.extend(Seen(shard.number, row, shard.now_ms()) for row in rows)
@@ -437,6 +445,19 @@ class QueueService:
         if len(seen) <= limit:
             return seen, None
         return seen[:limit], ":".join(map(str, unpack_key(seen[limit - 1].row.key)))
+
+    async def matching(
+        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+    ) -> tuple[list[Seen], str | None]:
+        return await list_matching(self._all_owned(), namespace, only, cursor, limit, payload, deadline)
+
+    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
+        return await count_matching(self._all_owned(), namespace, only, deadline)
+
+    async def bulk(
+        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+    ) -> BulkPage:
+        return await change_matching(self._all_owned(), self.apply, namespace, change, only, cursor, limit, deadline)
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
         owner = self._owned(shard)

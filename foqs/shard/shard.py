@@ -455,10 +455,14 @@ class Shard:
         self._check_serving()
         return await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids))
 
-    async def listed(self, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
-        """A page of a topic's rows in a state, in key order."""
+    async def listed(
+        self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+    ) -> list[Row]:
+        """A page of a topic's rows in a state, in key order, with or without payload."""
         self._check_serving()
-        return await self._reader.once(topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit))
+        return await self._reader.once(
+            topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit, payload=payload)
+        )
 
     async def settle(self) -> None:
         """Returns when every item that was queued before is in the counts, or was refused. Raises `NotOwner`, `Unavailable`."""

@@ -318,8 +318,10 @@ class MemoryReads:
     async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
         return await self._take(past, lambda: self._table.ready_keys(topic, after, limit))
 
-    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
-        return await self._take(past, lambda: self._table.listed(topic, state, after, limit))
+    async def listed(
+        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+    ) -> list[Row]:
+        return await self._take(past, lambda: self._table.listed(topic, state, after, limit, payload=payload))
 
     async def snapshot(self, past: Fence) -> None:
         self._counts = await self._take(past, self._table.counts)

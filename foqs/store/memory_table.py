@@ -132,14 +132,15 @@ class Table:
         start = 0 if after is None else bisect_right(keys, after)
         return keys[start : start + limit]
 
-    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool) -> list[Row]:
         """As `Reads.listed`."""
         rows = [
             row
             for row in self.rows.values()
             if (row.namespace, row.topic) == topic and row.state is state and (after is None or row.key > after)
         ]
-        return [replace(row) for row in sorted(rows, key=lambda row: row.key)[:limit]]
+        page = [row.id for row in sorted(rows, key=lambda row: row.key)[:limit]]
+        return self.copies(page, payload=payload)
 
     def due_page(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         """As `Store.due`."""

@@ -42,8 +42,10 @@ class MysqlReads:
         (found,) = await self._read(past, [self._sql.ready(topic, after, limit)])
         return keys_of(found.rows)
 
-    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
-        return rows_in(await self._read(past, [self._sql.listed(topic, state, after, limit)]))
+    async def listed(
+        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+    ) -> list[Row]:
+        return rows_in(await self._read(past, [self._sql.listed(topic, state, after, limit, payload=payload)]))
 
     async def snapshot(self, past: Fence) -> None:
         await self._ask([sql.BEGIN_READ, self._sql.read_owner()], past)

@@ -276,8 +276,10 @@ class Reads(Protocol):
         """The next READY keys of a topic above `after`, in order, at most `limit`."""
         ...
 
-    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
-        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with payload."""
+    async def listed(
+        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+    ) -> list[Row]:
+        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with or without payload."""
         ...
 
     async def snapshot(self, past: Fence) -> None:

@@ -391,9 +391,9 @@ class Statements:
         """The next keys of a topic's READY rows."""
         return self._keys(topic, State.READY, after, limit).encode()
 
-    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int) -> bytes:
+    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool) -> bytes:
         """The next rows of a topic in a state: keys by index first, then only those rows."""
-        columns = ", ".join(f"item.{name}" for name in COLUMNS)
+        columns = ", ".join("NULL" if name == "payload" and not payload else f"item.{name}" for name in COLUMNS)
         return (
             f"SELECT {columns} FROM ({self._keys(topic, state, after, limit)}) AS page "
             f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "

@@ -186,6 +186,12 @@ FIRST_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} {_IN_ORD
 NEXT_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
 """The rows after a key."""
 
+FIRST_HEADS: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+"""The first rows of a topic in a state, without their payload."""
+
+NEXT_HEADS: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+"""The rows after a key, without their payload."""
+
 DUE: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
 """A page of what is due, after (due_ms, id)."""
 

@@ -42,8 +42,11 @@ class SqliteReads:
         text, values = _page(sql.FIRST_KEYS, sql.NEXT_KEYS, topic, State.READY, after, limit)
         return await self._read(past, lambda db: keys_of(db.execute(text, values)))
 
-    async def listed(self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
-        text, values = _page(sql.FIRST_ROWS, sql.NEXT_ROWS, topic, state, after, limit)
+    async def listed(
+        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+    ) -> list[Row]:
+        first, following = (sql.FIRST_ROWS, sql.NEXT_ROWS) if payload else (sql.FIRST_HEADS, sql.NEXT_HEADS)
+        text, values = _page(first, following, topic, state, after, limit)
         return await self._read(past, lambda db: [row_of(found) for found in db.execute(text, values)])
 
     async def snapshot(self, past: Fence) -> None:

@@ -9,10 +9,12 @@ bytes (`message.decode`). Knows nothing of calls, connections or the queue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
 from foqs.core import validate
+from foqs.core.dead import dead_reason
 from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.item import (
     NUMBER_MAX,
@@ -270,12 +272,12 @@ def nack_event(
     return read
 
 
-def cancel_event(namespace: str) -> Callable[[Any], tuple[int, Event]]:
-    """Reads bare ids into cancels."""
+def id_event(event: Event) -> Callable[[Any], tuple[int, Event]]:
+    """Reads bare ids into events like this one."""
 
     def read(raw: Any) -> tuple[int, Event]:
         shard, number = item_id(raw, "")
-        return shard, Event(Kind.CANCEL, number, namespace)
+        return shard, replace(event, id=number)
 
     return read
 
@@ -377,6 +379,7 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
         view.lease_remaining_ms = max(0, row.due_ms - now_ms)
     if row.expires_at_ms is not None:
         view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
+    view.dead_reason = dead_reason(row)
     return view
 
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
+from foqs.core.filter import ItemFilter
 from foqs.core.item import State
 from foqs.core.life import Event, Kind
 from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
-from foqs.wire import codec
+from foqs.wire import codec, selection
 from foqs.wire.methods import Caller, Serve, contract, in_task
 from foqs.wire.visitor import authenticate
 from foqs_client.idl import ttypes
@@ -72,9 +73,14 @@ class Handlers:
                 "extendLease": self.extend_lease,
                 "release": self.release,
                 "cancel": self.cancel,
+                "redrive": self.redrive,
+                "update": self.update,
                 "getActiveTopics": in_task(self.get_active_topics),
                 "peek": in_task(self.peek),
                 "getItem": in_task(self.get_item),
+                "listDead": in_task(self.list_dead),
+                "countItems": in_task(self.count_items),
+                "bulk": in_task(self.bulk),
                 "listShards": in_task(self.list_shards),
                 "getRouting": in_task(self.get_routing),
                 **more,
@@ -160,8 +166,20 @@ class Handlers:
         return self._apply(namespace, request.leases, "leases", read, deadline, caller)
 
     def cancel(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
+        return self._apply_by_ids(request, Event(Kind.CANCEL, 0), deadline, caller)
+
+    def redrive(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
+        return self._apply_by_ids(request, Event(Kind.REDRIVE, 0), deadline, caller)
+
+    def update(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
+        _, settings = self._namespace(request)
+        return self._apply_by_ids(request, selection.change(request.change, settings), deadline, caller)
+
+    def _apply_by_ids(self, request: Any, event: Event, deadline: float, caller: Caller) -> Pending | None:
+        """Runs an event on each id of a request."""
         namespace, _ = self._namespace(request)
-        return self._apply(namespace, request.ids, "ids", codec.cancel_event(namespace), deadline, caller)
+        read = codec.id_event(replace(event, namespace=namespace))
+        return self._apply(namespace, request.ids, "ids", read, deadline, caller)
 
     def _apply(
         self,
@@ -202,8 +220,8 @@ class Handlers:
         topic = validate.name(request.topic, "topic")
         state = State.READY if request.state is None else codec.state(request.state, "state")
         limit, cursor = page_of(request.page)
-        items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, deadline)
         with_payload = bool(request.with_payload)
+        items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, with_payload, deadline)
         return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
 
     async def get_item(self, request: Any, deadline: float) -> Any:
@@ -211,6 +229,32 @@ class Handlers:
         shard, number = codec.item_id(request.id)
         seen = await self._queue.item(namespace, shard, number, deadline)
         return codec.item_view(seen, bool(request.with_payload))
+
+    # ------------------------------------------------------------------ by filter
+
+    async def list_dead(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        topic = None if request.topic is None else validate.name(request.topic, "topic")
+        limit, cursor = page_of(request.page)
+        with_payload = bool(request.with_payload)
+        only = ItemFilter(topic, (State.DEAD,))
+        items, next_cursor = await self._queue.matching(namespace, only, cursor, limit, with_payload, deadline)
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
+
+    async def count_items(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        count = await self._queue.count(namespace, selection.item_filter(request.filter), deadline)
+        return ttypes.CountItemsReply(count.items, count.payload_bytes)
+
+    async def bulk(self, request: Any, deadline: float) -> Any:
+        namespace, settings = self._namespace(request)
+        change, only = selection.bulk(request, namespace, settings)
+        limit, cursor = page_of(request.page)
+        page = await self._queue.bulk(namespace, change, only, cursor, limit, deadline)
+        refusal = None if page.refusal is None else codec.error(page.refusal)
+        return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
+
+    # ------------------------------------------------------------- shards and hosts
 
     async def list_shards(self, request: Any, deadline: float) -> Any:
         limit, cursor = page_of(request.page)

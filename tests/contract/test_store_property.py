@@ -144,7 +144,9 @@ async def _answers(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, objec
             answers[f"ready {topic!r}"] = keys
             for state in State:
                 listed: list[Row] = []
-                while rows_page := await reads.listed(past, topic, state, listed[-1].key if listed else None, 2):
+                while rows_page := await reads.listed(
+                    past, topic, state, listed[-1].key if listed else None, 2, payload=True
+                ):
                     listed += rows_page
                 answers[f"listed {topic!r} {state}"] = listed
         await reads.snapshot(past)

@@ -18,7 +18,7 @@ from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
 CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "rows": lambda reads, past: reads.rows(past, [1]),
     "ready": lambda reads, past: reads.ready(past, TOPIC, None, 1),
-    "listed": lambda reads, past: reads.listed(past, TOPIC, State.READY, None, 1),
+    "listed": lambda reads, past: reads.listed(past, TOPIC, State.READY, None, 1, payload=True),
     "snapshot": lambda reads, past: reads.snapshot(past),
 }
 
@@ -34,7 +34,7 @@ def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
             for row in rows:
                 topic = (row.namespace, row.topic)
                 assert await reads.ready(owned.past, topic, None, 10) == [row.key]
-                assert await reads.listed(owned.past, topic, State.READY, None, 10) == [row]
+                assert await reads.listed(owned.past, topic, State.READY, None, 10, payload=True) == [row]
             await reads.snapshot(owned.past)
             counted = await reads.counts()
         assert sorted(counted, key=lambda count: count.topic) == sorted(
@@ -85,10 +85,15 @@ def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
         expected = sorted(dead, key=lambda row: row.key)
         paged: list[Row] = []
         async with reading(owned.store) as reads:
-            while page := await reads.listed(owned.past, TOPIC, State.DEAD, paged[-1].key if paged else None, 4):
+            while page := await reads.listed(
+                owned.past, TOPIC, State.DEAD, paged[-1].key if paged else None, 4, payload=True
+            ):
                 paged += page
-            assert await reads.listed(owned.past, TOPIC, State.DEFERRED, None, 4) == []
+            assert await reads.listed(owned.past, TOPIC, State.DEFERRED, None, 4, payload=True) == []
+            heads = await reads.listed(owned.past, TOPIC, State.DEAD, None, 3, payload=False)
+            heads += await reads.listed(owned.past, TOPIC, State.DEAD, heads[-1].key, 99, payload=False)
         assert paged == expected
+        assert heads == [replace(row, payload=None) for row in expected]
 
     bench.run(story())
 
@@ -174,7 +179,7 @@ def test_reads_beside_an_open_flush_wait_for_nothing_and_see_nothing_of_it(bench
             before = Fence(1, NONCE, 0, 0)
             assert await reads.rows(before, [1]) == []
             assert await reads.ready(before, TOPIC, None, 9) == []
-            assert await reads.listed(before, TOPIC, State.READY, None, 9) == []
+            assert await reads.listed(before, TOPIC, State.READY, None, 9, payload=True) == []
             async with reading(bench.store()) as others:
                 await others.snapshot(before)
                 assert await others.counts() == []

@@ -12,13 +12,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from foqs.core.errors import NamespaceNotFound, NotFound
+from foqs.core.filter import ItemFilter
 from foqs.core.item import KeyedItem, NewItem, Row, State, format_id, make_number
 from foqs.core.life import Event, Kind, admit
 from foqs.service.api import (
     ALREADY_GONE,
+    BulkPage,
     CallLimits,
     Enqueued,
     HandOut,
+    ItemCount,
     NamespaceSettings,
     Outcome,
     Pending,
@@ -209,11 +212,32 @@ class FakeQueue:
         )
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, deadline: float
+        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
         await self._begin("peek", (topic, state, cursor, limit))
         rows = [row for row in self.rows.values() if row.topic == topic and row.state is state]
         return [Seen(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.key)[:limit]], None
+
+    async def matching(
+        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+    ) -> tuple[list[Seen], str | None]:
+        await self._begin("matching", (only, cursor, limit, payload))
+        rows = [row for row in self.rows.values() if only.matches(row)]
+        return [Seen(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
+
+    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
+        await self._begin("count", only)
+        rows = [row for row in self.rows.values() if only.matches(row)]
+        return ItemCount(len(rows), sum(row.payload_bytes for row in rows))
+
+    async def bulk(
+        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+    ) -> BulkPage:
+        await self._begin("bulk", (change, only, cursor, limit))
+        rows = [row for row in self.rows.values() if only.matches(row)]
+        for row in rows[:limit]:
+            del self.rows[row.id]
+        return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
         await self._begin("item", (shard, number))

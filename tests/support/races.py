@@ -25,10 +25,10 @@ class Gate:
         self.held = 0
         original = getattr(owner, method)
 
-        async def held(it: Any, *arguments: Any) -> Any:
+        async def held(it: Any, *arguments: Any, **options: Any) -> Any:
             if not on_the_way_back:
                 await self._pass()
-            result = await original(it, *arguments)
+            result = await original(it, *arguments, **options)
             if on_the_way_back:
                 await self._pass()
             return result

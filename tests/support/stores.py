@@ -133,7 +133,7 @@ async def contents(owned: Ownership) -> dict[int, Row]:
     async with reading(owned.store) as reads:
         for count in counts:
             topic = (count.namespace, count.topic)
-            listed = await reads.listed(owned.past, topic, count.state, None, count.rows + 1)
+            listed = await reads.listed(owned.past, topic, count.state, None, count.rows + 1, payload=True)
             assert len(listed) == count.rows
             rows |= {row.id: row for row in listed}
     return rows

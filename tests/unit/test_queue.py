@@ -167,7 +167,7 @@ def test_looking_at_items_pages_over_all_shards_in_order() -> None:
             await caller.put(priority=priority, count=3)
         keys, cursor = [], None
         while True:
-            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, world.in_s(5))
+            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, True, world.in_s(5))
             keys += [seen.row.key for seen in page]
             if cursor is None:
                 break
@@ -187,7 +187,7 @@ def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
         seen = await caller.one()
         world.stall()
         with pytest.raises(DeadlineExceeded):
-            await caller.queue.peek("default", "t", State.READY, None, 4, world.in_s(0.5))
+            await caller.queue.peek("default", "t", State.READY, None, 4, True, world.in_s(0.5))
         with pytest.raises(DeadlineExceeded):
             await caller.queue.item("default", seen.shard, seen.row.id, world.in_s(0.5))
         world.resume()

@@ -206,7 +206,7 @@ def test_rows_that_were_read_are_nobody_elses() -> None:
         async with reading(owned.store) as reads:
             for row in (
                 *await reads.rows(owned.past, [1]),
-                *await reads.listed(owned.past, TOPIC, State.READY, None, 1),
+                *await reads.listed(owned.past, TOPIC, State.READY, None, 1, payload=True),
             ):
                 row.attempt = 99
         assert await contents(owned) == {1: make_row(1)}

@@ -221,7 +221,8 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
         ),
         ("listShards", ttypes.ListRequest(ttypes.Page(cursor="x")), "INVALID_ARGUMENT", "page.cursor"),
         ("explain", ttypes.GetItemRequest("default", ID), "NOT_IMPLEMENTED", None),
-        ("update", ttypes.UpdateRequest("default", [ID], ttypes.Change()), "NOT_IMPLEMENTED", None),
+        ("listDead", ttypes.ListDeadRequest("default", ""), "INVALID_ARGUMENT", "topic"),
+        ("redrive", ttypes.RedriveRequest("default", []), "INVALID_ARGUMENT", "ids"),
     ],
 )
 def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
@@ -248,6 +249,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
             continue
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
+        "update", "redrive", "listDead", "countItems", "bulk",
         "getActiveTopics", "peek", "getItem", "listShards", "getRouting",
     }  # fmt: skip
 

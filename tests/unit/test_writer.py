@@ -137,14 +137,14 @@ def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytes
         await caller.put()
 
         def lose(listed: Method) -> Method:
-            async def lost(self: MemoryReads, *arguments: Any) -> Any:
+            async def lost(self: MemoryReads, *arguments: Any, **options: Any) -> Any:
                 raise StoreLost("this statement takes the server down")
 
             return lost
 
         instead(monkeypatch, "listed", lose, MemoryReads)
         with pytest.raises(Unavailable):
-            await caller.queue.peek("default", "t", State.READY, None, 10, world.in_s(10))
+            await caller.queue.peek("default", "t", State.READY, None, 10, True, world.in_s(10))
         assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
 
     play(story)
@@ -155,7 +155,7 @@ def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument):
-            await caller.queue.peek("default", "t", State.READY, cursor, 10, world.in_s(1))
+            await caller.queue.peek("default", "t", State.READY, cursor, 10, True, world.in_s(1))
 
     play(story)
 

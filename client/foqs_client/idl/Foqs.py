@@ -144,7 +144,7 @@ class Iface(object):
 
     def update(self, request):
         """
-        Changes priority, delay or metadata.
+        Changes priority, delay or metadata of items in any state; of a leased or dead one no time.
 
         Parameters:
          - request
@@ -174,6 +174,8 @@ class Iface(object):
 
     def listDead(self, request):
         """
+        Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last.
+
         Parameters:
          - request
 
@@ -182,6 +184,8 @@ class Iface(object):
 
     def redrive(self, request):
         """
+        Makes dead items ready again; one that is not dead is NOT_FOUND.
+
         Parameters:
          - request
 
@@ -812,7 +816,7 @@ class Client(Iface):
 
     def update(self, request):
         """
-        Changes priority, delay or metadata.
+        Changes priority, delay or metadata of items in any state; of a leased or dead one no time.
 
         Parameters:
          - request
@@ -920,6 +924,8 @@ class Client(Iface):
 
     def listDead(self, request):
         """
+        Dead items by shard, then topic, then as they would be delivered. A page may be short, even empty, and not the last.
+
         Parameters:
          - request
 
@@ -954,6 +960,8 @@ class Client(Iface):
 
     def redrive(self, request):
         """
+        Makes dead items ready again; one that is not dead is NOT_FOUND.
+
         Parameters:
          - request
 

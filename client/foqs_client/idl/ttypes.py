@@ -3679,13 +3679,15 @@ class CancelRequest(object):
 
 class Change(object):
     """
-    What to change; a missing field stays as it is.
+    What to change; a missing field stays as it is. Must: one field at least.
 
     Attributes:
      - priority
-     - delay_ms
-     - deliver_after_ms
-     - metadata
+     - delay_ms: Not delivered before this much time has passed; 0 means now. Of READY and DEFERRED items only, and never as long
+    as their TTL: otherwise the item is refused with INVALID_ARGUMENT and not changed at all. A READY item that is to
+    be delivered now keeps its place among its equals. At most one of delay_ms and deliver_after_ms.
+     - deliver_after_ms: Not delivered before this moment: milliseconds since 1970-01-01 UTC; the same holds.
+     - metadata: Replaces the metadata.
 
     """
 
@@ -3898,12 +3900,14 @@ class UpdateRequest(object):
 
 class ItemFilter(object):
     """
+    Items that match all of it; a missing field matches every item. Bounds are included.
+
     Attributes:
      - topic
      - states
      - priority_min
      - priority_max
-     - age_min_ms
+     - age_min_ms: Time since the enqueue, when the count or the first page begins. Items enqueued later never match.
      - age_max_ms
 
     """
@@ -4129,7 +4133,7 @@ class CountItemsReply(object):
     """
     Attributes:
      - items
-     - payload_bytes
+     - payload_bytes: Missing where the items were counted without being read: by topic and states alone.
 
     """
 
@@ -4210,7 +4214,7 @@ class BulkRequest(object):
     Attributes:
      - namespace_name: Must.
      - filter: Must.
-     - action: Must.
+     - action: Must. With REDRIVE, the filter's states are DEAD or missing.
      - change: With UPDATE: must.
      - page
      - timeout_ms
@@ -4339,20 +4343,27 @@ class BulkRequest(object):
 class BulkReply(object):
     """
     Attributes:
-     - items: Changed by this page.
-     - next_cursor: Missing: done. Call again with it otherwise; a page repeated does no harm.
+     - items: Changed by this page. Perhaps none, and yet not done: a page looks at a bounded number of items.
+     - next_cursor: Missing: done. Call again with it otherwise; a page repeated does no harm. An item that changes its state or
+    topic's order meanwhile may be passed over: count again in the end, and begin anew where some are left.
+     - refused: Items of this page that match and cannot be changed so (a leased item's time, a delay beyond the TTL).
+     - refusal: Why the first of them was refused.
 
     """
 
     __slots__ = (
         'items',
         'next_cursor',
+        'refused',
+        'refusal',
     )
 
 
-    def __init__(self, items=None, next_cursor=None,):
+    def __init__(self, items=None, next_cursor=None, refused=None, refusal=None,):
         self.items = items
         self.next_cursor = next_cursor
+        self.refused = refused
+        self.refusal = refusal
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4373,6 +4384,17 @@ class BulkReply(object):
                     self.next_cursor = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.refused = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRUCT:
+                    self.refusal = Error()
+                    self.refusal.read(iprot)
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4390,6 +4412,14 @@ class BulkReply(object):
         if self.next_cursor is not None:
             oprot.writeFieldBegin('next_cursor', TType.STRING, 2)
             oprot.writeString(self.next_cursor.encode('utf-8') if sys.version_info[0] == 2 else self.next_cursor)
+            oprot.writeFieldEnd()
+        if self.refused is not None:
+            oprot.writeFieldBegin('refused', TType.I64, 3)
+            oprot.writeI64(self.refused)
+            oprot.writeFieldEnd()
+        if self.refusal is not None:
+            oprot.writeFieldBegin('refusal', TType.STRUCT, 4)
+            self.refusal.write(oprot)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4420,7 +4450,7 @@ class ListDeadRequest(object):
     """
     Attributes:
      - namespace_name: Must.
-     - topic
+     - topic: Missing: of all topics.
      - page
      - with_payload
      - timeout_ms
@@ -7144,6 +7174,8 @@ BulkReply.thrift_spec = (
     None,  # 0
     (1, TType.I64, 'items', None, None, ),  # 1
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
+    (3, TType.I64, 'refused', None, None, ),  # 3
+    (4, TType.STRUCT, 'refusal', [Error, None], None, ),  # 4
 )
 all_structs.append(ListDeadRequest)
 ListDeadRequest.thrift_spec = (

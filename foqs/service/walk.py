@@ -1,0 +1,144 @@
+"""A walk over the items of a namespace that a filter matches: where it stands, and its next rows.
+
+Goes through the shards by number, in each through topics by name, in each
+through states, in each through rows in the order of their keys. Always true: a
+read looks at so many rows at most, by the index, whether they match or not; the
+place after it is where another walk may go on, on any host. What it finds are
+hints: an item that changes while it is walked by may be passed over or be met
+twice. Changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from foqs.core.errors import InvalidArgument
+from foqs.core.filter import ItemFilter
+from foqs.core.item import (
+    NUMBER_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    SHARD_MAX,
+    TIME_MS_MAX,
+    Key,
+    Row,
+    State,
+    pack_key,
+    unpack_key,
+)
+from foqs.service.api import Seen
+from foqs.shard.shard import Shard
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Before the rows above `after`, of a topic in a state, on a shard, and all that come later.
+
+    `begun_ms`: when the whole walk began, on the clock of the shard that was most ahead.
+    """
+
+    begun_ms: int
+    shard: int
+    state: State
+    after: Key
+    topic: str
+
+    def __str__(self) -> str:
+        numbers = (self.begun_ms, self.shard, int(self.state), *unpack_key(self.after))
+        return ":".join([*map(str, numbers), self.topic])
+
+
+def parse_place(cursor: str) -> Place:
+    """The place that a cursor names. Raises InvalidArgument."""
+    parts = cursor.split(":", 6)
+    try:
+        begun_ms, shard, state, priority, after_ms, number = map(int, parts[:6])
+        place = Place(begun_ms, shard, State(state), pack_key(priority, after_ms, number), parts[6])
+    except (ValueError, IndexError):
+        place = None
+    if (
+        place is None
+        or str(place) != cursor
+        or not 0 <= place.begun_ms <= TIME_MS_MAX
+        or not 0 <= place.shard <= SHARD_MAX
+        or not PRIORITY_MIN <= priority <= PRIORITY_MAX
+        or not 0 <= after_ms <= TIME_MS_MAX
+        or not 0 <= number <= NUMBER_MAX
+    ):
+        raise InvalidArgument("this is not a cursor of an earlier reply to this call", field="page.cursor")
+    return place
+
+
+class Walk:
+    """One walk, or a page of it.
+
+    Args:
+        shards: those that are walked through, by number.
+        only: what is looked for; its moment is the walk's beginning.
+        place: where to go on; None at the beginning.
+        payload: the rows are wanted with it.
+    """
+
+    def __init__(
+        self, shards: Sequence[Shard], namespace: str, only: ItemFilter, place: Place | None, *, payload: bool
+    ) -> None:
+        begun_ms = place.begun_ms if place else max([shard.now_ms() for shard in shards], default=0)
+        self.only = replace(only, at_ms=begun_ms)
+        self._namespace = namespace
+        self._payload = payload
+        self._first = pack_key(only.priority_min, 0, 0)
+        self._stretches = self._all(shards, place)
+        self._shard: Shard | None
+        self.place: Place | None
+        self._shard, self.place = next(self._stretches, (None, None))
+
+    @property
+    def shard(self) -> int | None:
+        """The shard where it stands; None at the end."""
+        return None if self.place is None else self.place.shard
+
+    async def read(self, limit: int) -> list[Seen]:
+        """Looks at the next `limit` rows at most, of one topic in one state, and returns those that match.
+
+        Raises:
+            Unavailable: the shard cannot be read now.
+        """
+        shard, place = self._shard, self.place
+        assert shard is not None and place is not None
+        topic = (self._namespace, place.topic)
+        rows = await shard.listed(topic, place.state, place.after, limit, payload=self._payload)
+        if len(rows) < limit or rows[-1].priority > self.only.priority_max:
+            self._shard, self.place = next(self._stretches, (None, None))
+        else:
+            self.place = replace(place, after=rows[-1].key)
+        now_ms = shard.now_ms()
+        return [Seen(shard.number, row, now_ms) for row in rows if self.only.matches(row)]
+
+    def before(self, seen: Seen) -> Place:
+        """The place from which this row is met again."""
+        row: Row = seen.row
+        return Place(self.only.at_ms, seen.shard, row.state, row.key - 1, row.topic)
+
+    def _all(self, shards: Sequence[Shard], place: Place | None) -> Iterator[tuple[Shard, Place]]:
+        """Where each stretch of rows that may match begins."""
+        for shard in shards:
+            if place is not None and shard.number < place.shard:
+                continue
+            start = place if place is not None and shard.number == place.shard else None
+            for topic in self._topics(shard):
+                for state in sorted(self.only.states):
+                    after = self._first
+                    if start is not None:
+                        if (topic, state) < (start.topic, start.state):
+                            continue
+                        if (topic, state) == (start.topic, start.state):
+                            after = max(after, start.after)
+                    if shard.counts.lag or shard.counts.of((self._namespace, topic), state):
+                        yield shard, Place(self.only.at_ms, shard.number, state, after, topic)
+
+    def _topics(self, shard: Shard) -> list[str]:
+        names = shard.memory.topics(self._namespace)
+        if self.only.topic is None:
+            return sorted(names)
+        return [self.only.topic] if self.only.topic in names else []

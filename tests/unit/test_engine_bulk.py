@@ -1,0 +1,382 @@
+"""Items by filter: what matches is found, counted and changed, page by page, and nothing else is touched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
+from foqs.core.filter import ItemFilter
+from foqs.core.item import State
+from foqs.core.life import Event, Kind
+from foqs.service import bulk
+from foqs.service.api import BulkPage, Seen
+from foqs.service.walk import parse_place
+from foqs.store.memory import MemoryReads, MemoryStore
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, begin, closed, rest
+
+DAY_MS = 86_400_000
+ANY = ItemFilter()
+CANCEL = Event(Kind.CANCEL, 0, "default")
+REDRIVE = Event(Kind.REDRIVE, 0, "default")
+
+
+def update(**changes: Any) -> Event:
+    return Event(Kind.UPDATE, 0, "default", **changes)
+
+
+async def page(
+    caller: Caller, change: Event, only: ItemFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
+) -> BulkPage:
+    return await caller.queue.bulk("default", change, only, cursor, limit, caller.world.in_s(s))
+
+
+async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
+    """(changed, refused, pages)."""
+    changed = refused = pages = 0
+    cursor: str | None = None
+    while True:
+        done = await page(caller, change, only, cursor, limit)
+        changed, refused, pages = changed + done.changed, refused + done.refused, pages + 1
+        assert (done.refusal is None) == (done.refused == 0)
+        cursor = done.next_cursor
+        if cursor is None:
+            return changed, refused, pages
+
+
+async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[Seen]:
+    found: list[Seen] = []
+    cursor: str | None = None
+    while True:
+        seen, cursor = await caller.queue.matching("default", only, cursor, limit, False, caller.world.in_s(5))
+        assert len(seen) <= limit
+        found += seen
+        if cursor is None:
+            return found
+
+
+async def count(caller: Caller, only: ItemFilter = ANY) -> int:
+    return (await caller.queue.count("default", only, caller.world.in_s(5))).items
+
+
+async def various(world: World, caller: Caller) -> None:
+    """In two topics, items of every state and of several priorities and ages."""
+    for topic in ("t", "u"):
+        await caller.put(topic, count=4, priority=9)
+        leased = (await caller.get(topic, 2)).items
+        await caller.do(Kind.NACK, leased[:1], dead=True)
+        await world.pass_s(1)
+        for priority in (-3, 0, 5):
+            await caller.put(topic, count=2, priority=priority)
+            await caller.put(topic, delay_ms=DAY_MS, priority=priority)
+
+
+def stored(world: World) -> list[Any]:
+    rows = [row for table in world.database.tables.values() for row in table.rows.values()]
+    return sorted((row for row in rows if row.namespace == "default"), key=lambda row: row.id)
+
+
+FILTERS = [
+    ANY,
+    ItemFilter("t"),
+    ItemFilter("nowhere"),
+    ItemFilter(states=(State.DEAD,)),
+    ItemFilter("u", (State.READY, State.LEASED)),
+    ItemFilter(priority_min=0),
+    ItemFilter(priority_max=0),
+    ItemFilter("t", priority_min=1, priority_max=5),
+    ItemFilter(age_min_ms=1_000),
+    ItemFilter(age_max_ms=999),
+    ItemFilter("t", (State.LEASED,), priority_min=9, age_min_ms=1, age_max_ms=DAY_MS),
+]
+
+
+@pytest.mark.parametrize("only", FILTERS)
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_filter_finds_and_counts_what_matches_each_once(only: ItemFilter, limit: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await various(world, caller)
+        now = replace(only, at_ms=max(shard.now_ms() for shard in engine.shards.values()))
+        expected = [row.id for row in stored(world) if now.matches(row)]
+        found = await listed(caller, only, limit)
+        assert sorted(seen.row.id for seen in found) == expected
+        assert {seen.row.payload for seen in found} <= {None}
+        assert await count(caller, only) == len(expected)
+
+    play(story)
+
+
+@pytest.mark.parametrize("only", FILTERS)
+def test_what_matches_is_cancelled_and_nothing_else(only: ItemFilter) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await various(world, caller)
+        now = replace(only, at_ms=max(shard.now_ms() for shard in engine.shards.values()))
+        before = [row.id for row in stored(world)]
+        kept = [row.id for row in stored(world) if not now.matches(row)]
+        changed, refused, _ = await every_page(caller, CANCEL, only, limit=2)
+        assert (changed, refused) == (len(before) - len(kept), 0)
+        assert [row.id for row in stored(world)] == kept
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_another_namespaces_items_are_neither_found_nor_changed() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        await Caller(world, engine, "other").put(count=3)
+        caller = Caller(world, engine)
+        await caller.put()
+        assert len(await listed(caller)) == await count(caller) == 1
+        assert await every_page(caller, CANCEL) == (1, 0, 1)
+        assert len(world.rows()) == 3
+
+    play(story)
+
+
+def test_a_page_has_an_end_and_says_where_the_next_begins() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1, 2)))
+        for number in range(60):
+            await caller.put(f"t{number:02}", priority=number % 2)
+        only = ItemFilter(priority_min=1)
+        first, cursor = await caller.queue.matching("default", ItemFilter(priority_min=7), None, 9, False, 1e9)
+        assert (first, cursor is None) == ([], False)
+        assert len(await listed(caller, only, limit=7)) == 30
+        changed, _, pages = await every_page(caller, CANCEL, only, limit=7)
+        assert changed == 30
+        assert pages >= 60 // bulk.READS_MAX
+
+    play(story)
+
+
+def test_items_that_come_while_pages_are_called_for_are_left_alone() -> None:
+    """However quickly they come, the last page comes too."""
+
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put(count=6)
+        cursor: str | None = None
+        changed = 0
+        for _ in range(9):
+            done = await page(caller, CANCEL, cursor=cursor, limit=2)
+            changed, cursor = changed + done.changed, done.next_cursor
+            if cursor is None:
+                break
+            await world.pass_s(0.01)
+            await caller.put(count=3)
+        assert (changed, cursor) == (6, None)
+        assert await count(caller) == 9
+
+    play(story)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 50])
+@pytest.mark.parametrize(
+    "changes", [{"priority": 5}, {"delay_ms": 60_000}, {"metadata": b"m"}, {"priority": -1, "delay_ms": 0}]
+)
+def test_an_update_changes_each_item_once_wherever_it_puts_it(changes: dict[str, Any], limit: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        for priority in range(8):
+            await caller.put(priority=priority)
+            await caller.put(priority=priority, delay_ms=30_000)
+        started_ms = max(shard.now_ms() for shard in engine.shards.values())
+        changed, refused, _ = await every_page(caller, update(**changes), limit=limit)
+        await rest(world, engine)
+        already = sum(1 for key in changes if key == "priority" and changes[key] == 5) * 2
+        assert (changed, refused) == (16 - already, 0)
+        rows = stored(world)
+        assert {row.priority for row in rows} == ({changes["priority"]} if "priority" in changes else set(range(8)))
+        if "metadata" in changes:
+            assert {row.metadata for row in rows} == {b"m"}
+        if changes.get("delay_ms"):
+            assert {row.deliver_after_ms for row in rows} == {started_ms + 60_000}
+        elif "delay_ms" in changes:
+            assert {row.state for row in rows} == {State.READY}
+        assert (await every_page(caller, update(**changes), limit=limit))[:2] == (
+            16 if changes.get("delay_ms") else 0,
+            0,
+        )
+
+    play(story)
+
+
+def test_what_cannot_be_changed_so_is_counted_and_said() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        await caller.get(count=1)
+        await caller.put(ttl_ms=5_000)
+        done = await page(caller, update(delay_ms=60_000))
+        assert (done.changed, done.refused, done.next_cursor) == (2, 2, None)
+        assert isinstance(done.refusal, InvalidArgument)
+        assert done.refusal.field == "change.delay_ms"
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_dead_items_are_redriven_and_can_be_delivered() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        for topic in ("t", "u"):
+            await caller.put(topic, count=5, attempts_max=1)
+            await caller.do(Kind.NACK, (await caller.get(topic, 5)).items)
+        only = ItemFilter(states=(State.DEAD,))
+        assert await count(caller, only) == 10
+        changed, _, _ = await every_page(caller, REDRIVE, replace(only, topic="t"), limit=2)
+        assert changed == 5
+        assert [seen.row.attempt for seen in (await caller.get("t", 9)).items] == [1] * 5
+        assert await count(caller, only) == 5
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_an_item_that_matches_no_more_when_its_flush_judges_it_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page is read, and on its way back, while some of its items are handed out and one is put elsewhere."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        names = await caller.put(count=4)
+        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        with closed(reads):
+            cancelling = begin(page(caller, CANCEL, ItemFilter(states=(State.READY,), priority_max=0)))
+            await world.until(lambda: reads.held == 1)
+            taken = (await caller.get(count=2)).items
+            shard, number = 1, int(names[3].partition("-")[2])
+            await caller.apply([(shard, Event(Kind.UPDATE, number, "default", priority=3))])
+        done = await cancelling
+        assert (done.changed, done.refused, done.next_cursor) == (1, 0, None)
+        assert await caller.do(Kind.ACK, taken) == [None, None]
+        assert [(row.id, row.priority) for row in stored(world)] == [(number, 3)]
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_page_that_may_be_written_ends_unknown_and_is_repeated_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=4)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        with closed(commits), pytest.raises(UnknownOutcome):
+            await page(caller, update(delay_ms=60_000), s=0.5)
+        await world.pass_s(1)
+        assert {row.state for row in stored(world)} == {State.DEFERRED}
+        assert (await every_page(caller, CANCEL))[0] == 4
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_page_of_which_a_part_is_written_and_a_part_unknown_ends_unknown() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, flush_items_max=5))
+        caller = Caller(world, engine)
+        await caller.put(count=30)
+
+        def stall_the_second(point: str) -> None:
+            if point == "begin" and len(stored(world)) < 30:
+                world.stall()
+
+        world.faults = stall_the_second
+        with pytest.raises(UnknownOutcome):
+            await page(caller, CANCEL, s=1)
+        assert 0 < len(stored(world)) < 30
+        world.faults = lambda point: None
+        world.resume()
+        await every_page(caller, CANCEL)
+        await rest(world, engine)
+        assert stored(world) == []
+
+    play(story)
+
+
+def test_a_page_goes_on_before_an_item_that_could_not_be_written() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        bad = [int(name.partition("-")[2]) for name in await caller.put(count=5)][2]
+        world.database.refuse = lambda writes: "a bad row" if bad in writes.deletes else None
+        done = await page(caller, CANCEL)
+        assert (done.changed, done.refused) == (4, 0)
+        assert done.next_cursor is not None
+        with pytest.raises(Unavailable, match="a bad row"):
+            await page(caller, CANCEL, cursor=done.next_cursor)
+        world.database.refuse = lambda writes: None
+        assert await page(caller, CANCEL, cursor=done.next_cursor) == BulkPage(1, 0, None, None)
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_shard_that_is_full_or_away_is_said_before_anything_is_written() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, queue_items_max=2))
+        caller = Caller(world, engine)
+        for _ in range(4):
+            await caller.put()
+        with pytest.raises(Overloaded):
+            await page(caller, CANCEL)
+        assert (await every_page(caller, CANCEL, limit=1))[0] == 4
+        shard = engine.shards.pop(1)
+        for asked in (page(caller, CANCEL), count(caller), listed(caller)):
+            with pytest.raises(Unavailable):
+                await asked
+        engine.shards[1] = shard
+
+    play(story)
+
+
+def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=2)
+        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        with closed(reads):
+            with pytest.raises(DeadlineExceeded):
+                await page(caller, CANCEL, s=0.5)
+            with pytest.raises(DeadlineExceeded):
+                await caller.queue.matching("default", ANY, None, 5, False, world.in_s(0.5))
+            with pytest.raises(DeadlineExceeded):
+                await caller.queue.count("default", ItemFilter(priority_min=0), world.in_s(0.5))
+        await rest(world, engine)
+        assert len(stored(world)) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "1:1:2:0:0:0", "1:70000:2:0:0:0:t", "1:1:9:0:0:0:t", "1:1:2:0:0:0x:t", "-1:1:2:0:0:0:t",
+     "1:1:2:99999999999:0:0:t", "1:1:2:0:-1:0:t", "01:1:2:0:0:0:t", "1:1:2:0:0:" + "9" * 30 + ":t"],
+)  # fmt: skip
+def test_a_cursor_that_no_reply_held_is_refused(cursor: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_place(cursor)
+    assert caught.value.field == "page.cursor"
+
+
+def test_a_cursor_names_its_place_exactly() -> None:
+    text = "17:3:2:-5:99:8796093022209:a:b\n "
+    place = parse_place(text)
+    assert (place.begun_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")
+    assert str(place) == text
