@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from foqs.cli.change import item_cancel, item_update
+from foqs.cli.dead import dead
 from foqs.cli.doctor import doctor
 from foqs.cli.grants import grant
 from foqs.cli.hosts import dev, host
@@ -47,8 +49,26 @@ def root() -> None:
     """A distributed, durable priority queue."""
 
 
-for command in (dev, host, enqueue, dequeue, ack, nack, peek, topic, item, namespace, grant, doctor, config, schema):
+for command in (
+    dev,
+    host,
+    enqueue,
+    dequeue,
+    ack,
+    nack,
+    peek,
+    topic,
+    item,
+    dead,
+    namespace,
+    grant,
+    doctor,
+    config,
+    schema,
+):
     root.add_command(command)
+for command in (item_cancel, item_update):
+    item.add_command(command)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def ack(session: Session, leases: Sequence[str]) -> None:
     async def work(client: Client) -> list[Outcome]:
         return list(await client.ack(pairs))
 
-    _show_outcomes(session, pairs, session.run(work), "acked")
+    show_outcomes(session, [name for name, _ in pairs], session.run(work), "acked")
 
 
 @click.command(
@@ -111,7 +111,7 @@ def nack(session: Session, leases: Sequence[str], delay: int | None, dead: bool,
             await client.nack([Nack(name, token, delay_ms=delay, metadata=data, dead=dead) for name, token in pairs])
         )
 
-    _show_outcomes(session, pairs, session.run(work), "dead" if dead else "nacked")
+    show_outcomes(session, [name for name, _ in pairs], session.run(work), "dead" if dead else "nacked")
 
 
 @click.command(epilog="\b\nExamples:\n  foqs peek mail\n  foqs peek mail --state dead --payload -o json")
@@ -208,14 +208,15 @@ def _next(row: Row) -> str:
     return "-"
 
 
-def _show_outcomes(session: Session, pairs: Sequence[tuple[str, int]], outcomes: Sequence[Outcome], done: str) -> None:
+def show_outcomes(session: Session, ids: Sequence[str], outcomes: Sequence[Outcome], done: str) -> None:
+    """What became of each id; `done` where all went well. Fails with the first error's code."""
     rows = [
         {
             "id": name,
             "outcome": outcome.error.code if outcome.error else "already gone" if outcome.already_gone else done,
             "message": outcome.error.message if outcome.error else None,
         }
-        for (name, _), outcome in zip(pairs, outcomes, strict=True)
+        for name, outcome in zip(ids, outcomes, strict=True)
     ]
     show(rows, _OUTCOME_COLUMNS, session.form)
     finish([outcome.error for outcome in outcomes if outcome.error], len(outcomes))

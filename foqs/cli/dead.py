@@ -1,0 +1,88 @@
+"""The commands for dead items: list them with the reason, and have them delivered again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.bulk import work_on_filter, work_on_ids
+from foqs.cli.items import PAGE_ITEMS, view_row
+from foqs.cli.output import Column, Row, say, short, show
+from foqs.cli.session import Session, connected
+from foqs.cli.values import show_duration
+
+if TYPE_CHECKING:
+    from foqs_client import Client
+
+_COLUMNS: Final[list[Column]] = [
+    ("ID", lambda row: row["id"]),
+    ("TOPIC", lambda row: row["topic"]),
+    ("PRIORITY", lambda row: str(row["priority"])),
+    ("AGE", lambda row: show_duration(row["age_ms"])),
+    ("BYTES", lambda row: str(row["payload_bytes"])),
+    ("WHY", lambda row: row["dead_reason"] or "-"),
+    ("PAYLOAD", lambda row: short(row, "payload")),
+]
+
+
+@click.group()
+def dead() -> None:
+    """Dead items: given up, and kept until redriven or aged out."""
+
+
+@dead.command("list", epilog="\b\nExamples:\n  foqs dead list\n  foqs dead list --topic mail --payload -o json")
+@click.option("--topic", default=None, help="Only of this topic.")
+@click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many.")
+@click.option("--payload", is_flag=True, help="Show payloads too.")
+@connected
+def dead_list(session: Session, topic: str | None, limit: int, payload: bool) -> None:
+    """List dead items, and why they died."""
+
+    async def work(client: Client) -> tuple[list[Row], bool]:
+        rows: list[Row] = []
+        cursor: str | None = None
+        while True:
+            count = min(limit - len(rows), PAGE_ITEMS)
+            page = await client.dead(topic, limit=count, cursor=cursor, with_payload=payload)
+            rows += [view_row(view) for view in page.items]
+            cursor = page.next_cursor
+            if cursor is None or len(rows) >= limit:
+                return rows, cursor is not None
+
+    rows, more = session.run(work)
+    show(rows, _COLUMNS, session.form)
+    if not rows:
+        say("No item is dead." if topic is None else "No item of this topic is dead.")
+    elif more:
+        say(f"There may be more than these {len(rows)}; --limit shows more.")
+
+
+@dead.command(
+    "redrive",
+    epilog="\b\nExamples:\n  foqs dead redrive 2-8796093022209\n  foqs dead redrive --topic mail\n"
+    "  foqs dead redrive --all --yes",
+)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@click.option("--topic", default=None, help="All dead items of this topic.")
+@click.option("--all", "everything", is_flag=True, help="All dead items of the namespace.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def dead_redrive(session: Session, ids: Sequence[str], topic: str | None, everything: bool, yes: bool) -> None:
+    """Make dead items ready again, with fresh attempts and a fresh TTL."""
+    from foqs_client import ItemFilter
+
+    if bool(ids) + (topic is not None) + everything != 1:
+        raise click.UsageError("Name items by their IDs, or give --topic, or --all.")
+    if ids:
+        work_on_ids(session, ids, lambda client, part: client.redrive(part), "ready")
+    else:
+        work_on_filter(
+            session,
+            ItemFilter(topic, ["dead"]),
+            lambda client, only, cursor: client.redrive_matching(only, cursor=cursor),
+            "redrive",
+            yes=yes,
+            empties=True,
+        )
