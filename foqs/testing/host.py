@@ -55,8 +55,8 @@ class FakeHost:
 
     Args:
         options: of the host's configuration by dotted name, as in `configs/foqs.toml`:
-            `{"namespace.lease_ms_default": 5_000, "namespaces.mail.backoff_ms_max": 100}`.
-            A namespace that is named exists.
+            `{"namespace.lease_ms_default": 5_000}`. There is the namespace `default`;
+            others are made with `Client.create_namespace`.
 
     Raises:
         ConfigError: there is no such option, or its value cannot be used.

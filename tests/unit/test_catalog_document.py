@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.catalog import changes
@@ -31,14 +31,14 @@ NAMESPACES = st.builds(
 DOCUMENTS = st.builds(Document, st.integers(1, (1 << 63) - 1), st.dictionaries(NAMES, NAMESPACES, max_size=3))
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])  # a busy machine generates slowly
+@settings(max_examples=50)
 @given(DOCUMENTS)
 def test_a_document_survives_being_written_and_read(document: Document) -> None:
     assert parse(render(document)) == document
     assert parse(render(document).encode()) == document
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50)
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_whatever_is_no_document_is_malformed(text: str | bytes) -> None:
     with pytest.raises(Malformed):

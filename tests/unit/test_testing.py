@@ -12,7 +12,7 @@ import pytest
 from foqs.config import ConfigError
 from foqs.testing import FakeHost, SyncFakeHost
 from foqs.testing.loop import HostLoop
-from foqs_client import Item, Nack, NamespaceNotFound, Unreachable
+from foqs_client import Item, Nack, Namespace, NamespaceNotFound, Unreachable
 from tests.support.aio import run
 
 DAY_MS = 86_400_000
@@ -112,12 +112,13 @@ def test_its_clock_shows_what_was_advanced_and_real_time_too() -> None:
     run(main())
 
 
-def test_options_are_the_host_s_and_a_named_namespace_exists() -> None:
+def test_options_are_the_host_s_and_namespaces_are_made_by_calls() -> None:
     async def main() -> None:
         with pytest.raises(ConfigError, match="nonsense"):
             FakeHost({"shard.nonsense": 1})
-        async with FakeHost({"namespaces.mail.lease_ms_default": 700}) as fake:
+        async with FakeHost({"namespace.lease_ms_default": 700}) as fake:
             client = fake.client(namespace="mail")
+            await client.create_namespace(Namespace("mail"))
             await client.enqueue([Item("t")])
             [delivery] = await client.dequeue({"t": 1})
             assert delivery.lease_remaining_ms <= 700

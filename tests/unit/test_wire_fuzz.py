@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from thrift.Thrift import TType
 
@@ -98,13 +98,13 @@ def drive(streams: list[list[bytes]]) -> list[Sink]:
     return asyncio.run(main())
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(st.lists(st.binary(max_size=200), max_size=4), min_size=1, max_size=8))
 def test_random_bytes_leave_nothing_behind(streams: list[list[bytes]]) -> None:
     drive(streams)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=20), st.sampled_from(["enqueue", "ack", "x"]))
 def test_random_bodies_behind_a_good_head_are_answered_or_end_the_connection(bodies: list[bytes], name: str) -> None:
     sinks = drive([[frame(head(name) + body)] for body in bodies])
