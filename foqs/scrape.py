@@ -28,6 +28,9 @@ BREAKER_STATES: Final = ("closed", "half-open", "open")
 
 DUE_KINDS: Final = ("delay", "lease", "ttl", "retention")
 
+LIMITS: Final = ("rate", "items", "bytes", "topics")
+"""Of a namespace's enqueues."""
+
 NAMESPACES_MAX: Final = 50
 TOPICS_MAX: Final = 50
 """So many have series of their own, of all shards together."""
@@ -87,6 +90,8 @@ def readings(engine: Engine, wire: WireServer) -> Readings:
         found["foqs_row_cache_items"].append(((pool,), budget.items))
         found["foqs_row_cache_bytes"].append(((pool,), budget.bytes))
         found["foqs_row_cache_limit_bytes"].append(((pool,), budget.bytes_max))
+    for limit in LIMITS:
+        found["foqs_limited_items"].append(((limit,), engine.queue.quota.limited[limit]))
     for name, value in {
         "foqs_connections": len(wire.connections),
         "foqs_connections_limit": wire.limits.connections_max,

@@ -145,6 +145,11 @@ class _Room:
         if not used[0]:
             del self._used[namespace]
 
+    def used(self, namespace: str) -> tuple[int, int]:
+        """Entries and bytes of a namespace."""
+        items, size = self._used.get(namespace, (0, 0))
+        return items, size
+
     def clear(self) -> None:
         self.items = 0
         self._bytes = 0
@@ -319,6 +324,10 @@ class Intake:
     def items_max(self) -> int:
         """Entries that the next flush may have."""
         return self._items_max
+
+    def inserts(self, namespace: str) -> tuple[int, int]:
+        """(new items, bytes that they write) of a namespace that wait."""
+        return self._inserts.used(namespace)
 
     def submit(self, work: Work, *, internal: bool = False) -> None:
         """Queues a work, of at least one entry.

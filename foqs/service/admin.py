@@ -56,9 +56,10 @@ Change = Callable[[Document], Document]
 
 @dataclass(slots=True, frozen=True)
 class Usage:
-    """What a namespace holds on this host; None: not known."""
+    """What a namespace holds on this host; `bytes` of payload."""
 
     items: int
+    bytes: int
     topics: int
 
 
@@ -165,7 +166,8 @@ class Administration:
         self.namespace(name)
         shards = self._all_shards()
         topics = {topic for shard in shards for topic in shard.counts.topics(name)}
-        return Usage(max(0, sum(shard.counts.items(name) for shard in shards)), len(topics))
+        held = sum(shard.memory.usage.least(name)[1] for shard in shards)
+        return Usage(max(0, sum(shard.counts.items(name) for shard in shards)), held, len(topics))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""

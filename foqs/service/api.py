@@ -44,6 +44,11 @@ class NamespaceSettings:
     backlog_bytes_max: int = 0
     topics_max: int = 0
 
+    @property
+    def is_limited(self) -> bool:
+        """Some enqueue may be refused for what the namespace has enqueued before."""
+        return bool(self.enqueues_per_minute or self.backlog_items_max or self.backlog_bytes_max or self.topics_max)
+
 
 @dataclass(slots=True, frozen=True)
 class CallLimits:

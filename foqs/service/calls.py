@@ -41,6 +41,11 @@ class Call:
         for place in places:
             self.outcomes[place] = error
 
+    @property
+    def taken(self) -> int:
+        """So many of its entries are in works."""
+        return sum([len(places) for _, places, _ in self._parts])
+
     def begin(self, deadline: float) -> None:
         """All works are added."""
         self._slot = self._deadlines.add(deadline, self)

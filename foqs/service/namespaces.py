@@ -46,6 +46,7 @@ class Namespaces:
         document: the version that all of it follows from.
         policies: by namespace; has an answer for every name.
         paused: topics that hand nothing out.
+        limited: the settings of those whose enqueues are limited by what they enqueued before.
     """
 
     def __init__(self, default: NamespaceSettings) -> None:
@@ -53,6 +54,7 @@ class Namespaces:
         self.document = EMPTY
         self.policies: dict[str, Policy] = _Policies(_policy(default))
         self.paused: frozenset[TopicName] = frozenset()
+        self.limited: dict[str, NamespaceSettings] = {}
         self._settings: dict[str, NamespaceSettings] = {}
         self._closed: set[str] = set()
 
@@ -88,6 +90,7 @@ class Namespaces:
         self.policies.clear()
         self.policies.update({name: _policy(own) for name, own in settings.items()})
         self._settings = {name: own for name, own in settings.items() if name not in self._closed}
+        self.limited = {name: own for name, own in settings.items() if own.is_limited}
         before = self.paused
         self.paused = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused

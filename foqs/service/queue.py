@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from foqs.core.batch import HandOut as HandOutWork
 from foqs.core.batch import Work
@@ -60,9 +60,12 @@ from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.namespaces import Namespaces
+from foqs.service.quota import Quota
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
+
+_T = TypeVar("_T")
 
 _ITEM_OVERHEAD_BYTES: Final = 1_024
 
@@ -120,6 +123,7 @@ class QueueService:
         self._seconds = seconds
         self._loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self._loop)
+        self.quota = Quota(shards, seconds)
         self._holders: list[Shard | None] = [None] * SLOTS
         """Who holds each slot of keys, as far as was looked."""
 
@@ -141,10 +145,22 @@ class QueueService:
         if not items:
             done([])
             return call
+        limits = self._namespaces.limited.get(namespace)
+        places: Sequence[int] = range(len(items))
+        if limits is not None:
+            self.quota.check(namespace, limits, items)
+            beyond = self.quota.topics_beyond(namespace, limits, items)
+            if beyond:
+                for place, error in beyond.items():
+                    call.refuse([place], error)
+                places = [place for place in places if place not in beyond]
+                items = _at(items, places)
         if KeyedItem in set(map(type, items)):
-            self._insert_by_slots(call, namespace, items)
-        else:
-            self._insert(call, namespace, items, range(len(items)))
+            self._insert_by_slots(call, namespace, items, places)
+        elif items:
+            self._insert(call, namespace, items, places)
+        if limits is not None:
+            self.quota.charge(namespace, limits, call.taken)
         call.begin(deadline)
         return call
 
@@ -171,28 +187,31 @@ class QueueService:
         assert refusal is not None
         raise refusal
 
-    def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem]) -> None:
+    def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
-        keyed = [place for place, item in enumerate(items) if type(item) is KeyedItem]
-        rest = [place for place, item in enumerate(items) if type(item) is not KeyedItem]
+        keyed = [i for i, item in enumerate(items) if type(item) is KeyedItem]
+        rest = [i for i, item in enumerate(items) if type(item) is not KeyedItem]
         groups: dict[Shard | None, list[int]] = {}
-        holders = self._holders_of([items[place].key for place in keyed])  # type: ignore[attr-defined]
-        for place, holder in zip(keyed, holders, strict=True):
-            groups.setdefault(holder, []).append(place)
-        for shard, places in groups.items():
+        holders = self._holders_of([items[i].key for i in keyed])  # type: ignore[attr-defined]
+        for i, holder in zip(keyed, holders, strict=True):
+            groups.setdefault(holder, []).append(i)
+        for shard, group in groups.items():
+            own, own_places = _at(items, group), _at(places, group)
             if shard is None:
-                call.refuse(places, Unavailable("the shard of this key is not being served now", retry_after_ms=200))
+                call.refuse(
+                    own_places, Unavailable("the shard of this key is not being served now", retry_after_ms=200)
+                )
                 continue
             try:
-                own = items if len(places) == len(items) else [items[place] for place in places]
-                call.add(shard.insert(namespace, own, call.finished, keyed=True), places, shard.number)
+                call.add(shard.insert(namespace, own, call.finished, keyed=True), own_places, shard.number)
             except (Overloaded, Unavailable) as error:
-                call.refuse(places, error)
+                call.refuse(own_places, error)
         if rest:
+            own, own_places = _at(items, rest), _at(places, rest)
             try:
-                self._insert(call, namespace, [items[place] for place in rest], rest)
+                self._insert(call, namespace, own, own_places)
             except (Overloaded, Unavailable) as error:
-                call.refuse(rest, error)
+                call.refuse(own_places, error)
 
     def _holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
         """The shard for each key; None where none that answers holds its slot."""
@@ -488,7 +507,7 @@ class QueueService:
 # ------------------------------------------------------------------- helpers
 
 
-def _at(values: Sequence[int], places: Sequence[int]) -> Sequence[int]:
+def _at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:
     """The values at these places, which are in order, each once."""
     return values if len(places) == len(values) else [values[place] for place in places]
 

@@ -22,8 +22,10 @@ from foqs.core.item import Key, Row, State, TopicName, pack_key
 from foqs.core.life import Kind
 from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
+from foqs.core.usage import Usage
 from foqs.shard.facts import Facts
 from foqs.shard.writer import Flush
+from foqs.store.port import TopicCount
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
 _ENDED: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
@@ -74,6 +76,7 @@ class ShardMemory:
         self.index = index
         self.cache = cache
         self.counts = TopicCounts()
+        self.usage = Usage()
         self._shard = shard
         self._timed = timed
         self._consumers = consumers
@@ -102,9 +105,15 @@ class ShardMemory:
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
 
-    def counted(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
-        """What was in the table at the takeover."""
-        self.counts.found(counts)
+    def count_anew(self) -> None:
+        """`counted` will bring what is in the table now."""
+        self.counts.begin_anew()
+        self.usage.begin_anew()
+
+    def counted(self, found: Sequence[TopicCount]) -> None:
+        """What was in the table at the takeover, or when it was counted anew."""
+        self.counts.found([((count.namespace, count.topic), count.state, count.rows) for count in found])
+        self.usage.found([(count.namespace, count.rows, count.payload_bytes) for count in found])
         now_ms = self._now_ms()
         for namespace, names in self._topics.items():
             for name in names:
@@ -209,6 +218,7 @@ class ShardMemory:
         if not rows:
             return {}
         self.counts.change_all(_spots(rows), 1)
+        self.usage.entered(rows)
         keys: dict[TopicName, list[Key]] = {}
         for row in rows:
             if row.state is State.READY:
@@ -229,6 +239,7 @@ class ShardMemory:
         for rows in filter(None, decision.gone.values()):
             spots = _spots(rows)
             self.counts.change_all(spots, -1)
+            self.usage.left(rows)
             for row in rows:
                 if row.state is State.READY:
                     self.index.discard((row.namespace, row.topic), row.key)

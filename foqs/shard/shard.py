@@ -283,8 +283,7 @@ class Shard:
             return  # the writer has ended
         finally:
             await self._counting.close()
-        counts = [((count.namespace, count.topic), count.state, count.rows) for count in found]
-        self._writer.between(lambda: self.memory.counted(counts))
+        self._writer.between(lambda: self.memory.counted(found))
 
     async def _count_anew(self) -> None:
         """Another snapshot, after a pause, and counts that begin with it. Raises `NotOwner`, `Unavailable`."""
@@ -294,7 +293,7 @@ class Shard:
                 await self._counting.snapshot(self._writer.past)
             except StoreLost:
                 return False  # that connection's trouble is not the writer's
-            self.memory.counts.begin_anew()
+            self.memory.count_anew()
             return True
 
         while True:
@@ -339,6 +338,11 @@ class Shard:
         return figures_of(
             self._intake, self._writer, self._reader, self._timers, self.index, self.memory, self.now_ms()
         )
+
+    def unwritten(self, namespace: str) -> tuple[int, int]:
+        """(new items, bytes that they write) of a namespace that were taken in and are not committed."""
+        waiting, begun = self._intake.inserts(namespace), self._writer.unwritten(namespace)
+        return waiting[0] + begun[0], waiting[1] + begun[1]
 
     def now_ms(self) -> int:
         return self._time.now_ms()

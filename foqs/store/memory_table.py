@@ -158,4 +158,7 @@ class Table:
     def counts(self) -> list[TopicCount]:
         """As `Reads.counts`."""
         count = Counter((row.namespace, row.topic, row.state) for row in self.rows.values())
-        return [TopicCount(*key, rows) for key, rows in sorted(count.items())]
+        size: Counter[tuple[str, str, State]] = Counter()
+        for row in self.rows.values():
+            size[row.namespace, row.topic, row.state] += row.payload_bytes
+        return [TopicCount(*key, rows, size[key]) for key, rows in sorted(count.items())]

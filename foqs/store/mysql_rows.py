@@ -44,9 +44,10 @@ def topics_in(found: Result) -> list[TopicName]:
 
 
 def counts_in(found: Result) -> list[TopicCount]:
-    """Rows by topic and state."""
+    """Rows and their bytes by topic and state."""
     return [
-        TopicCount(_name(namespace), _name(topic), State(state), rows) for namespace, topic, state, rows in found.rows
+        TopicCount(_name(namespace), _name(topic), State(state), rows, size)
+        for namespace, topic, state, rows, size in found.rows
     ]
 
 

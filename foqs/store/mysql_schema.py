@@ -20,6 +20,8 @@ DENIED: Final = frozenset({1044, 1142, 1143, 1370})
 """A right is missing."""
 READ_ONLY: Final = frozenset({1290, 1792, 1836})
 """The server takes no writes."""
+_STEP_TIMEOUT_S: Final = 24 * 3_600.0
+"""An index of a large table takes long to build, and would be begun again and again if it were given up."""
 _STRICT: Final = frozenset({"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES"})
 RUN_RIGHTS: Final = "SELECT, INSERT, UPDATE, DELETE"
 """What the user of a host needs on its database. Ending its own connections needs no right."""
@@ -90,12 +92,14 @@ async def _migrate(link: Link, settings: MysqlSettings, shard: int, statements: 
     guard = await Link.connect(settings)
     try:
         _, found = await guard.run(sql.BEGIN, sql.read_version(shard, lock=True))
+        link.timeout_s = _STEP_TIMEOUT_S
         for step in pending(found.rows[0][0], sql.MIGRATIONS, where):
             for text in step.statements:
                 await _step(link, statements.migration(text))
             await guard.run(sql.set_version(shard, step.number))
         await guard.run(sql.COMMIT)
     finally:
+        link.timeout_s = settings.statement_timeout_s
         await guard.close()
 
 

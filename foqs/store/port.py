@@ -149,12 +149,13 @@ class Due:
 
 @dataclass(slots=True, frozen=True)
 class TopicCount:
-    """How many rows a topic has in one state."""
+    """How many rows a topic has in one state, and the bytes of their payloads."""
 
     namespace: str
     topic: str
     state: State
     rows: int
+    payload_bytes: int
 
 
 class Store(Protocol):

@@ -94,6 +94,14 @@ MIGRATIONS: Final = (
         "how far the shard's time is from the database's clock",
         ("ALTER TABLE {owner} ADD COLUMN offset_ms BIGINT NOT NULL DEFAULT 0",),
     ),
+    Migration(
+        5,
+        "sizes in the order's index, so that a namespace's bytes are counted without reading its items",
+        (
+            "ALTER TABLE {item} DROP KEY item_order, "
+            "ADD KEY item_order (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
+        ),
+    ),
 )
 """`{item}` and the like stand for the shard's tables."""
 
@@ -438,9 +446,10 @@ class Statements:
 
     @property
     def counts(self) -> bytes:
-        """Rows by topic and state, from the index alone."""
+        """Rows and their bytes by topic and state, from the index alone."""
         columns = "namespace, topic, state"
-        return f"SELECT {columns}, COUNT(*) FROM {self._item} FORCE INDEX (item_order) GROUP BY {columns}".encode()
+        sums = "COUNT(*), CAST(SUM(payload_bytes) AS SIGNED)"
+        return f"SELECT {columns}, {sums} FROM {self._item} FORCE INDEX (item_order) GROUP BY {columns}".encode()
 
 
 def _id_lists(ids: Sequence[int]) -> Iterator[bytes]:

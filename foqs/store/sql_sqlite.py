@@ -14,7 +14,7 @@ from foqs.store.sql_rows import COLUMNS, LEASED, MUTABLE, OWNER_COLUMNS, WITH_PA
 APPLICATION_ID: Final = 0x464F5153
 """`FOQS`, in the file's header: tells our files from others."""
 
-# The rowid ends every index, so an index's order is total without naming id.
+# The rowid ends every index, so an index's order is total without naming id where nothing comes after it.
 MIGRATIONS: Final = (
     Migration(
         1,
@@ -85,6 +85,14 @@ MIGRATIONS: Final = (
         4,
         "how far the shard's time is from the database's clock",
         ("ALTER TABLE owner ADD COLUMN offset_ms INTEGER NOT NULL DEFAULT 0",),
+    ),
+    Migration(
+        5,
+        "sizes in the order's index, so that a namespace's bytes are counted without reading its items",
+        (
+            "DROP INDEX item_order",
+            "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
+        ),
     ),
 )
 
@@ -198,5 +206,7 @@ DUE: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms
 NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"
 """When the next row comes due."""
 
-COUNTS: Final = "SELECT namespace, topic, state, COUNT(*) FROM item GROUP BY namespace, topic, state"
-"""Rows by topic and state, from the index alone."""
+COUNTS: Final = (
+    "SELECT namespace, topic, state, COUNT(*), SUM(payload_bytes) FROM item GROUP BY namespace, topic, state"
+)
+"""Rows and their bytes by topic and state, from the index alone."""

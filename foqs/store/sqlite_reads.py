@@ -118,8 +118,8 @@ class SqliteReads:
         if self._db is None or not self._db.in_transaction:
             raise StoreLost(f"{self._file.path}: there is no snapshot to count in")
         return [
-            TopicCount(namespace, topic, State(state), rows)
-            for namespace, topic, state, rows in self._db.execute(sql.COUNTS)
+            TopicCount(namespace, topic, State(state), rows, size)
+            for namespace, topic, state, rows, size in self._db.execute(sql.COUNTS)
         ]
 
     def _drop(self) -> None:

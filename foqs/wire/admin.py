@@ -71,7 +71,7 @@ class _Admin:
 
     async def get_usage(self, request: Any, deadline: float) -> Any:
         usage = self._admin.usage(_name(request))
-        return ttypes.UsageReply(items=usage.items, topics=usage.topics)
+        return ttypes.UsageReply(items=usage.items, bytes=usage.bytes, topics=usage.topics)
 
     async def set_grant(self, request: Any, deadline: float) -> Any:
         grant = _given(request.grant, "grant")

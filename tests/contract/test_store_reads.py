@@ -38,7 +38,8 @@ def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
             await reads.snapshot(owned.past)
             counted = await reads.counts()
         assert sorted(counted, key=lambda count: count.topic) == sorted(
-            (TopicCount(row.namespace, row.topic, State.READY, 1) for row in rows), key=lambda count: count.topic
+            (TopicCount(row.namespace, row.topic, State.READY, 1, row.payload_bytes) for row in rows),
+            key=lambda count: count.topic,
         )
 
     bench.run(story())
@@ -221,6 +222,25 @@ def test_former_owner_reads_nothing_after_a_takeover(bench: Bench) -> None:
     bench.run(story())
 
 
+def test_counts_are_of_each_topic_and_state_with_the_bytes_of_their_payloads(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        sizes = (0, 1, 300, 100_000)
+        rows = [make_row(number, payload=bytes(size)) for number, size in enumerate(sizes, 1)]
+        rows += [make_row(9, payload=b"dead", state=State.DEAD), make_row(10, payload=b"u", topic="u")]
+        await owned.write(inserts=rows)
+        async with reading(owned.store) as reads:
+            await reads.snapshot(owned.past)
+            counted = await reads.counts()
+        assert sorted(counted, key=lambda count: (count.topic, count.state)) == [
+            TopicCount(*TOPIC, State.READY, 4, sum(sizes)),
+            TopicCount(*TOPIC, State.DEAD, 1, 4),
+            TopicCount("default", "u", State.READY, 1, 1),
+        ]
+
+    bench.run(story())
+
+
 def test_snapshot_shows_its_moment_whatever_is_written_later(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
@@ -228,9 +248,9 @@ def test_snapshot_shows_its_moment_whatever_is_written_later(bench: Bench) -> No
         async with reading(owned.store) as reads, reading(owned.store) as others:
             await reads.snapshot(owned.past)
             await owned.write(inserts=[make_row(3), make_row(4, topic="u")], deletes=[1])
-            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2)]
+            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2, 14)]
             await owned.write(deletes=[2, 3, 4])
-            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2)]
+            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2, 14)]
             await others.snapshot(owned.past)
             assert await others.counts() == []
             with pytest.raises(RuntimeError, match="snapshot"):
@@ -302,7 +322,7 @@ def test_snapshot_or_count_that_was_cancelled_is_taken_anew(bench: Bench) -> Non
                 except StoreLost:
                     await reads.snapshot(owned.past)
                     counted = await reads.counts()
-                assert counted == [TopicCount(*TOPIC, State.READY, 1)]
+                assert counted == [TopicCount(*TOPIC, State.READY, 1, 7)]
 
     bench.run(story())
 

@@ -49,6 +49,13 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     }
     if counted != dict(held):
         yield f"counts {counted} instead of {dict(held)}"
+    usage: dict[str, list[int]] = {}
+    for row in rows:
+        held_by = usage.setdefault(row.namespace, [0, 0])
+        held_by[0] += 1
+        held_by[1] += row.payload_bytes
+    if shard.memory.usage._held != usage:
+        yield f"usage {shard.memory.usage._held} instead of {usage}"
     totals = [sum(row.state is state for row in rows) for state in State]
     if counts.totals[1:] != totals:
         yield f"totals {counts.totals[1:]} instead of {totals}"

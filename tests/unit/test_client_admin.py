@@ -144,7 +144,7 @@ def test_what_is_exported_can_be_imported() -> None:
 def test_usage_leaves_out_what_is_not_counted() -> None:
     async def main() -> None:
         async with configured() as found:
-            assert await found.client.usage() == Usage(items=0, bytes=None, topics=0, enqueues_last_minute=None)
+            assert await found.client.usage() == Usage(items=0, bytes=0, topics=0, enqueues_last_minute=None)
 
     run(main())
 

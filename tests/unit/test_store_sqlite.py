@@ -216,6 +216,28 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
     run(story())
 
 
+def test_a_version_3_file_gets_its_sizes_counted(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=[make_row(1), make_row(2, payload=bytes(300))], topics_added=[TOPIC])
+        await owned.store.close()
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        async with reading(owned.store) as reads:
+            assert await reads.ready(owned.past, TOPIC, None, 9) == [make_row(1).key, make_row(2).key]
+            await reads.snapshot(owned.past)
+            assert [count.payload_bytes for count in await reads.counts()] == [307]
+        await owned.store.close()
+
+    run(fill())
+    old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
+    _edit(path, "DROP INDEX item_order", old, "PRAGMA user_version = 3")
+    run(story())
+
+
 def test_reads_of_a_missing_file_are_lost_and_make_none(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
@@ -299,6 +321,7 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
             plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", values))
             assert f"INDEX {index}" in plan, text
             assert "TEMP B-TREE" not in plan, text
+            assert "COVERING" in plan or text != sql_sqlite.COUNTS, plan
             assert "SCAN key" not in plan or text == sql_sqlite.NEXT_KEY_OVER, plan
     finally:
         db.close()

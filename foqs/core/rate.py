@@ -1,0 +1,45 @@
+"""A namespace's rate: a token bucket of enqueues, filled by the minute.
+
+A full bucket holds a whole minute's worth, so whoever was quiet for a minute may
+enqueue as much at once; over any time of t minutes no more than t + 1 minutes'
+worth pass. Always true: what it holds is between nothing and full. The rate is
+an argument, so that a change of it holds from the next call on. Pure: times are
+seconds of any clock that does not go back.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MINUTE_S: Final = 60.0
+
+
+class TokenBucket:
+    """One bucket, full at first."""
+
+    __slots__ = ("_at_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = float("inf")
+        """At `_at_s`; more than the rate allows until it is looked at."""
+        self._at_s = 0.0
+
+    def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
+        """How long until so many items may pass: 0 now. They must not be more than a minute's worth."""
+        self._fill(per_minute, now_s)
+        missing = items - self._tokens
+        return max(0.0, missing * MINUTE_S / per_minute)
+
+    def take(self, items: int, per_minute: int, now_s: float) -> None:
+        """So many items have passed, after `wait_s` said that they may."""
+        self._fill(per_minute, now_s)
+        self._tokens = max(0.0, self._tokens - items)
+
+    def is_full(self, now_s: float) -> bool:
+        """Nobody asked for a minute: it is as if it were new."""
+        return now_s - self._at_s >= MINUTE_S
+
+    def _fill(self, per_minute: int, now_s: float) -> None:
+        gained = (now_s - self._at_s) * per_minute / MINUTE_S
+        self._tokens = min(float(per_minute), self._tokens + gained)
+        self._at_s = now_s

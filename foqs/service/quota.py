@@ -1,0 +1,136 @@
+"""What a namespace may enqueue: its rate, its backlog and its topics, over the shards of this host.
+
+Always true: what is asked here is known to this host for certain, so nothing is
+refused that should not be: where counts lag it knows less than there is, and
+lets more through. Settings are arguments, so a change of them holds from the
+next call on. Knows nothing of calls or shards' insides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
+from foqs.core.item import NewItem
+from foqs.core.rate import TokenBucket
+from foqs.service.api import NamespaceSettings
+from foqs.shard.shard import Shard
+
+_BACKLOG_RETRY_MS: Final = 1_000
+"""A backlog shrinks as fast as its consumers work: nobody knows when there is room."""
+
+_BUCKETS_MAX: Final = 10_000
+"""So many namespaces have a bucket before those that are full are forgotten."""
+
+
+class Quota:
+    """The limits of all namespaces on one host.
+
+    Args:
+        shards: the shards of this host, by number; changes as they come and go.
+        seconds: a stop watch.
+    """
+
+    def __init__(self, shards: Mapping[int, Shard], seconds: Callable[[], float]) -> None:
+        self.limited: Counter[str] = Counter()
+        """Items that were refused, by the limit: rate, items, bytes, topics."""
+        self._shards = shards
+        self._seconds = seconds
+        self._buckets: dict[str, TokenBucket] = {}
+
+    def usage(self, namespace: str) -> tuple[int, int]:
+        """(items, bytes of payload) of a namespace; less than there is while counts lag."""
+        held = [shard.memory.usage.least(namespace) for shard in self._shards.values()]
+        return sum(items for items, _ in held), sum(size for _, size in held)
+
+    def check(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
+        """The call as a whole may be taken.
+
+        Raises:
+            RateLimited: not now; `charge` was not asked for anything.
+            LimitExceeded: the backlog is full, or the call larger than a minute's worth.
+        """
+        if settings.backlog_items_max or settings.backlog_bytes_max:
+            self._check_backlog(namespace, settings, items)
+        if settings.enqueues_per_minute:
+            self._check_rate(namespace, settings.enqueues_per_minute, len(items))
+
+    def charge(self, namespace: str, settings: NamespaceSettings, items: int) -> None:
+        """So many items of a call that passed `check` were taken."""
+        if settings.enqueues_per_minute and items:
+            bucket = self._buckets[namespace]
+            bucket.take(items, settings.enqueues_per_minute, self._seconds())
+
+    def topics_beyond(
+        self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]
+    ) -> dict[int, FoqsError]:
+        """Why items cannot be taken, by place: each would begin a topic that is one too many."""
+        shards = list(self._shards.values())
+        names = dict.fromkeys([item.topic for item in items])
+        if not settings.topics_max or any(shard.counts.lag for shard in shards):
+            return {}
+        new = [name for name in names if not any((namespace, name) in shard.counts for shard in shards)]
+        if not new:
+            return {}
+        known = {name for shard in shards for name in shard.counts.topics(namespace)}
+        room = max(0, settings.topics_max - len(known))
+        beyond = set(new[room:])
+        told: dict[int, FoqsError] = {
+            place: LimitExceeded(
+                f"namespace {namespace!r} may have {settings.topics_max} topics, and this would be one more; "
+                "use one that it has, or raise its topics_max",
+                field=f"items[{place}].topic",
+            )
+            for place, item in enumerate(items)
+            if item.topic in beyond
+        }
+        self.limited["topics"] += len(told)
+        return told
+
+    # --------------------------------------------------------------------- inside
+
+    def _check_backlog(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
+        held_items, held_bytes = self.usage(namespace)
+        for shard in self._shards.values():
+            more_items, more_bytes = shard.unwritten(namespace)
+            held_items += more_items
+            held_bytes += more_bytes
+        self._check_room(namespace, "items", held_items, len(items), settings.backlog_items_max)
+        if settings.backlog_bytes_max:
+            size = sum([len(item.payload) for item in items])
+            self._check_room(namespace, "bytes", held_bytes, size, settings.backlog_bytes_max, len(items))
+
+    def _check_room(self, namespace: str, what: str, held: int, more: int, most: int, items: int | None = None) -> None:
+        if most and held + more > most:
+            self.limited[what] += more if items is None else items
+            raise LimitExceeded(
+                f"namespace {namespace!r} holds {held} {what}, and {more} more would be above its {most}; have some "
+                f"consumed, cancel or purge some (dead ones count), or raise its backlog_{what}_max",
+                field="items",
+                retry_after_ms=_BACKLOG_RETRY_MS,
+            )
+
+    def _check_rate(self, namespace: str, per_minute: int, items: int) -> None:
+        if items > per_minute:
+            self.limited["rate"] += items
+            raise LimitExceeded(
+                f"{items} items are more than namespace {namespace!r} may enqueue in a minute, {per_minute}; "
+                "split the call, or raise its enqueues_per_minute",
+                field="items",
+            )
+        now_s = self._seconds()
+        bucket = self._buckets.get(namespace)
+        if bucket is None:
+            if len(self._buckets) >= _BUCKETS_MAX:
+                self._buckets = {name: each for name, each in self._buckets.items() if not each.is_full(now_s)}
+            bucket = self._buckets[namespace] = TokenBucket()
+        wait_s = bucket.wait_s(items, per_minute, now_s)
+        if wait_s > 0:
+            self.limited["rate"] += items
+            raise RateLimited(
+                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute",
+                field="items",
+                retry_after_ms=int(wait_s * 1000) + 1,
+            )

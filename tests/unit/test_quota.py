@@ -1,0 +1,251 @@
+"""What a namespace may enqueue: rate, backlog, topics."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import FoqsError, LimitExceeded, RateLimited, Unavailable
+from foqs.core.item import NewItem
+from foqs.core.life import Kind
+from foqs.service.api import Enqueued
+from foqs.service.engine import EngineSettings
+from foqs.store.memory import MemoryReads
+from tests.support.builders import catalog, engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, ok, play
+from tests.support.races import Gate, begin, closed
+
+
+def limited(world: World, **limits: int) -> EngineSettings:
+    """Two shards; the namespace `default` has these limits, `other` has none."""
+    world.catalog = catalog(default=limits)
+    return engine_settings(1, 2)
+
+
+async def refused(caller: Caller, items: Sequence[NewItem]) -> FoqsError:
+    """The error of a call that is refused as a whole."""
+    with pytest.raises(FoqsError) as told:
+        await caller.enqueue(items)
+    return told.value
+
+
+# -------------------------------------------------------------------------- rate
+
+
+def test_a_rate_passes_a_minutes_worth_and_says_when_there_is_more() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, enqueues_per_minute=60)))
+        await caller.put(count=60)
+        error = await refused(caller, [new_item() for _ in range(10)])
+        assert isinstance(error, RateLimited)
+        assert error.field == "items"
+        assert error.retry_after_ms is not None
+        assert 9_000 < error.retry_after_ms <= 10_001
+        await world.pass_s(error.retry_after_ms / 1000)
+        await caller.put(count=10)
+        assert isinstance(await refused(caller, [new_item()]), RateLimited)
+        assert len(world.rows()) == 70
+
+    play(story)
+
+
+def test_a_namespace_spends_its_own_rate_alone() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(limited(world, enqueues_per_minute=10))
+        caller = Caller(world, engine)
+        await caller.put(count=10)
+        assert isinstance(await refused(caller, [new_item()]), RateLimited)
+        await Caller(world, engine, "other").put(count=100)
+        held = await caller.get(count=5)
+        assert await caller.do(Kind.ACK, held.items) == [None] * 5
+
+    play(story)
+
+
+def test_a_call_larger_than_a_minutes_worth_is_told_that_it_never_passes() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, enqueues_per_minute=10)))
+        error = await refused(caller, [new_item() for _ in range(11)])
+        assert isinstance(error, LimitExceeded)
+        assert (error.field, error.retry_after_ms) == ("items", None)
+        await caller.put(count=10)
+
+    play(story)
+
+
+def test_a_call_that_no_shard_takes_costs_nothing() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(limited(world, enqueues_per_minute=10))
+        caller = Caller(world, engine)
+        away = dict(engine.shards)
+        engine.shards.clear()
+        for _ in range(3):
+            assert isinstance(await refused(caller, [new_item() for _ in range(10)]), Unavailable)
+        results = await caller.enqueue([keyed_item("a"), keyed_item("b")])
+        assert all(isinstance(result, Unavailable) for result in results)
+        engine.shards.update(away)
+        await caller.put(count=10)
+
+    play(story)
+
+
+# ----------------------------------------------------------------------- backlog
+
+
+@pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
+def test_a_backlog_is_held_to_its_limit_and_has_room_again_when_it_shrinks(limits: dict[str, int], size: int) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, **limits)))
+        await caller.put(count=8, payload=bytes(size))
+        error = await refused(caller, [new_item(payload=bytes(size)) for _ in range(3)])
+        assert isinstance(error, LimitExceeded)
+        assert error.field == "items"
+        assert error.retry_after_ms
+        await caller.put(count=2, payload=bytes(size))
+        await refused(caller, [new_item(payload=bytes(size))])
+        held = (await caller.get(count=10)).items
+        await refused(caller, [new_item(payload=bytes(size))])
+        await caller.do(Kind.ACK, held[:3])
+        await refused(caller, [new_item(payload=bytes(size)) for _ in range(4)])
+        await caller.put(count=3, payload=bytes(size))
+        assert len(world.rows()) == 10
+
+    play(story)
+
+
+@pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
+def test_calls_that_come_at_once_do_not_pass_the_limit_together(limits: dict[str, int], size: int) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, **limits)))
+        accepted = []
+
+        async def offer() -> None:
+            with contextlib.suppress(LimitExceeded):
+                accepted.extend(await caller.enqueue([new_item(payload=bytes(size))]))
+
+        calls = []
+        for number in range(40):
+            calls.append(begin(offer()))
+            if number % 4 == 0:
+                await world.pass_s(0.001)
+        for call in calls:
+            await call
+        assert len(accepted) == len(world.rows()) == 10
+
+    play(story)
+
+
+@pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
+def test_a_new_owner_refuses_nothing_wrongly_and_knows_the_backlog_when_it_has_counted(
+    monkeypatch: pytest.MonkeyPatch, limits: dict[str, int], size: int
+) -> None:
+    async def story(world: World) -> None:
+        first = await world.engine(limited(world, **limits))
+        await Caller(world, first).put(count=9, payload=bytes(size))
+        await first.abort()
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
+        with closed(counting):
+            caller = Caller(world, await world.engine(limited(world, **limits)))
+            held = (await caller.get(count=9, wait_ms=1_000)).items
+            await caller.do(Kind.ACK, held[:6])
+            # Nine were there, which it does not know; it has three now, and six gone.
+            await caller.put(count=7, payload=bytes(size))
+        await world.until(lambda: not any(shard.counts.lag for shard in caller_shards(caller)))
+        assert len(world.rows()) == 10
+        await refused(caller, [new_item(payload=bytes(size))])
+        await caller.do(Kind.ACK, held[6:])
+        await caller.put(count=3, payload=bytes(size))
+
+    def caller_shards(caller: Caller) -> list[Any]:
+        return list(caller.queue._shards.values())
+
+    play(story)
+
+
+def test_usage_is_what_the_tables_hold_whatever_becomes_of_items() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(limited(world, backlog_items_max=1_000))
+        caller = Caller(world, engine)
+        await caller.put("now", 6, payload=b"four")
+        await caller.put("later", 2, payload=b"twelve bytes", delay_ms=60_000)
+        await caller.put("short", 2, payload=b"one", ttl_ms=50)
+        await Caller(world, engine, "other").put("now", 3, payload=b"x")
+        held = (await caller.get("now", 4)).items
+        await caller.do(Kind.ACK, held[:1])
+        await caller.do(Kind.NACK, held[1:2], dead=True)
+        await caller.do(Kind.NACK, held[2:3], delay_ms=1_000, metadata=b"why")
+        await world.pass_s(0.5)
+        assert engine.queue.quota.usage("default") == (7, 5 * 4 + 2 * 12)
+        assert engine.queue.quota.usage("other") == (3, 3)
+        assert engine.queue.quota.usage("nobody") == (0, 0)
+
+    play(story)
+
+
+# ------------------------------------------------------------------------ topics
+
+
+def topics_of(results: Sequence[Enqueued], names: Sequence[str]) -> list[str]:
+    """The names of those that were taken."""
+    return [name for result, name in zip(results, names, strict=True) if isinstance(result, str)]
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_an_item_of_one_topic_too_many_is_refused_alone(keyed: bool) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, topics_max=3)))
+        names = ["a", "b", "a", "c", "d", "a", "e", "d"]
+        items = [keyed_item(f"key {n}", name) if keyed else new_item(name) for n, name in enumerate(names)]
+        results = await caller.enqueue(items)
+        assert topics_of(results, names) == ["a", "b", "a", "c", "a"]
+        errors = [result for result in results if isinstance(result, LimitExceeded)]
+        assert [error.field for error in errors] == ["items[4].topic", "items[6].topic", "items[7].topic"]
+        assert sorted(topic for topic, _ in world.rows()) == ["a", "a", "a", "b", "c"]
+        results = await caller.enqueue([new_item("x")])
+        assert isinstance(results[0], LimitExceeded)
+
+    play(story)
+
+
+def test_a_topic_without_items_makes_room_for_another() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(limited(world, topics_max=1)))
+        await caller.put("a")
+        (error,) = await caller.enqueue([new_item("b")])
+        assert isinstance(error, LimitExceeded)
+        await caller.do(Kind.ACK, [await caller.one("a")])
+        ok((await caller.enqueue([new_item("b")]))[0])
+
+    play(story)
+
+
+def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        first = await world.engine(limited(world, topics_max=2))
+        await Caller(world, first).put("x")
+        await Caller(world, first).put("y")
+        await first.abort()
+        with closed(Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)):
+            caller = Caller(world, await world.engine(limited(world, topics_max=2)))
+            held = [await caller.one("x", wait_ms=1_000), await caller.one("y", wait_ms=1_000)]
+            assert await caller.do(Kind.ACK, held) == [None, None]
+            await caller.put("a")
+
+    play(story)
+
+
+def test_what_was_refused_is_counted_by_its_limit() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(limited(world, topics_max=1, enqueues_per_minute=5, backlog_items_max=3))
+        caller = Caller(world, engine)
+        await caller.enqueue([new_item("a"), new_item("b")])
+        await refused(caller, [new_item("a") for _ in range(3)])
+        await caller.put("a", 2)
+        await caller.do(Kind.ACK, (await caller.get("a", 3)).items)
+        await refused(caller, [new_item("a") for _ in range(3)])
+        assert engine.queue.quota.limited == {"topics": 1, "items": 3, "rate": 3}
+
+    play(story)
