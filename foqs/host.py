@@ -151,7 +151,7 @@ class Host:
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
         self._wire = WireServer(
-            loop, handlers, _wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
+            loop, handlers, wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
         )
         if keyring.context is not None:
             self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
@@ -300,11 +300,12 @@ def _gate(config: Config, keyring: Keyring, grants: Grants, metrics: Metrics) ->
     return Gate(keyring, administrators, grants, metrics, limits)
 
 
-def _wire_limits(config: Config) -> WireLimits:
+def wire_limits(config: Config) -> WireLimits:
+    """What the wire is told, from the configuration."""
     wire = config.wire
     return WireLimits(
         frame_bytes_max=wire.frame_bytes_max,
-        string_bytes_max=wire.frame_bytes_max,
+        string_bytes_max=wire.string_bytes_max,
         container_items_max=wire.container_items_max,
         connections_max=wire.connections_max,
         handshakes_max=wire.handshakes_max,
@@ -313,7 +314,11 @@ def _wire_limits(config: Config) -> WireLimits:
         calls_in_flight_per_connection_max=wire.calls_in_flight_per_connection_max,
         in_flight_bytes_max=wire.in_flight_bytes_max,
         silence_timeout_s=wire.silence_timeout_ms / 1000,
+        idle_timeout_s=wire.idle_timeout_ms / 1000,
         write_buffer_bytes_max=wire.write_buffer_bytes_max,
+        reply_bytes_max=wire.reply_bytes_max,
+        reply_grace_s=wire.reply_grace_ms / 1000,
+        retry_after_ms=wire.retry_after_ms,
     )
 
 

@@ -11,6 +11,7 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from foqs.config import Config, ConfigError, load
+from foqs.host import wire_limits
 from foqs.options import Options, StoreUrl, parse_store_url
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.shard.shard import ShardSettings
@@ -71,6 +72,13 @@ def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
         seconds = part.name.endswith("_s")
         given = getattr(options, f"{part.name.removesuffix('_s')}_ms" if seconds else part.name)
         assert (given / 1_000 if seconds else given) == part.default, part.name
+
+
+def test_every_option_of_the_wire_reaches_it() -> None:
+    changed = {name: value + 1 for name, value in Config().wire.model_dump().items()}
+    limits = wire_limits(Config(wire=type(Config().wire)(**changed)))
+    for part in dataclasses.fields(WireLimits):
+        assert getattr(limits, part.name) != part.default, part.name
 
 
 def test_a_configuration_survives_being_written_and_read(tmp_path: Path) -> None:
