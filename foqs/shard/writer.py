@@ -44,6 +44,10 @@ KEYS_READ_FLUSHES: Final = 32
 """So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
 
 
+_REFUSALS_TOLD_S: Final = 1.0
+"""Between two lines of the log about single writes that were refused."""
+
+
 class ShardLost(Exception):
     """This host may write to the shard no more. `owner` is its owner row as last seen."""
 
@@ -172,6 +176,7 @@ class Writer:
         """Nothing that comes now would ever be written."""
         self.refused_writes = 0
         """Single entries that the database refused for good."""
+        self._tell_again_s = 0.0
         self.key_reruns = 0
         self.key_clearings = 0
         """Flushes that cleared keys away."""
@@ -349,11 +354,22 @@ class Writer:
             for half in batch.split():
                 await self._commit(half)
         else:
-            log.warning("shard %d: the database refused a single write: %s", self._shard, refusal)
-            self.refused_writes += 1
+            self._tell_refusal(refusal)
             for part in batch.parts:
                 part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
                 self._memory.refused(part)
+
+    def _tell_refusal(self, refusal: WriteRefused) -> None:
+        """A full disk refuses everything that comes: the log, perhaps on the same disk, is told now and then."""
+        self.refused_writes += 1
+        if self._seconds() >= self._tell_again_s:
+            self._tell_again_s = self._seconds() + _REFUSALS_TOLD_S
+            log.warning(
+                "shard %d: the database refused a single write, the %d. of this ownership: %s",
+                self._shard,
+                self.refused_writes,
+                refusal,
+            )
 
     def _suspect(self, batch: Batch) -> None:
         """Puts inserts that are not written before all other suspects; their callers may withdraw them."""

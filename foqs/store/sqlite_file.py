@@ -55,11 +55,12 @@ class SqliteFile:
 
         Raises:
             StoreUnusable: weak durability, another shard's file, no foqs file, a
-                newer schema, damage, or no access.
-            StoreLost: it is locked, or cannot be read now.
+                newer schema, damage, or, with `create`, no access.
+            StoreLost: it is locked, or cannot be used now: without `create`, a
+                file that is there was usable once, and may be so again.
         """
         self._check_level()
-        new = not self.path.exists()
+        new = not _is_there(self.path)
         db: sqlite3.Connection | None = None
         try:
             if create and new:
@@ -71,7 +72,7 @@ class SqliteFile:
                 _sync_folder(self.path.parent)
         except sqlite3.Error as error:
             _close(db)
-            raise self._unopened(error) from error
+            raise self._unopened(error, was_usable=not create and not new) from error
         except OSError as error:
             _close(db)
             raise StoreUnusable(f"the file {self.path} cannot be created: {error}") from error
@@ -161,12 +162,13 @@ class SqliteFile:
             raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")
         db.execute(sql.COMMIT)
 
-    def _unopened(self, error: sqlite3.Error) -> StoreError:
+    def _unopened(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
         code = primary_code(error)
         if code in _DAMAGED:
             return StoreUnusable(f"{self.path}: {error}; the file is damaged: keep it, and restore a copy")
         if code in _NO_ACCESS:
-            return StoreUnusable(f"{self.path}: {error}; let this user read and write the file and its folder")
+            told = f"{self.path}: {error}; let this user read and write the file and its folder"
+            return StoreLost(told) if was_usable else StoreUnusable(told)
         if code in _LOCKED:
             return StoreLost(f"{self.path}: {error}; another process holds the file's write lock")
         return StoreLost(f"{self.path}: {error}")
@@ -198,6 +200,17 @@ def _write_ahead(db: sqlite3.Connection) -> str:
         else:
             return str(mode)
     raise AssertionError("unreachable")
+
+
+def _is_there(path: Path) -> bool:
+    """Whether the file exists, or may exist where this user cannot look."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _make_folder(folder: Path) -> None:

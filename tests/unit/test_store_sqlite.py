@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ from foqs.store.sqlite_reads import SqliteReads
 from tests.support.aio import run
 from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
 
+_NOBODY = 65_534
 _OTHER_PROCESS = """
 import asyncio, sys
 from pathlib import Path
@@ -484,6 +487,25 @@ def test_deleted_file_is_not_made_anew_behind_its_owner(tmp_path: Path) -> None:
         await owned.store.close()
 
     run(story())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can lose a right and have it back")
+def test_file_that_may_not_be_used_for_a_while_is_waited_for() -> None:
+    async def story(folder: Path) -> None:
+        owned = await opened(SqliteStore(folder / "s.db", 1, no_faults))
+        os.seteuid(_NOBODY)
+        try:
+            with pytest.raises(StoreLost, match="let this user read and write"):
+                await owned.store.owner()
+            with pytest.raises(StoreUnusable, match="let this user read and write"):
+                await SqliteStore(folder / "s.db", 1, no_faults).open()
+        finally:
+            os.seteuid(0)
+        assert (await owned.store.owner()).epoch == owned.epoch
+        await owned.store.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run(story(Path(folder)))
 
 
 def test_cancelled_call_ends_in_the_thread_before_the_next_begins(tmp_path: Path) -> None:
