@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import textwrap
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -213,9 +214,7 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[st
         key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
         field = _field(key)
         if field is None:
-            raise ConfigError(
-                "environment", variable, "there is no such option", "unset it, or name one as FOQS_SECTION__OPTION"
-            )
+            raise ConfigError("environment", variable, "there is no such option", _nearest(key, variable=True))
         yield key, (_typed(text) if field.annotation in (int, bool) else text), variable
 
 
@@ -262,13 +261,40 @@ def _explain(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> Conf
         remedy = "remove it, and make the namespace with: foqs namespace create NAME"
         return ConfigError(source, key, "namespaces are not configured here any more", remedy)
     if kind == "extra_forbidden":
-        return ConfigError(source, key, f"there is no such {_level(parts)}", "see foqs config default for all of them")
+        return ConfigError(source, key, f"there is no such {_level(parts)}", _nearest(parts))
     if kind in ("model_type", "dict_type"):
         return ConfigError(source, key, "this is a section, not a value", f"write it as [{key}]")
     problem = f"{detail['msg'].removeprefix('Input ')}, not {_one_line(repr(detail['input']))[:80]}"
     field = _field(parts)
     remedy = f"the default is {_value(field.default)} ({_range(field)})" if field else "see foqs config default"
     return ConfigError(source, key, problem, remedy)
+
+
+def _nearest(key: Sequence[str], *, variable: bool = False) -> str:
+    """The remedy for a key that is unknown: the known one that it resembles."""
+    known = {f"{section}.{name}" for section, names in _options().items() for name in names} | set(_options())
+    prefix = ""
+    if key[0] == "namespaces" and len(key) == 3:
+        prefix, key = f"namespaces.{key[1]}.", key[2:]
+        known = set(NamespaceOptions.model_fields)
+    wanted = ".".join(key)
+    elsewhere = [name for name in sorted(known) if name.endswith(f".{key[-1]}")]
+    found = get_close_matches(wanted, sorted(known), 1, 0.75) or elsewhere
+    if not found:
+        return (
+            "unset it, or name one as FOQS_SECTION__OPTION" if variable else "see foqs config default for all of them"
+        )
+    name = prefix + found[0]
+    return f"did you mean {ENVIRONMENT_PREFIX + name.upper().replace('.', '__') if variable else name}?"
+
+
+def _options() -> dict[str, list[str]]:
+    """The names of every section's options."""
+    models = {section: field.annotation for section, field in Config.model_fields.items()}
+    return {
+        section: list(model.model_fields) if isinstance(model, type) and issubclass(model, Options) else []
+        for section, model in models.items()
+    }
 
 
 def _level(parts: tuple[str, ...]) -> str:

@@ -8,6 +8,7 @@ host does.
 from __future__ import annotations
 
 import errno
+import logging
 import shlex
 import shutil
 import socket
@@ -19,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from foqs import logs
-from foqs.cli.output import say
-from foqs.cli.session import DEFAULT_ADDRESS, Failed, configuration
+from foqs.cli.session import DEFAULT_ADDRESS, USAGE, Failed, configuration
 
 if TYPE_CHECKING:
     from foqs.config import Config
@@ -93,7 +93,7 @@ def host(file: Path, insecure_listen: bool | None, unsafe_durability: bool | Non
     """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C)."""
     overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
     config = configuration(file, overrides)
-    _run(config, lambda listening: say("\n".join(addresses(listening))))
+    _run(config, _log_addresses, file)
 
 
 def given(options: dict[str, object]) -> dict[str, object]:
@@ -118,6 +118,12 @@ def scheme(config: Config) -> str:
 def bracketed(host: str) -> str:
     """A host as it stands in a URL."""
     return f"[{host}]" if ":" in host else host
+
+
+def _log_addresses(config: Config) -> None:
+    """As an event, so that a program that reads the log of a host finds nothing else."""
+    thrift, http = (line.split()[1] for line in addresses(config))
+    logging.getLogger(__name__).info("listening", extra={"thrift": thrift, "http": http})
 
 
 def dev_banner(config: Config) -> list[str]:
@@ -159,16 +165,25 @@ def reachable(host: str) -> str:
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
 
 
-def _run(config: Config, on_ready: Callable[[Config], None]) -> None:
+def _run(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
     from foqs.host import run_host
 
+    _check_ports(config, file)
+    logs.setup(config.log.level, config.log.format, sys.stderr)
+    try:
+        code = run_host(config, on_ready=on_ready)
+    except OSError:
+        _check_ports(config, file)  # somebody was quicker
+        raise
+    click.get_current_context().exit(code)
+
+
+def _check_ports(config: Config, file: Path | None) -> None:
     server = config.server
     for host, port, option in ((server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")):
         problem = port_problem(host, port, option)
         if problem:
-            raise Failed(problem)
-    logs.setup(config.log.level, config.log.format, sys.stderr)
-    click.get_current_context().exit(run_host(config, on_ready=on_ready))
+            raise Failed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)
 
 
 def port_problem(host: str, port: int, option: str) -> str | None:

@@ -165,15 +165,16 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
 
 
 @pytest.mark.parametrize("option", ["port", "http_port"])
-def test_a_taken_port_is_one_sentence_and_exit_code_1(tmp_path: Path, option: str) -> None:
+def test_a_taken_port_is_one_sentence_and_exit_code_2(tmp_path: Path, option: str) -> None:
     with (
         HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
         HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", {f"server.{option}": one.port}) as two,
     ):
         one.start()
         two.launch()
-        assert two.ended() == 1
-        assert two.log.startswith(f"Error: Port {one.port} on 127.0.0.1 is taken by another process")
+        assert two.ended() == 2
+        told = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is taken by another process"
+        assert two.log.startswith(told)
         assert f"server.{option}" in two.log
         assert len(two.log.splitlines()) == 1
         assert not (tmp_path / "two-data").exists()

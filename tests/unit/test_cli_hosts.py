@@ -75,7 +75,7 @@ def test_a_taken_port_is_one_sentence_that_names_port_and_option(started: list[C
     for option, flag in (("port", "--port"), ("http_port", "--http-port")):
         other = "--http-port" if flag == "--port" else "--port"
         result = run("dev", flag, str(taken), other, "0")
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert result.stderr.startswith(f"Error: Port {taken} on 127.0.0.1 is taken")
         assert f"{flag} (foqs dev) or server.{option}" in result.stderr
         assert len(result.stderr.splitlines()) == 1
@@ -105,6 +105,47 @@ def test_an_address_of_another_machine_is_named() -> None:
 
 
 # --------------------------------------------------------------------- config
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[server]\nprot = 1", "server.prot: there is no such option; did you mean server.port?"),
+        ("[server]\nport = 'x'", "server.port: should be a valid integer, not 'x'; the default is 7411"),
+        ("[server]\nport = 65_536", "server.port: should be less than or equal to 65535"),
+        ("[server]\nport = 1979-01-01", "server.port: should be a valid integer"),
+        ("[server]\nport = {a = 1}", "server.port: should be a valid integer"),
+        ("[[server]]\nport = 1", "server: this is a section, not a value"),
+        ("server = 1", "server: this is a section, not a value"),
+        ("[namespaces]\na = 1", "namespaces.a: this is a section, not a value"),
+        ("[server\n", "it is not TOML (Expected ']' at the end of a table declaration (at line 1, column 8))"),
+        ("[store]\npassword_file = 'absent'", "store.password_file: it cannot be read (No such file"),
+        (
+            "[server]\nport = {taken}\nhttp_port = 0",
+            "server.port: Port {taken} on 127.0.0.1 is taken by another process",
+        ),
+        ("[server]\nport = 0\nhttp_port = {taken}", "server.http_port: Port {taken} on 127.0.0.1 is taken"),
+        ("[server]\nport = 0\nhost = '192.0.2.1'\ninsecure_listen = true", "server.port: Cannot listen on 192.0.2.1"),
+        (None, "there is no such file"),
+        (b"\xff", "it is not UTF-8 text"),
+    ],
+)
+def test_a_host_that_cannot_use_its_configuration_says_why_in_one_line(
+    started: list[Config], tmp_path: Path, taken: int, text: str | bytes | None, words: str
+) -> None:
+    file = tmp_path / "foqs.toml"
+    if isinstance(text, str):
+        text = text.replace("{taken}", str(taken)).encode()
+    if text is not None:
+        file.write_bytes(text)
+    result = run("host", "--config", str(file))
+    assert result.exit_code == 2
+    [line] = result.stderr.splitlines()
+    where = "absent: " if "password_file" in words else f"{file}: "
+    assert line.startswith(f"Error: {where}")
+    assert words.replace("{taken}", str(taken)) in line
+    assert result.stdout == ""
+    assert started == []
 
 
 def test_config_default_prints_the_shipped_file() -> None:

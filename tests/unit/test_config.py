@@ -250,9 +250,28 @@ def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key:
 
 
 @pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("[server]\nprot = 1", "server.port"),
+        ("[sever]\nport = 1", "server"),
+        ("[server]\nshards = 1", "store.shards"),
+        ("[namespaces.a]\nlease_ms_defalt = 1", "namespaces.a.lease_ms_default"),
+    ],
+)
+def test_an_unknown_key_is_told_with_the_one_it_resembles(tmp_path: Path, text: str, nearest: str) -> None:
+    assert refused(write(tmp_path, text)).remedy == f"did you mean {nearest}?"
+    assert refused(write(tmp_path, "[zzz]\nqqq = 1")).remedy == "see foqs config default for all of them"
+
+
+def test_an_unknown_variable_is_told_with_the_one_it_resembles() -> None:
+    assert refused(environment={"FOQS_SERVER__PROT": "1"}).remedy == "did you mean FOQS_SERVER__PORT?"
+    assert "FOQS_SECTION__OPTION" in refused(environment={"FOQS_X": "1"}).remedy
+
+
+@pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"[server\n", "not TOML"),
+        (b"[server\n", "(at line 1, column 8)"),
         (b"port = 1\nport = 2\n", "not TOML"),
         (b"\xff\xfe", "not UTF-8"),
         (b"#" * ((1 << 20) + 1), "longer than"),
