@@ -15,6 +15,7 @@ import signal
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Final
 
 import uvloop
 
@@ -48,6 +49,15 @@ from foqs.wire.server import WireServer
 from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 
 log = logging.getLogger(__name__)
+
+STOPPING: Final = (
+    ("listener", "nobody new comes"),
+    ("long polls", "they are answered empty at once, and their clients go elsewhere"),
+    ("calls in flight", "they still need the shards"),
+    ("shards", "they write what waits, and give up their ownership"),
+    ("HTTP port", "/livez and /metrics are of use to the last moment"),
+)
+"""What is ended when a host stops, in this order, and why there."""
 
 
 def run_host(config: Config, on_ready: Callable[[Config], None] | None = None) -> int:
@@ -122,7 +132,6 @@ class Host:
             await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             if serving.done():
                 return self._why_it_ended(serving)
-            log.info("stopping")
             return 0
         finally:
             announcing.cancel()
@@ -195,27 +204,30 @@ class Host:
             on_ready(listening)
 
     async def stop(self) -> None:
-        """Stops within the drain timeout; what is not done by then is cut off.
-
-        1. The listener: nobody new comes.
-        2. Long polls: they answer empty, at once.
-        3. The calls in flight: they still need the shards.
-        4. The shards: they write what waits and give up their ownership.
-        5. HTTP: /livez and /metrics are of use to the last moment.
-        """
+        """Ends what `STOPPING` lists, within the drain timeout; what is not done by then is cut off."""
         loop = asyncio.get_running_loop()
         serving = self._serving
         deadline = loop.time() + self._config.server.drain_timeout_ms / 1000
-        self._listener.close()
-        if self._doorway is not None:
-            self._doorway.close()
-        self._engine.queue.drain()
-        await self._wire.stop(deadline)
-        self._engine.release()
-        await asyncio.wait((serving,), timeout=max(deadline - loop.time(), 1.0))
-        await self._engine.abort()
-        await asyncio.gather(serving, return_exceptions=True)
-        await self._http.stop()
+
+        async def listener() -> None:
+            self._listener.close()
+            if self._doorway is not None:
+                self._doorway.close()
+
+        async def long_polls() -> None:
+            self._engine.queue.drain()
+
+        async def shards() -> None:
+            self._engine.release()
+            await asyncio.wait((serving,), timeout=max(deadline - loop.time(), 1.0))
+            await self._engine.abort()
+            await asyncio.gather(serving, return_exceptions=True)
+
+        steps = (listener, long_polls, lambda: self._wire.stop(deadline), shards, self._http.stop)
+        for (what, why), step in zip(STOPPING, steps, strict=True):
+            log.info("stopping the %s: %s", what, why)
+            await step()
+        log.info("stopped")
 
     def _why_it_ended(self, serving: asyncio.Future[None]) -> int:
         error = serving.exception()

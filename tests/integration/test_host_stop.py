@@ -1,0 +1,144 @@
+"""How a real host process stops: in the order that ARCHITECTURE.md lists, and in time whatever its database does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, Enqueued, FoqsError, Item
+from tests.support.aio import run
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
+
+DOCUMENT = Path(__file__).parents[2] / "ARCHITECTURE.md"
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+def url(server: MariaDb) -> str:
+    return f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
+
+
+@contextmanager
+def frozen(server: MariaDb) -> Iterator[None]:
+    """A server that takes connections and answers nothing."""
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def documented() -> list[str]:
+    """`step: reason` as the document lists them."""
+    section = DOCUMENT.read_text().split("\n## Stopping\n")[1].split("\n## ")[0]
+    return re.findall(r"^\d+\. (.*)$", section, re.MULTILINE)
+
+
+def steps(host: HostProcess) -> list[str]:
+    """The steps of a stop, as the host's log tells them."""
+    messages = [json.loads(line)["message"] for line in host.log.rpartition("\n")[0].splitlines()]
+    return [found.removeprefix("stopping the ") for found in messages if found.startswith("stopping the ")]
+
+
+def assert_every_line_is_an_event(host: HostProcess) -> None:
+    for line in host.log.splitlines():
+        assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
+
+
+def listens(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) -> None:
+    async def work(host: HostProcess) -> Enqueued:
+        async with Client(host.address) as client:
+            with frozen(mariadb):
+                call = asyncio.ensure_future(client.enqueue([Item("t", b"x")], timeout_ms=100_000))
+                poll = asyncio.ensure_future(client.dequeue({"nothing": 1}, wait_ms=60_000, timeout_ms=100_000))
+                await asyncio.to_thread(until, lambda: waiting(host) == 1, "the long poll waits")
+                host.signal(signal.SIGTERM)
+                await asyncio.to_thread(until, lambda: not listens(host.port), "the listener is closed")
+                assert await poll == []
+                await asyncio.to_thread(until, lambda: len(steps(host)) == 3, "calls in flight are waited for")
+                assert not call.done()
+                live = await asyncio.to_thread(host.get, "/livez")
+                assert live is not None
+                assert live[0] == 200
+            [result] = await call
+            return result
+
+    with HostProcess(tmp_path / "host", url(mariadb), {"server.drain_timeout_ms": 60_000}) as host:
+        host.start()
+        assert run(work(host), timeout=100).require()
+        assert host.ended() == 0
+        assert steps(host) == documented()
+        assert_every_line_is_an_event(host)
+        assert "Traceback" not in host.log
+
+
+def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_path: Path) -> None:
+    async def work(host: HostProcess) -> None:
+        async with Client(host.address, automatic_keys=False) as client:
+            # Without a key: the client does not make it again.
+            call = asyncio.ensure_future(client.enqueue([Item("t", b"x")], timeout_ms=100_000))
+            poll = asyncio.ensure_future(client.dequeue({"nothing": 1}, wait_ms=60_000, timeout_ms=100_000))
+            await asyncio.to_thread(until, lambda: waiting(host) == 1, "the calls are there")
+            host.signal(signal.SIGTERM)
+            assert await poll == []
+            try:
+                [result] = await call
+            except FoqsError as error:
+                assert error.code == "UNKNOWN_OUTCOME"
+            else:
+                assert result.error is not None
+                assert result.error.code == "UNKNOWN_OUTCOME"
+            assert await asyncio.to_thread(host.ended) == 0
+
+    patience = {
+        "server.drain_timeout_ms": 300,
+        "store.statement_timeout_ms": 600_000,
+        "store.connect_timeout_ms": 60_000,
+    }
+    with HostProcess(tmp_path / "host", url(mariadb), patience) as host:
+        host.start()
+        with frozen(mariadb):
+            run(work(host), timeout=60)
+        assert steps(host) == documented()
+        assert_every_line_is_an_event(host)
+        assert "Traceback" not in host.log
+
+
+def test_a_host_that_never_reached_its_database_stops_too(mariadb: MariaDb, tmp_path: Path) -> None:
+    with HostProcess(tmp_path / "host", url(mariadb), {"server.drain_timeout_ms": 300}) as host, frozen(mariadb):
+        host.launch()
+        until(lambda: host.get("/livez") is not None, "the host is alive")
+        assert host.stop() == 0
+        assert steps(host) == documented()
+        assert_every_line_is_an_event(host)
+
+
+def waiting(host: HostProcess) -> int:
+    """Long polls that wait."""
+    answer = host.get("/metrics")
+    found = answer and re.search(r"^foqs_waiting_dequeues (\d+)", answer[1], re.MULTILINE)
+    return int(found[1]) if found else 0
