@@ -51,7 +51,7 @@ from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 log = logging.getLogger(__name__)
 
 STOPPING: Final = (
-    ("listener", "nobody new comes"),
+    ("listener", "nobody new comes; TLS handshakes are broken off"),
     ("long polls", "they are answered empty at once, and their clients go elsewhere"),
     ("calls in flight", "they still need the shards"),
     ("shards", "they write what waits, and give up their ownership"),

@@ -197,12 +197,16 @@ struct ItemView {
 // ---------------------------------------------------------- authentication
 
 struct AuthenticateRequest {
-  /** A principal's secret. A client certificate's subject is a principal without this call. */
+  /**
+   * A principal's secret. A client certificate's subject is a principal without this call; without a token, the call
+   * asks who that is.
+   */
   1: optional string token,
   2: optional i64 timeout_ms,
 }
 
 struct AuthenticateReply {
+  /** Missing: this host asks nobody who he is. */
   1: optional string principal,
 }
 
@@ -701,7 +705,11 @@ struct GetRoutingReply {
 // ---------------------------------------------------------------- the service
 
 service Foqs {
-  /** Binds a principal to the connection. */
+  /**
+   * Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
+   * A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
+   * few of them.
+   */
   AuthenticateReply authenticate(1: AuthenticateRequest request) throws (1: CallFailed failed),
 
   /** Adds items. An id in the reply means that the item is committed. */

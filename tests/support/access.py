@@ -45,5 +45,5 @@ def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
 
 def gate(granted: Granted | None = None, counted: Counted | None = None, **limits: Any) -> Gate:
     """A gate for `orders`, who may what is granted, and `admin`, who may all."""
-    values = {"failure_delay_s": 0.01} | limits
+    values = {"failure_delay_s": 0.01, "timeout_s": 3_600.0} | limits
     return Gate(keyring(), ["admin"], granted or Granted(), counted or Counted(), GateLimits(**values))

@@ -120,15 +120,14 @@ def test_a_host_that_is_not_trusted_is_not_called(
 
     async def main(host: Served) -> None:
         ca = stranger if trusts_other else authority
-        begun = host.server.loop.time()
         with pytest.raises(Unreachable, match=words) as caught:
             async with Client(host.url, timeout_ms=60_000, tls=Tls(ca_file=ca.file)) as client:
                 await client.enqueue([Item("t")])
-        assert host.server.loop.time() - begun < 30, "it is tried once"
         assert "name the CA" in caught.value.message
-        await until(lambda: secure.failed == 1)
+        await until(lambda: secure.failed > 0)
 
     secure.run(runner, main)
+    assert secure.failed == 1, "it is tried once"
     assert "it may not trust this host's certificate" in caplog.text
 
 

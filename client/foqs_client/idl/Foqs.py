@@ -22,7 +22,9 @@ all_structs = []
 class Iface(object):
     def authenticate(self, request):
         """
-        Binds a principal to the connection.
+        Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
+        A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
+        few of them.
 
         Parameters:
          - request
@@ -382,7 +384,9 @@ class Client(Iface):
 
     def authenticate(self, request):
         """
-        Binds a principal to the connection.
+        Binds a principal to the connection. Where the host asks who calls, every other call before is UNAUTHENTICATED.
+        A wrong token is UNAUTHENTICATED too, late, and the connection has no principal afterwards; it is closed after a
+        few of them.
 
         Parameters:
          - request

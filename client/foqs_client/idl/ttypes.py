@@ -1076,7 +1076,8 @@ class ItemView(object):
 class AuthenticateRequest(object):
     """
     Attributes:
-     - token: A principal's secret. A client certificate's subject is a principal without this call.
+     - token: A principal's secret. A client certificate's subject is a principal without this call; without a token, the call
+    asks who that is.
      - timeout_ms
 
     """
@@ -1156,7 +1157,7 @@ class AuthenticateRequest(object):
 class AuthenticateReply(object):
     """
     Attributes:
-     - principal
+     - principal: Missing: this host asks nobody who he is.
 
     """
 

@@ -1,0 +1,102 @@
+"""What a client shows of itself: tokens and files, when they are shown, and what is refused beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs.access.rules import Permission
+from foqs_client import Client, InvalidArgument, Item, Tls, Unauthenticated
+from foqs_client.address import parse_addresses, speaks_tls
+from tests.support.access import ORDERS, Counted, Granted, gate, keyring
+from tests.support.aio import run
+from tests.support.certificates import Authority, secret_file
+from tests.support.fake_queue import FakeQueue
+from tests.support.wire import served, until
+
+
+def test_the_scheme_says_whether_tls_is_spoken() -> None:
+    assert parse_addresses("foqss://a:1,b") == parse_addresses("foqs://a:1,b") == [("a", 1), ("b", 7411)]
+    assert [speaks_tls(url) for url in ("foqss://a", "foqs://a")] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"token": ""}, "token"),
+        ({"token": "two\nlines"}, "token"),
+        ({"token": "ü" * 20}, "token"),
+        ({"token": "x" * 5_000}, "token"),
+        ({"token": ORDERS, "token_file": "x"}, "token_file"),
+        ({"token_file": "absent"}, "token_file"),
+        ({"token_file": "open"}, "token_file"),
+        ({"token_file": "empty"}, "token_file"),
+        ({"tls": Tls()}, "tls"),
+        ({"url": "foqss://a", "tls": Tls(ca_file="absent")}, "tls.ca_file"),
+        ({"url": "foqss://a", "tls": Tls(ca_file="empty")}, "tls.ca_file"),
+        ({"url": "foqss://a", "tls": Tls(cert_file="absent")}, "tls.cert_file"),
+        ({"url": "foqss://a", "tls": Tls(cert_file="locked.pem", key_file="locked.key")}, "tls.cert_file"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_at_once_and_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], field: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    secret_file(Path("open"), b"a-secret-of-orders", 0o644)
+    secret_file(Path("empty"), b"")
+    authority = Authority(Path("ca"))
+    files = authority.sign("orders")
+    Path("locked.pem").write_bytes(files.cert.read_bytes())
+    secret_file(Path("locked.key"), authority.locked(files.key))
+    with pytest.raises(InvalidArgument) as caught:
+        Client(**{"url": "foqs://a", **options})
+    assert caught.value.field == field
+    assert "secret" not in str(caught.value)
+
+
+def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_says_then(tmp_path: Path) -> None:
+    counted = Counted()
+    own = gate(Granted(Permission.ENQUEUE), counted)
+    file = secret_file(tmp_path / "token", f"{ORDERS}\nan-older-token\n".encode())
+
+    async def main() -> None:
+        async with served(FakeQueue(), gate=own) as host, Client(host.url, token_file=file) as client:
+            await asyncio.gather(*(client.enqueue([Item("t")]) for _ in range(20)))
+            assert counted.principals == ["orders"]
+            own.keyring = keyring(orders="another-0123456789")
+            secret_file(file, b"another-0123456789")
+            host.server.recheck()
+            await until(lambda: not host.server.connections)
+            await client.enqueue([Item("t")])
+            assert counted.principals == ["orders", "orders"]
+
+    run(main())
+    assert counted.failures == 0
+
+
+def test_a_wrong_token_fails_every_call_at_once_and_is_not_tried_again() -> None:
+    counted = Counted()
+
+    async def main() -> None:
+        async with (
+            served(FakeQueue(), gate=gate(counted=counted)) as host,
+            Client(host.url, token="wrong-0123456789", timeout_ms=60_000) as client,
+        ):
+            calls = [client.enqueue([Item("t")]), client.dequeue({"t": 1}), client.routing()]
+            for outcome in await asyncio.gather(*calls, return_exceptions=True):
+                assert isinstance(outcome, Unauthenticated)
+                assert "wrong-0123456789" not in str(outcome)
+
+    run(main())
+    assert counted.failures == 1
+
+
+def test_a_host_that_asks_nobody_does_not_mind_a_token() -> None:
+    async def main() -> None:
+        async with served(FakeQueue()) as host, Client(host.url, token=ORDERS) as client:
+            assert (await client.enqueue([Item("t")]))[0].id
+
+    run(main())
