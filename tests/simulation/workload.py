@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from foqs_client import Client, Delivery, FoqsError, Item, Nack
+from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
 from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
 from tests.support.history import History
 from tests.support.recording import RecordingClient
@@ -194,6 +194,10 @@ class Run:
                 known += [result.id for result in results if result.id]
                 if rng.random() < 0.1 and known:
                     await self._call(client.cancel([rng.choice(known[-40:])]))
+                if rng.random() < 0.15 and known:
+                    await self._call(client.update([rng.choice(known[-40:])], _change(rng)))
+                if rng.random() < 0.1 and known:
+                    await self._call(client.redrive(sorted(set(rng.choices(known[-80:], k=4)))))
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))
@@ -299,6 +303,14 @@ def _item(rng: Random, topic: str, payload: bytes) -> Item:
         ttl_ms=rng.choice((None, None, None, rng.randint(2_000, 4_000))),
         at_most_once=rng.random() < 0.1,
         attempts_max=rng.choice((None, None, 1, 3)),
+    )
+
+
+def _change(rng: Random) -> Change:
+    return Change(
+        priority=rng.choice((0, -7, 9)),
+        delay_ms=rng.choice((None, None, 0, rng.randint(1, 1_500))),
+        metadata=rng.choice((None, b"changed")),
     )
 
 

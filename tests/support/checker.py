@@ -303,13 +303,14 @@ def _times_are_kept(case: Case, bounds: Bounds) -> Iterator[Finding]:
     origins = case.origins
     if not origins:
         return
-    due_ms = min(entry.invoked.at_ms + bounds.shortest(reckon.delay(entry) or 0) for entry in origins)
+    moved = [entry for entry in case.maybe("update") if reckon.delay(entry) is not None]
+    due_ms = min(entry.invoked.at_ms + bounds.shortest(reckon.delay(entry) or 0) for entry in (*origins, *moved))
     for each in case.receipts:
         if each.received.at_ms < due_ms:
             yield 9, f"{each} was received before its deliver-after time, at the earliest {due_ms:.3f} ms"
     for entry in case.done("nack"):
         delay = reckon.delay(entry)
-        for each in case.receipts if delay and not reckon.redriven(case) else ():
+        for each in case.receipts if delay and not moved and not reckon.redriven(case) else ():
             due_ms = entry.invoked.at_ms + bounds.shortest(delay or 0)
             if each.token > entry.asked["token"] and each.received.at_ms < due_ms:
                 yield 9, f"{each} was received before the delay of {entry.call.name} was over, at {due_ms:.3f} ms"

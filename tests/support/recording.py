@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from foqs_client import Client, Delivery, Enqueued, FoqsError, Item, Nack, Outcome
+from foqs_client import Change, Client, Delivery, Enqueued, FoqsError, Item, Nack, Outcome
 from tests.support.history import UNKNOWN, Event, History, mark
 
 Lease: TypeAlias = Delivery | tuple[str, int]
@@ -73,6 +73,20 @@ class RecordingClient:
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("cancel", [{"id": each} for each in ids])
         return await self._finish(call, self.client.cancel(ids, timeout_ms=timeout_ms), _outcome)
+
+    async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
+        asked = {
+            "priority": change.priority,
+            "delay_ms": change.delay_ms,
+            "deliver_after_in_ms": self._until(change.deliver_after_ms),
+            "metadata": None if change.metadata is None else _metadata(change.metadata),
+        }
+        call = self._invoke("update", [{"id": each, **asked} for each in ids])
+        return await self._finish(call, self.client.update(ids, change, timeout_ms=timeout_ms), _outcome)
+
+    async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
+        call = self._invoke("redrive", [{"id": each} for each in ids])
+        return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
 
     def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
         return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **args)
