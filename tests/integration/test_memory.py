@@ -1,0 +1,125 @@
+"""A host process stays within its memory under clients that never read and that never stop sending.
+
+Looks at the process from outside. What is sent, or asked for, is many times what
+the host may hold; a neighbour is served meanwhile.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from foqs_client import Client, Item
+from foqs_client.idl import ttypes
+from tests.support.aio import run
+from tests.support.processes import HostProcess
+from tests.support.wire import call
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+MIB: Final = 1 << 20
+PAYLOAD: Final = bytes(10_000)
+LIMITS: Final[Mapping[str, Any]] = {
+    "wire.in_flight_bytes_max": 8 * MIB,
+    "wire.frame_bytes_max": 2 * MIB,
+    "wire.write_buffer_bytes_max": MIB,
+    "wire.reply_bytes_max": 2 * MIB,
+    "shard.queue_bytes_max": 4 * MIB,
+    "buffer.written_bytes_max": 4 * MIB,
+    "buffer.loaded_bytes_max": 4 * MIB,
+    "store.shards": 1,
+}
+HELD_MAX: Final = 160 * MIB
+"""All of these together are 26 MiB, each held a few times: as bytes received, as Python's objects, as SQL, as pages."""
+SENT: Final = 800 * MIB
+CONNECTIONS: Final = 4
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[HostProcess]:
+    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", LIMITS) as process:
+        process.start()
+        # What a host has once it has worked is not held against anybody.
+        run(work(process))
+        yield process
+        assert process.stop() == 0
+
+
+async def work(host: HostProcess) -> None:
+    async with Client(host.address) as client:
+        for _ in range(5):
+            results = await client.enqueue([Item("t", PAYLOAD) for _ in range(100)])
+            assert [result.error for result in results] == [None] * 100
+        page = await client.peek("t", limit=100, with_payload=True)
+        assert page.items
+
+
+def peak_bytes(host: HostProcess) -> int:
+    """The most memory that the process ever had."""
+    lines = Path(f"/proc/{host.pid}/status").read_text().splitlines()
+    [kib] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(kib) * 1024
+
+
+def pour(host: HostProcess, message: bytes, times: int) -> int:
+    """Sends a message again and again and reads nothing, until the host takes no more or has closed the connection.
+
+    Returns how many bytes it took.
+    """
+    sent = 0
+    with socket.create_connection(("127.0.0.1", host.port), timeout=5) as connection:
+        try:
+            for _ in range(times):
+                connection.sendall(message)
+                sent += len(message)
+            closed = select.poll()
+            closed.register(connection, select.POLLHUP | select.POLLERR)
+            closed.poll(5_000)
+        except OSError:
+            pass  # it is not read any more, or closed
+    return sent
+
+
+def abuse(host: HostProcess, message: bytes, times: int) -> int:
+    """Pours on several connections at once, beside a neighbour who works; returns the bytes that the host took."""
+    with ThreadPoolExecutor(CONNECTIONS) as threads:
+        pouring = [threads.submit(pour, host, message, times) for _ in range(CONNECTIONS)]
+        run(neighbour(host, lambda: all(each.done() for each in pouring)), timeout=150)
+        return sum(each.result() for each in pouring)
+
+
+async def neighbour(host: HostProcess, over: Callable[[], bool]) -> None:
+    """Enqueues one item after the other until it is over, and once more; each is taken in the end."""
+    async with Client(host.address) as client:
+        while True:
+            last = over()
+            [result] = await client.enqueue([Item("neighbour", b"small")], timeout_ms=60_000)
+            assert result.error is None
+            if last:
+                return
+
+
+def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(host: HostProcess) -> None:
+    before = peak_bytes(host)
+    request = ttypes.PeekRequest(
+        namespace_name="default", topic="t", page=ttypes.Page(limit=100), with_payload=True, timeout_ms=60_000
+    )
+    # A reply is a megabyte.
+    abuse(host, call("peek", request), SENT // MIB // CONNECTIONS)
+    assert "it does not read its replies" in host.log
+    assert peak_bytes(host) - before < HELD_MAX
+
+
+def test_a_client_that_never_stops_sending_costs_no_more_than_is_configured(host: HostProcess) -> None:
+    before = peak_bytes(host)
+    items = [ttypes.NewItem(topic="flood", payload=PAYLOAD) for _ in range(100)]
+    message = call("enqueue", ttypes.EnqueueRequest("default", items))
+    sent = abuse(host, message, SENT // len(message) // CONNECTIONS)
+    assert sent > 2 * HELD_MAX, "too little was sent"
+    assert peak_bytes(host) - before < HELD_MAX
