@@ -52,7 +52,7 @@ class Seen:
 def main() -> None:
     options = _parser().parse_args()
     report = Report("burst")
-    with stage("foqs-mariadb", options.shards, {"namespaces.other.weight": 1}) as found:
+    with stage("foqs-mariadb", options.shards) as found:
         due_s = _lay(found, options.items, options.lead)
         assert found.host is not None
         before_mib = machine.resident_mib(found.host.pid) or 0.0
@@ -130,6 +130,7 @@ async def _race(address: str, options: argparse.Namespace, due_s: float) -> Seen
         Client(address, automatic_keys=False) as client,
         Client(address, namespace="other", automatic_keys=False) as other,
     ):
+        await other.create_namespace(Namespace("other"))
         quiet = (_quiet(client, options.rate, seen, seen.neighbour), _quiet(other, options.rate, seen, seen.stranger))
         await asyncio.gather(*(_consume(client, seen) for _ in range(options.consumers)), *quiet, _watch(seen))
     return seen

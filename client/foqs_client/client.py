@@ -1,9 +1,11 @@
 """The asynchronous client.
 
-Holds one transport and a namespace. Always true: a call ends by its deadline,
+Holds connections and a namespace. Always true: a call ends by its deadline,
 and shortly after where only the reply is late; nothing is sent twice but items
-with a key; a call that was sent and not answered ends as `UnknownOutcome` when
-it may have written, as `Unreachable` when it only reads. Cancelling a call is safe: its
+with a key and calls by id; a call that was sent and not answered ends as
+`UnknownOutcome` when it may have written, as `Unreachable` when it only reads.
+`retry_after_ms` is obeyed, and an error that names a later time than the call
+has is the caller's at once, as is `RateLimited`. Cancelling a call is safe: its
 reply is dropped, and items it would have delivered come back when their leases
 end.
 """
@@ -23,12 +25,14 @@ from thrift.Thrift import TApplicationException
 from foqs_client import convert, errors
 from foqs_client.address import parse_addresses, speaks_tls
 from foqs_client.admin import AdminCalls
+from foqs_client.attempts import ById, Deleting
 from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.idl import ttypes
-from foqs_client.keyed import AGAIN_S_MAX, Attempts, AutomaticKeys
+from foqs_client.keyed import AutomaticKeys, Enqueue
 from foqs_client.link import NoReply, NotSent, NotServed
 from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
-from foqs_client.transport import Connect, Transport
+from foqs_client.pool import Pool
+from foqs_client.transport import Connect
 from foqs_client.types import (
     DONE,
     BulkPage,
@@ -55,15 +59,17 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 
 
 class Client(AdminCalls):
-    """A connection to a queue.
+    """A queue, over one or more connections.
 
-    Opened when the first call needs it, and again after a loss. Use it as
+    Opened when calls need them, and again after a loss. Use it as
     `async with Client("foqs://127.0.0.1:7411") as client:`.
 
     Args:
         url: `foqs://host:port,host:port`, `foqss://` with TLS; the port may be left out (7411).
         namespace: the namespace of every call.
         timeout_ms: the time of a call that names none.
+        connections: at most so many to the host, 1 to 64; each call takes the one with
+            the fewest under way. One is enough but for large payloads over slow lines.
         automatic_keys: every item without an idempotency key gets one that is its
             own, so that an enqueue may be tried again, also when it may have been
             written, without making a second item. It costs the host a row for each
@@ -78,7 +84,7 @@ class Client(AdminCalls):
         connect: opens connections in place of the loop's `create_connection`.
 
     Raises:
-        InvalidArgument: the URL is not of this form, or a file cannot be used.
+        InvalidArgument: the URL is not of this form, a file cannot be used, or there are too many connections.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Client(AdminCalls):
         *,
         namespace: str = "default",
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
+        connections: int = 1,
         automatic_keys: bool = True,
         token: str | None = None,
         token_file: str | Path | None = None,
@@ -104,7 +111,7 @@ class Client(AdminCalls):
         elif tls is not None:
             raise errors.InvalidArgument("this address is without TLS; begin it with foqss://", field="tls")
         certified = isinstance(tls, Tls) and tls.cert_file is not None
-        self._transport = Transport(addresses, connect, greeting(token, token_file, certified))
+        self._pool = Pool(addresses, connections, connect, greeting(token, token_file, certified))
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,8 +122,8 @@ class Client(AdminCalls):
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection. Calls under way end as after its loss."""
-        await self._transport.close()
+        """Closes the connections. Calls under way end as after their loss."""
+        await self._pool.close()
 
     # ---------------------------------------------------------- the way of items
 
@@ -129,36 +136,19 @@ class Client(AdminCalls):
         may have been written ends as `UnknownOutcome` or with its id. A key that was
         used before brings the first id, marked as `repeated`.
         """
-        attempts = Attempts(convert.items(items), self._keys)
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        until = begun + min((timeout_ms or self.timeout_ms) / 1_000, AGAIN_S_MAX)
-        first = True
-        answered = False
-        failure: errors.FoqsError | None = None
-        while True:
-            request = ttypes.EnqueueRequest(self.namespace, attempts.sent)
-            try:
-                told = convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
-            except errors.FoqsError as error:
-                if isinstance(error, errors.Unreachable) and not first:
-                    break  # nothing was sent: what was known before stands
-                failure = error
-                told = [Enqueued(error=error)] * len(attempts.sent)
-            else:
-                if first and [result.error for result in told].count(None) == len(attempts.sent):
-                    return told
-                answered = True
-            first = False
-            more = attempts.take(told)
-            pause_s = attempts.pause_s()
-            if not more or loop.time() + pause_s >= until:
-                break
-            await asyncio.sleep(pause_s)
-            timeout_ms = max(1, int((until - loop.time()) * 1_000))
-        if failure is not None and not answered:
-            raise attempts.unknown or failure
-        return attempts.results
+        attempts = Enqueue(convert.items(items), self._keys)
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        begun = asyncio.get_running_loop().time()
+        first: list[Enqueued] | errors.FoqsError
+        try:
+            first = await self._send_items(attempts.sent, timeout_ms)
+        except errors.FoqsError as error:
+            first = error
+        else:
+            if [result.error for result in first].count(None) == len(attempts.sent):
+                return first
+        return await attempts.go_on(first, self._send_items, begun, timeout_ms, self._pool.pause)
 
     async def dequeue(
         self,
@@ -182,43 +172,64 @@ class Client(AdminCalls):
         deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms)).items
         return deliveries or []
 
+    # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
+    # ack or cancel that was done before finds nothing to do; the others name a lease that
+    # they end, or that must not have ended, and a token is never given out twice.
+
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Done: deletes the items."""
-        request = ttypes.AckRequest(self.namespace, convert.leases(leases))
-        return await self._outcomes(_ACK, request, timeout_ms)
+        """Done: deletes the items. Tried again within its time, after which `already_gone` may be its own doing."""
+        return await self._by_id(_ACK, ttypes.AckRequest, convert.leases(leases), Deleting, timeout_ms)
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy."""
-        request = ttypes.NackRequest(self.namespace, convert.nacks(nacks))
-        return await self._outcomes(_NACK, request, timeout_ms)
+        """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy.
+
+        Tried again within its time; a delay then counts from the attempt that was
+        written. An item is nacked once: a repeat that finds the lease over leaves the
+        outcome unknown.
+        """
+        return await self._by_id(_NACK, ttypes.NackRequest, convert.nacks(nacks), ById, timeout_ms)
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
     ) -> list[Outcome]:
-        """The leases end `lease_ms` from now; None: after the items' own lease durations."""
+        """The leases end `lease_ms` from now; None: after the items' own lease durations.
+
+        Tried again within its time: the lease counts from the last attempt. A repeat
+        that finds the lease over leaves the outcome unknown: it may have been extended
+        and have ended since.
+        """
         extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in convert.leases(leases)]
-        request = ttypes.ExtendLeaseRequest(self.namespace, extensions)
-        return await self._outcomes(_EXTEND, request, timeout_ms)
+        return await self._by_id(_EXTEND, ttypes.ExtendLeaseRequest, extensions, ById, timeout_ms)
 
     async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Not tried: gives items back without counting the attempt."""
-        request = ttypes.ReleaseRequest(self.namespace, convert.leases(leases))
-        return await self._outcomes(_RELEASE, request, timeout_ms)
+        """Not tried: gives items back without counting the attempt.
+
+        Tried again within its time. An attempt is given back once: a repeat that finds
+        the lease over leaves the outcome unknown.
+        """
+        return await self._by_id(_RELEASE, ttypes.ReleaseRequest, convert.leases(leases), ById, timeout_ms)
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Deletes items in any state."""
-        request = ttypes.CancelRequest(self.namespace, list(ids))
-        return await self._outcomes(_CANCEL, request, timeout_ms)
+        """Deletes items in any state. Tried again within its time, as `ack` is."""
+        return await self._by_id(_CANCEL, ttypes.CancelRequest, list(ids), Deleting, timeout_ms)
 
     async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Changes priority, time or metadata of items; of leased and dead ones no time."""
-        request = ttypes.UpdateRequest(self.namespace, list(ids), convert.change(change))
-        return await self._outcomes(_UPDATE, request, timeout_ms)
+        """Changes priority, time or metadata of items; of leased and dead ones no time.
+
+        Tried again within its time: a delay counts from the last attempt.
+        """
+        changed = convert.change(change)
+        return await self._by_id(
+            _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, changed), list(ids), ById, timeout_ms
+        )
 
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
-        """Makes dead items ready again, with fresh attempts and a fresh TTL."""
-        request = ttypes.RedriveRequest(self.namespace, list(ids))
-        return await self._outcomes(_REDRIVE, request, timeout_ms)
+        """Makes dead items ready again, with fresh attempts and a fresh TTL.
+
+        Tried again within its time: a repeat that finds an item not dead leaves the
+        outcome unknown.
+        """
+        return await self._by_id(_REDRIVE, ttypes.RedriveRequest, list(ids), ById, timeout_ms)
 
     # ------------------------------------------------------------------ by filter
 
@@ -325,12 +336,32 @@ class Client(AdminCalls):
         """The reply's struct. Raises FoqsError."""
         return _success(method, await self._reply(method, request, timeout_ms))
 
-    async def _outcomes(self, method: Method, request: Any, timeout_ms: int | None) -> list[Outcome]:
-        reply = await self._reply(method, request, timeout_ms)
-        count = all_done(reply)
-        if count is not None:
-            return [DONE] * count
-        return convert.outcomes(_success(method, reply).outcomes)
+    async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """One attempt of an enqueue."""
+        reply = await self._call(_ENQUEUE, ttypes.EnqueueRequest(self.namespace, items), timeout_ms)
+        return convert.enqueued(reply.results)
+
+    async def _by_id(
+        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
+    ) -> list[Outcome]:
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        begun = asyncio.get_running_loop().time()
+        first: list[Outcome] | errors.FoqsError
+        try:
+            reply = await self._reply(method, request(self.namespace, entries), timeout_ms)
+            count = all_done(reply)
+            if count is not None:
+                return [DONE] * count
+            first = convert.outcomes(_success(method, reply).outcomes)
+        except errors.FoqsError as error:
+            first = error
+
+        async def ask(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+            reply = await self._call(method, request(self.namespace, entries), timeout_ms)
+            return convert.outcomes(reply.outcomes)
+
+        return await kind(entries).go_on(first, ask, begun, timeout_ms, self._pool.pause)
 
     async def _reply(self, method: Method, request: Any, timeout_ms: int | None) -> bytes:
         """What the host answers, not yet read. Raises FoqsError."""
@@ -344,9 +375,9 @@ class Client(AdminCalls):
         try:
             body = method.encode(request)
             while True:
-                link = self._transport.ready_link
+                link = self._pool.ready_link
                 if link is None:
-                    link = await self._transport.link(deadline)
+                    link = await self._pool.link(deadline)
                     request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
                     body = method.encode(request)
                 seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)

@@ -1,6 +1,6 @@
 """Enqueues with idempotency keys: made up where the caller gave none, and tried again.
 
-Holds `AutomaticKeys`, and `Attempts` at one enqueue. Always true: an item is
+Holds `AutomaticKeys`, and the attempts at one enqueue. Always true: an item is
 tried again only while it has a key, and with the same key as long as it may have
 been written; an item that may have been written is never said not to be. The
 caller's items stay as they are. Sends nothing itself.
@@ -13,18 +13,12 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Final
 
-from foqs_client.errors import KeyConflict, NotOwner, Overloaded, Unavailable, UnknownOutcome
+from foqs_client.attempts import Attempts
+from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
 from foqs_client.types import Enqueued, Item
 
 SLOTS: Final = 1_024
 """The slots of a tier: what the contract's keys hash to, or name."""
-AGAIN_S_MAX: Final = 60.0
-"""Nothing is tried again later than this: a namespace keeps its keys for two minutes at least."""
-PAUSE_S_MIN: Final = 0.02
-PAUSE_S_MAX: Final = 1.0
-
-_LATER: Final = (Unavailable, Overloaded, NotOwner)
-"""Nothing was written, and it may work later or elsewhere."""
 _UNIQUE_BITS: Final = 64
 _UNTOLD: Final = Enqueued(error=UnknownOutcome("the host's reply does not name this item; it may have been written"))
 
@@ -64,64 +58,35 @@ class AutomaticKeys:
         ]
 
 
-class Attempts:
+class Enqueue(Attempts[Item, Enqueued]):
     """One enqueue, attempt by attempt.
 
     Args:
         items: as the caller gave them.
         keys: makes those that are missing; None: items without a key stay without, and are tried once.
-
-    Attributes:
-        sent: what the next attempt sends.
-        results: what is known of each item so far.
     """
 
+    telling = (KeyConflict,)
+    """Its key is another item's, so it was never written, and never will be."""
+
     def __init__(self, items: Sequence[Item], keys: AutomaticKeys | None) -> None:
-        self.sent: Sequence[Item] = items if keys is None else keys.give(items)
-        self.results: list[Enqueued] = [_UNTOLD] * len(items)
+        super().__init__(items if keys is None else keys.give(items), _UNTOLD)
         self._items = items
         self._keys = keys
-        self._places: Sequence[int] = range(len(items))
-        """Whose the sent items are."""
-        self._unknown: dict[int, UnknownOutcome] = {}
-        """Places that may have been written, and why that is not known."""
-        self._pause_s = PAUSE_S_MIN
-        self._asked_ms = 0
 
     def take(self, told: Sequence[Enqueued]) -> bool:
-        """Takes what an attempt came to, for each of the sent; True when something is to be tried again."""
-        again: list[tuple[int, Item]] = []
-        self._asked_ms = 0
-        for place, item, result in zip(self._places, self.sent, told, strict=False):
-            error = result.error
-            later = isinstance(error, _LATER)
-            if isinstance(error, UnknownOutcome):
-                self._unknown[place] = error
-            elif isinstance(error, KeyConflict):
-                # Its key is another item's, so it was never written, and never will be.
-                self._unknown.pop(place, None)
-            if error is None:
-                ours = self._items[place].idempotency_key is None
-                self.results[place] = Enqueued(result.id) if ours else result
-                continue
-            self.results[place] = Enqueued(error=self._unknown.get(place, error))
-            if item.idempotency_key is not None and (later or isinstance(error, UnknownOutcome)):
-                again.append((place, item))
-                self._asked_ms = max(self._asked_ms, error.retry_after_ms or 0)
-        self._places = [place for place, _ in again]
-        self.sent = [item for _, item in again]
+        again = super().take(told)
         if self._keys is not None and not self._unknown:
             # Another slot, perhaps of a shard that is better off.
             self.sent = self._keys.give([self._items[place] for place in self._places])
-        return bool(again)
+        return again
 
-    def pause_s(self) -> float:
-        """How long to wait before the next attempt."""
-        pause_s = max(self._pause_s, self._asked_ms / 1_000)
-        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
-        return pause_s
+    def failed(self, error: FoqsError) -> Enqueued:
+        return Enqueued(error=error)
 
-    @property
-    def unknown(self) -> UnknownOutcome | None:
-        """Why it is not known of some item whether it was written; None where it is known of all."""
-        return next((error for place, error in self._unknown.items() if self.results[place].error is error), None)
+    def succeeded(self, place: int, result: Enqueued) -> Enqueued:
+        ours = self._items[place].idempotency_key is None
+        return Enqueued(result.id) if ours else result
+
+    def may_repeat(self, entry: Item) -> bool:
+        return entry.idempotency_key is not None

@@ -42,7 +42,15 @@ class Transport:
         self._current = 0
         self._link: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
+        self._not_before = 0.0
+        """When an attempt that nobody waits for may begin: a while after a failure."""
         self._closed = False
+
+    @property
+    def link_now(self) -> Link | None:
+        """The link, while it is open."""
+        link = self._link
+        return link if link is not None and link.open else None
 
     @property
     def ready_link(self) -> Link | None:
@@ -80,6 +88,12 @@ class Transport:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)
         raise NotSent(f"no connection to {hosts}: {why}; is the host running there?")
 
+    def open_soon(self) -> None:
+        """Begins to open the link, for later calls; nobody waits, and a failure is tried again after a while."""
+        loop = asyncio.get_running_loop()
+        if self.link_now is None and self._opening is None and not self._closed and loop.time() >= self._not_before:
+            self._begin(loop)
+
     async def close(self) -> None:
         """Closes the connection; calls that wait end as `NoReply`."""
         self._closed = True
@@ -95,10 +109,7 @@ class Transport:
         """One attempt at every address, shared by all calls that wait for it."""
         if self._closed:
             raise NotSent("the client is closed")
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open_any())
-            self._opening.add_done_callback(self._opened)
-        opening = self._opening
+        opening = self._opening or self._begin(asyncio.get_running_loop())
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -107,10 +118,19 @@ class Transport:
                 raise NotSent("the client is closed") from None
             raise
 
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Link]:
+        opening = self._opening = loop.create_task(self._open_any())
+        opening.add_done_callback(self._opened)
+        return opening
+
     def _opened(self, task: asyncio.Task[Link]) -> None:
         self._opening = None
-        if not task.cancelled() and task.exception() is None:
+        if task.cancelled():
+            return
+        if task.exception() is None:
             self._link = task.result()
+        else:
+            self._not_before = task.get_loop().time() + RETRY_PAUSE_S_MAX
 
     async def _open_any(self) -> Link:
         loop = asyncio.get_running_loop()

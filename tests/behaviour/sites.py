@@ -18,7 +18,7 @@ from itertools import count
 from typing import Any, Final, cast
 
 from foqs.testing import FakeHost, SyncFakeHost
-from foqs_client import Client, Delivery, Item, SyncClient
+from foqs_client import Client, Delivery, Item, Namespace, SyncClient
 from tests.support.aio import run
 from tests.support.processes import HostProcess
 
@@ -32,10 +32,11 @@ OPTIONS: Final = {
     "namespace.backoff_ms_min": 50,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
     "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
-    "namespaces.other.weight": 2,
-    "namespaces.brief.dead_retention_ms": DEAD_RETENTION_MS,
-    "namespaces.brief.attempts_max_default": 2,
 }
+NAMESPACES: Final = (
+    Namespace("other", weight=2),
+    Namespace("brief", dead_retention_ms=DEAD_RETENTION_MS, attempts_max_default=2),
+)
 PATIENCE_S: Final = 20.0
 
 _names = count(1)
@@ -113,6 +114,7 @@ def story(tell: Callable[[Site], Coroutine[Any, Any, None]]) -> Callable[[Open],
 async def fake_site() -> AsyncIterator[Site]:
     """The fake, through the asynchronous client."""
     async with FakeHost(OPTIONS) as fake:
+        await _prepare(fake.client())
         yield Site(lambda namespace: fake.client(namespace=namespace), fake.advance, fake.client())
 
 
@@ -132,6 +134,7 @@ async def sync_site() -> AsyncIterator[Site]:
         await asyncio.to_thread(fake.advance, ms)
 
     try:
+        await _prepare(awaited(fake.client()))
         yield Site(connect, pass_ms, awaited(fake.client()))
     finally:
         await asyncio.to_thread(fake.__exit__, None, None, None)
@@ -148,7 +151,13 @@ async def host_site(host: HostProcess) -> AsyncIterator[Site]:
         return Client(host.address, namespace=namespace)
 
     async with connect("default") as client:
+        await _prepare(client)
         yield Site(connect, pass_ms, client)
+
+
+async def _prepare(client: Client) -> None:
+    for namespace in NAMESPACES:
+        await client.create_namespace(namespace)
 
 
 def awaited(client: SyncClient) -> Client:

@@ -276,7 +276,7 @@ def test_a_host_that_comes_up_in_time_is_found() -> None:
                 attempts.set()
                 return await real(factory, host, port)
 
-            client._transport._connect = connect
+            client._pool._first._connect = connect
             task = asyncio.ensure_future(client.topics())
             await attempts.wait()
             async with served(FakeQueue(), port=port):
@@ -310,7 +310,7 @@ def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_ne
         async with served(queue) as host, Client(host.url) as client:
             await client.topics()
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
-            asyncio.get_running_loop().call_soon(client._transport._link.connection_lost, None)  # type: ignore[union-attr]
+            asyncio.get_running_loop().call_soon(client._pool._first._link.connection_lost, None)  # type: ignore[union-attr]
             assert (await task)[0].id is not None
             assert [name for name, _ in queue.calls] == ["topics", "enqueue"]
 
@@ -344,7 +344,7 @@ def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await tasks[0]
-            link = client._transport._link
+            link = client._pool._first._link
             assert link is not None
             assert len(link._waiting) == 1
             queue.gate.set()
@@ -396,7 +396,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
             client = Client(host.url, connect=never)
             unsent = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await until(lambda: client._transport._opening is not None)
+            await until(lambda: client._pool._first._opening is not None)
             await client.close()
             with pytest.raises(Unreachable, match="closed"):
                 await unsent

@@ -23,7 +23,7 @@ from foqs_client import (
     Overloaded,
     Unavailable,
     UnknownOutcome,
-    keyed,
+    attempts,
 )
 from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NotSent
@@ -252,14 +252,14 @@ def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before() -> None
         async with served(queue) as host:
             client = Client(host.url)
             queue.lose = lambda: None
-            reached = client._transport.link
+            reached = client._pool.link
 
             async def once(deadline: float) -> Any:
                 if queue.sent:
                     raise NotSent("nobody is there")
                 return await reached(deadline)
 
-            client._transport.link = once  # type: ignore[method-assign]
+            client._pool.link = once  # type: ignore[method-assign]
             asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))
             await until(lambda: bool(queue.sent))
             _cut(host)
@@ -283,13 +283,13 @@ def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
 
 def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("foqs_client.client.AGAIN_S_MAX", 0.05)
+        monkeypatch.setattr("foqs_client.attempts.AGAIN_S_MAX", 0.05)
         queue = Scripted(*[UNKNOWN] * 1_000)
         async with asked(queue) as client:
             with pytest.raises(UnknownOutcome):
                 await client.enqueue([Item("t")], timeout_ms=20_000)
         assert len(queue.sent) < 20
-        assert keyed.AGAIN_S_MAX < 120
+        assert attempts.AGAIN_S_MAX < 120
 
     tell(story)
 

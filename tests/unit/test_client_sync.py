@@ -109,7 +109,7 @@ def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_client_usable() -> None:
             client.dequeue({"t": 1}, wait_ms=60_000)
         presser.join()
         assert client.routing().version == 42
-        link = client._client._transport.ready_link
+        link = client._client._pool.ready_link
         assert link is not None
         assert link.in_flight == 0
 
@@ -206,7 +206,7 @@ def call():
         print(type(error).__name__, flush=True)
 
 threading.Thread(target=call, daemon=True).start()
-while client._client._transport.ready_link is None or client._client._transport.ready_link.in_flight == 0:
+while client._client._pool.ready_link is None or client._client._pool.ready_link.in_flight == 0:
     pass
 print("leaving", flush=True)
 """

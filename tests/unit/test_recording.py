@@ -20,6 +20,7 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
+from foqs_client.attempts import ById
 from foqs_client.message import Method
 from tests.support.checker import check
 from tests.support.history import UNKNOWN, Event, History, mark
@@ -57,7 +58,9 @@ class Scripted(Client):
     ) -> list[Delivery]:
         return list(await self.answer())
 
-    async def _outcomes(self, method: Method, request: Any, timeout_ms: int | None) -> list[Outcome]:
+    async def _by_id(
+        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
+    ) -> list[Outcome]:
         return list(await self.answer())
 
 

@@ -1,0 +1,238 @@
+"""Calls by id that are tried again: which, how long, and what the caller is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import pytest
+
+from foqs.core import errors as core
+from foqs.core.life import Event
+from foqs.service.api import ALREADY_GONE, Outcome, Pending
+from foqs_client import Client, NotOwner, Overloaded, RateLimited, StaleLease, Unavailable, UnknownOutcome
+from foqs_client import Outcome as Told
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue, Held
+from tests.support.wire import Served, served, until
+
+Answer: TypeAlias = list[Outcome] | core.FoqsError | None
+"""Of one attempt: outcomes, a failure, or None: the connection is lost."""
+Call: TypeAlias = Callable[..., Awaitable[list[Told]]]
+
+UNKNOWN = core.UnknownOutcome("perhaps")
+UNAVAILABLE = core.Unavailable("not now", retry_after_ms=1)
+STALE = core.StaleLease("over")
+NOT_FOUND = core.NotFound("no such item")
+
+IDS = [f"3-{(1 << 43) + n}" for n in (1, 2, 3)]
+LEASES = [(id_, 7) for id_ in IDS]
+
+DELETING = {
+    "ack": lambda client, **more: client.ack(LEASES, **more),
+    "cancel": lambda client, **more: client.cancel(IDS, **more),
+}
+LEASED = {
+    "nack": lambda client, **more: client.nack(LEASES, **more),
+    "extend": lambda client, **more: client.extend(LEASES, **more),
+    "release": lambda client, **more: client.release(LEASES, **more),
+}
+every_call = pytest.mark.parametrize(
+    "call", [pytest.param(call, id=name) for name, call in (DELETING | LEASED).items()]
+)
+deleting_call = pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in DELETING.items()])
+leased_call = pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in LEASED.items()])
+
+
+class Scripted(FakeQueue):
+    """Answers calls by id by a script, and then that all was done."""
+
+    def __init__(self, *script: Answer) -> None:
+        super().__init__()
+        self.script = list(script)
+        self.sent: list[list[int]] = []
+        """The places in `IDS` of what each attempt named."""
+        self.deadlines: list[float] = []
+        self.lose: Callable[[], None] = lambda: None
+
+    def ack(
+        self,
+        namespace: str,
+        ids: Sequence[tuple[int, int]],
+        tokens: Sequence[int],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        return self._answer([number for _, number in ids], deadline, done)
+
+    def apply(
+        self,
+        namespace: str,
+        events: Sequence[tuple[int, Event]],
+        deadline: float,
+        done: Callable[[list[Outcome]], None],
+    ) -> Pending:
+        return self._answer([event.id for _, event in events], deadline, done)
+
+    def _answer(self, numbers: list[int], deadline: float, done: Callable[[list[Outcome]], None]) -> Pending:
+        self.sent.append([(number & 3) - 1 for number in numbers])
+        self.deadlines.append(deadline)
+        done_all: list[Outcome] = [None] * len(numbers)
+        answer = self.script.pop(0) if self.script else done_all
+        if isinstance(answer, core.FoqsError):
+            raise answer
+        if answer is None:
+            self.lose()
+        else:
+            done(answer)
+        return Held(self, "by id")
+
+
+@asynccontextmanager
+async def asked(queue: Scripted) -> AsyncIterator[Client]:
+    async with served(queue) as host, Client(host.url) as client:
+        queue.lose = lambda: _cut(host)
+        yield client
+
+
+def _cut(host: Served) -> None:
+    for connection in list(host.server.connections):
+        asyncio.get_running_loop().call_soon(connection.abort)
+
+
+def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(story(), 20)
+
+
+def kinds(outcomes: list[Told]) -> list[type[Exception] | None]:
+    return [None if outcome.error is None else type(outcome.error) for outcome in outcomes]
+
+
+@every_call
+def test_only_what_was_not_done_is_sent_again(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted([None, UNAVAILABLE, STALE], [core.NotOwner("elsewhere")], [core.Overloaded("full")])
+        async with asked(queue) as client:
+            assert kinds(await call(client)) == [None, None, StaleLease]
+        assert queue.sent == [[0, 1, 2], [1], [1], [1]]
+
+    tell(story)
+
+
+@every_call
+@pytest.mark.parametrize("failure", [UNAVAILABLE, UNKNOWN, core.NotOwner("elsewhere"), core.Overloaded("full"), None])
+def test_a_call_that_failed_as_a_whole_is_sent_again_as_a_whole(call: Call, failure: Answer) -> None:
+    async def story() -> None:
+        queue = Scripted(failure)
+        async with asked(queue) as client:
+            assert kinds(await call(client)) == [None] * 3
+        assert queue.sent == [[0, 1, 2]] * 2
+
+    tell(story)
+
+
+@leased_call
+@pytest.mark.parametrize("lost", [UNKNOWN, None])
+@pytest.mark.parametrize("found", [STALE, NOT_FOUND])
+def test_a_repeat_that_finds_the_lease_over_leaves_the_outcome_unknown(
+    call: Call, lost: Answer, found: core.FoqsError
+) -> None:
+    async def story() -> None:
+        queue = Scripted(lost, [found, None, UNAVAILABLE], [found])
+        async with asked(queue) as client:
+            assert kinds(await call(client)) == [UnknownOutcome, None, UnknownOutcome]
+        assert queue.sent == [[0, 1, 2], [0, 1, 2], [2]]
+
+    tell(story)
+
+
+@deleting_call
+def test_a_repeated_ack_or_cancel_tells_what_became_of_the_first(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted(None, [STALE, ALREADY_GONE, None])
+        async with asked(queue) as client:
+            outcomes = await call(client)
+            assert kinds(outcomes) == [StaleLease, None, None]
+            assert [outcome.already_gone for outcome in outcomes] == [False, True, False]
+
+    tell(story)
+
+
+@every_call
+def test_what_was_refused_for_good_is_not_sent_again(call: Call) -> None:
+    async def story() -> None:
+        for refusal in (STALE, NOT_FOUND, core.InvalidArgument("no"), core.DeadlineExceeded("late")):
+            queue = Scripted([refusal] * 3)
+            async with asked(queue) as client:
+                assert None not in kinds(await call(client))
+            assert len(queue.sent) == 1
+        queue = Scripted(core.RateLimited("slow down", retry_after_ms=1))
+        async with asked(queue) as client:
+            with pytest.raises(RateLimited):
+                await call(client)
+        assert len(queue.sent) == 1
+
+    tell(story)
+
+
+@every_call
+def test_it_ends_within_its_time_with_what_is_known(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted(*[UNAVAILABLE] * 1_000)
+        async with asked(queue) as client:
+            begun = asyncio.get_running_loop().time()
+            with pytest.raises(Unavailable):
+                await call(client, timeout_ms=60)
+        assert 1 < len(queue.sent) < 20
+        assert max(queue.deadlines) < begun + 1.0
+        queue = Scripted(UNKNOWN, *[UNAVAILABLE] * 1_000)
+        async with asked(queue) as client:
+            with pytest.raises(UnknownOutcome):
+                await call(client, timeout_ms=60)
+        later: Answer = [UNAVAILABLE, UNAVAILABLE]
+        queue = Scripted([None, UNKNOWN, UNAVAILABLE], *[later] * 1_000)
+        async with asked(queue) as client:
+            assert kinds(await call(client, timeout_ms=60)) == [None, UnknownOutcome, Unavailable]
+
+    tell(story)
+
+
+@every_call
+def test_it_is_not_sent_again_before_the_host_wants_it(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted(core.Overloaded("full", retry_after_ms=50_000))
+        async with asked(queue) as client:
+            with pytest.raises(Overloaded):
+                await call(client, timeout_ms=20_000)
+        assert len(queue.sent) == 1
+
+    tell(story)
+
+
+@every_call
+def test_a_pause_before_the_next_attempt_ends_when_the_client_is_closed(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted(core.NotOwner("elsewhere", retry_after_ms=40_000))
+        async with asked(queue) as client:
+            asked_for = asyncio.ensure_future(call(client, timeout_ms=60_000))
+            await until(lambda: bool(queue.sent))
+            await asyncio.sleep(0.01)
+            await client.close()
+            with pytest.raises(NotOwner):
+                await asked_for
+
+    tell(story)
+
+
+def test_a_dequeue_is_not_sent_again() -> None:
+    async def story() -> None:
+        queue = Scripted()
+        queue.failure = UNAVAILABLE
+        async with asked(queue) as client:
+            with pytest.raises(Unavailable):
+                await client.dequeue({"t": 1})
+        assert len(queue.calls) == 1
+
+    tell(story)

@@ -1,0 +1,151 @@
+"""Several connections of one client: spread, lost and opened again, each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from foqs_client import Client, InvalidArgument, Item, UnknownOutcome
+from tests.support.aio import run
+from tests.support.fake_queue import FakeQueue
+from tests.support.wire import Served, served, until
+
+
+class Busy:
+    """A client whose calls wait at the host until they are let go."""
+
+    def __init__(self, host: Served, queue: FakeQueue, client: Client) -> None:
+        self.host = host
+        self.queue = queue
+        self.client = client
+        self.calls: list[asyncio.Task[Any]] = []
+
+    @property
+    def loads(self) -> list[int]:
+        """Calls under way on each connection that the host has, fewest first."""
+        return sorted(len(connection._calls) for connection in self.host.server.connections)
+
+    async def begin(self, count: int) -> None:
+        """One call after the other, each under way before the next."""
+        for _ in range(count):
+            self.calls.append(asyncio.ensure_future(self.client.dequeue({"t": 1}, wait_ms=10_000)))
+            await until(lambda: self.queue.running == len([call for call in self.calls if not call.done()]))
+            opening = [each for each in (self.client._pool._first, *self.client._pool._others) if each._opening]
+            await asyncio.gather(*(each._opening for each in opening if each._opening), return_exceptions=True)
+
+    async def end(self) -> None:
+        assert self.queue.gate is not None
+        self.queue.gate.set()
+        await asyncio.gather(*self.calls, return_exceptions=True)
+
+
+@asynccontextmanager
+async def busy(connections: int, **options: Any) -> AsyncIterator[Busy]:
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    async with served(queue) as host, Client(host.url, connections=connections, **options) as client:
+        each = Busy(host, queue, client)
+        yield each
+        await each.end()
+
+
+def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run(story(), 20)
+
+
+def test_calls_take_the_connection_with_the_fewest_under_way() -> None:
+    async def story() -> None:
+        async with busy(3) as at:
+            await at.begin(9)
+            assert at.loads == [3, 3, 3]
+
+    tell(story)
+
+
+def test_another_connection_is_opened_only_when_all_are_busy() -> None:
+    async def story() -> None:
+        async with busy(3) as at:
+            for _ in range(5):
+                await at.client.routing()
+            assert len(at.host.server.connections) == 1
+            await at.begin(3)
+            assert at.loads == [1, 2]
+
+    tell(story)
+
+
+def test_one_connection_stays_one() -> None:
+    async def story() -> None:
+        async with busy(1) as at:
+            await at.begin(5)
+            assert at.loads == [5]
+
+    tell(story)
+
+
+def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
+    async def story() -> None:
+        async with busy(3) as at:
+            await at.begin(6)
+            list(at.host.server.connections)[1].abort()
+            await until(lambda: at.queue.running == 4)
+            await until(lambda: sum(call.done() for call in at.calls) == 2)
+            for call in at.calls:
+                if call.done():
+                    assert isinstance(call.exception(), UnknownOutcome)
+            assert at.loads == [2, 2]
+            at.calls = [call for call in at.calls if not call.done()]
+            await at.begin(5)
+            assert at.loads == [3, 3, 3]
+
+    tell(story)
+
+
+def test_a_connection_that_cannot_be_had_harms_nobody() -> None:
+    async def story() -> None:
+        made: list[int] = []
+
+        async def connect(factory: Any, host: str, port: int) -> Any:
+            made.append(port)
+            if len(made) > 1:
+                raise ConnectionRefusedError("one is enough")
+            return await asyncio.get_running_loop().create_connection(factory, host, port)
+
+        async with busy(4, connect=connect) as at:
+            await at.begin(5)
+            assert at.loads == [5]
+            # Each of the others was tried once, and is left alone for a while.
+            assert 2 <= len(made) <= 4
+
+    tell(story)
+
+
+def test_many_connections_lose_no_call_and_mix_up_no_reply() -> None:
+    async def story() -> None:
+        async with served(FakeQueue()) as host, Client(host.url, connections=8) as client:
+            results = await asyncio.gather(*(client.enqueue([Item(f"t{n}")]) for n in range(200)))
+            views = await asyncio.gather(*(client.item(result.require()) for [result] in results))
+            assert [view.topic for view in views] == [f"t{n}" for n in range(200)]
+
+    tell(story)
+
+
+def test_closing_closes_them_all() -> None:
+    async def story() -> None:
+        async with busy(3) as at:
+            await at.begin(3)
+            await at.client.close()
+            await until(lambda: not at.host.server.connections)
+
+    tell(story)
+
+
+@pytest.mark.parametrize("connections", [0, -1, 65])
+def test_a_number_of_connections_that_makes_no_sense_is_refused(connections: int) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        Client("foqs://127.0.0.1", connections=connections)
+    assert caught.value.field == "connections"
