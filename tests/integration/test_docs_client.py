@@ -1,0 +1,44 @@
+"""docs/client.md: every example does what it says, as it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.processes import HostProcess
+
+PAGE = Path(__file__).parents[2] / "docs" / "client.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+ADDRESS = "foqs://127.0.0.1:7411"
+SAID: tuple[list[str], ...] = (["on disk"] * 4, [], [], ["INVALID_ARGUMENT items[0].ttl_ms"], [], [])
+"""How the lines begin that each example prints."""
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    with HostProcess(tmp_path_factory.mktemp("host"), "memory:") as host:
+        host.start()
+        yield host
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("place", range(len(EXAMPLES)))
+def test_an_example_runs(place: int, host: HostProcess, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec(compile(EXAMPLES[place].replace(ADDRESS, host.address), f"{PAGE.name}, example {place + 1}", "exec"), names)
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    for test in tests:
+        test()
+    assert tests or ADDRESS in EXAMPLES[place]
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == len(SAID[place])
+    for line, begin in zip(said, SAID[place], strict=True):
+        assert line.startswith(begin)
+
+
+def test_every_example_is_accounted_for() -> None:
+    assert len(EXAMPLES) == len(SAID)
