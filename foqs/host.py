@@ -12,7 +12,7 @@ import logging
 import random
 import secrets
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -223,10 +223,16 @@ class Host:
             await self._engine.abort()
             await asyncio.gather(serving, return_exceptions=True)
 
-        steps = (listener, long_polls, lambda: self._wire.stop(deadline), shards, self._http.stop)
-        for (what, why), step in zip(STOPPING, steps, strict=True):
+        steps: dict[str, Callable[[], Awaitable[None]]] = {
+            "listener": listener,
+            "long polls": long_polls,
+            "calls in flight": lambda: self._wire.stop(deadline),
+            "shards": shards,
+            "HTTP port": self._http.stop,
+        }
+        for what, why in STOPPING:
             log.info("stopping the %s: %s", what, why)
-            await step()
+            await steps[what]()
         log.info("stopped")
 
     def _why_it_ended(self, serving: asyncio.Future[None]) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from foqs_client import Client, Item
+from foqs_client import Client, Item, Namespace
 from perf.lib import backlog, machine
 from perf.lib.packets import query
 from perf.lib.report import Report, say

@@ -164,7 +164,7 @@ def test_dev_says_what_it_is_and_leaves_in_order(dev: Dev) -> None:
 
 def test_a_second_host_on_the_same_port_is_refused_in_one_sentence(dev: Dev, tmp_path: Path) -> None:
     done = foqs("dev", "--data", str(tmp_path / "other"), "--port", str(dev.port))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"Error: Port {dev.port} on 127.0.0.1 is taken")
     assert len(done.stderr.splitlines()) == 1
 

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs import catalogue, scrape
+from foqs.core.item import State
 from foqs.core.life import Kind
 from foqs.metrics import Metrics
 from foqs.service.engine import Engine
@@ -208,6 +209,14 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
             ("default", "t4"): 5,
             ("other", "other"): 10,
         }
+        named_so = engine.shards[1].memory.counts
+        named_so.change(("other", "other"), State.READY, 7)
+        found = shown(engine)
+        assert found["foqs_topic_ready_items", "other", "other"] == 10 + 7
+        assert found["foqs_namespace_items", "other", "ready"] == 7
+        page = [name for name, _ in scrape.readings(engine, wire_of(engine))["foqs_namespace_items"]]
+        assert len(page) == len(set(page))
+        named_so.change(("other", "other"), State.READY, -7)
         monkeypatch.setattr(scrape, "NAMESPACES_MAX", 0)
         found = shown(engine)
         assert {key[1] for key in found if key[0] == "foqs_namespace_items"} == {"other"}
