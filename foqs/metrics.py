@@ -3,7 +3,7 @@
 Holds one registry of its own, so that two hosts in one process do not mix.
 Always true: counters are fed by the domain's facts, a batch at a time; gauges
 are asked for when somebody scrapes, never kept. Knows nothing of what the facts
-mean; their names are in the catalogue.
+mean; their names are in the table of metrics.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foqs.catalogue import CATALOGUE, READINGS
+from foqs.metric_table import METRICS, READINGS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,9 +40,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 Readings: TypeAlias = Mapping[str, Sequence[tuple[tuple[str, ...], float]]]
-"""By name, as in the catalogue: the values of each label, and the value."""
+"""By name, as in the table of metrics: the values of each label, and the value."""
 
-_DESCRIBED: Final = {each.name: each for each in CATALOGUE}
+_DESCRIBED: Final = {each.name: each for each in METRICS}
 
 
 class Metrics:

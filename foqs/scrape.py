@@ -1,4 +1,4 @@
-"""What a host shows of itself at a scrape: the readings of the catalogue, taken from its parts.
+"""What a host shows of itself at a scrape: the readings of the table of metrics, taken from its parts.
 
 Always true: a scrape reads what is there and changes nothing; what it costs is
 bounded, whatever the host holds: at most TOPICS_LOOKED_AT topics are looked at,
@@ -72,7 +72,7 @@ _FIGURES: Final[dict[str, Callable[[Figures], float | None]]] = {
 
 
 def readings(engine: Engine, wire: WireServer) -> Readings:
-    """Every reading of the catalogue, as things are now."""
+    """Every reading of the table of metrics, as things are now."""
     found: _Samples = defaultdict(list)
     for status in engine.queue.shards():
         name = str(status.shard)

@@ -101,9 +101,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "update": _ADMIN,
     "bulk": _ADMIN,
     "redrive": _ADMIN,
-    "updateNamespace": Need(Scope.NAMESPACE, (Permission.ADMIN,), "settings.name"),
     "getNamespace": _ADMIN,
-    "deleteNamespace": _ADMIN,
     "getUsage": _ADMIN,
     "setGrant": Need(Scope.NAMESPACE, (Permission.ADMIN,), "grant.namespace_name"),
     "listGrants": _ADMIN,
@@ -112,6 +110,8 @@ NEEDS: Final[Mapping[str, Need]] = {
     "purgeTopic": _ADMIN,
     "bindTopic": _ADMIN,
     "createNamespace": _CLUSTER,
+    "updateNamespace": _CLUSTER,  # a tenant must not raise its own limits
+    "deleteNamespace": _CLUSTER,
     "listNamespaces": _CLUSTER,
     "exportConfig": _CLUSTER,
     "importConfig": _CLUSTER,

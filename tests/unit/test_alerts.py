@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from foqs.catalogue import CATALOGUE
+from foqs.metric_table import METRICS
 from tests.support.runbook import RUNBOOK, section
 
 RULES: Final = (Path(__file__).parents[2] / "configs" / "alerts.yml").read_text()
@@ -25,7 +25,7 @@ def test_there_are_alerts() -> None:
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_an_alert_is_on_metrics_and_labels_that_exist(name: str) -> None:
-    shown = {each.name + end: each for each in CATALOGUE for end in SUFFIXES[each.kind]}
+    shown = {each.name + end: each for each in METRICS for end in SUFFIXES[each.kind]}
     expression = re.search(r"expr: (.*?)\n        \w+:", ALERTS[name], re.DOTALL)
     assert expression
     metrics = re.findall(r"\b(foqs_\w+)(?:\{(\w+)[=!])?", expression[1])
@@ -48,5 +48,5 @@ def test_the_runbook_has_no_section_for_an_alert_that_is_not_there() -> None:
 
 
 def test_the_runbook_names_metrics_that_exist() -> None:
-    shown = {each.shown for each in CATALOGUE}
+    shown = {each.shown for each in METRICS}
     assert set(re.findall(r"\bfoqs_(?!schema\b|backup\b|\d)\w+", RUNBOOK.read_text())) <= shown

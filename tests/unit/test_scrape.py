@@ -1,4 +1,4 @@
-"""What a host shows of itself: every metric of the catalogue, with the value that it says it is."""
+"""What a host shows of itself: every metric of the table of metrics, with the value that it says it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from foqs import catalogue, scrape
+from foqs import metric_table, scrape
 from foqs.core.item import State
 from foqs.core.life import Kind
 from foqs.metrics import Metrics
@@ -44,10 +44,10 @@ def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
 
 
 def test_the_document_says_what_the_code_says() -> None:
-    assert DOCUMENT.read_text() == catalogue.page()
+    assert DOCUMENT.read_text() == metric_table.page()
 
 
-def test_a_host_shows_the_whole_catalogue_and_nothing_else() -> None:
+def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         wire, metrics = wire_of(engine), Metrics()
@@ -57,9 +57,9 @@ def test_a_host_shows_the_whole_catalogue_and_nothing_else() -> None:
         # The parser takes the `_total` off a counter's name.
         ours = {family.name: family for family in families if family.name.startswith("foqs_")}
         assert {(name, family.type) for name, family in ours.items()} == {
-            (each.name, each.kind) for each in catalogue.CATALOGUE
+            (each.name, each.kind) for each in metric_table.METRICS
         }
-        for each in catalogue.CATALOGUE:
+        for each in metric_table.METRICS:
             for sample in ours[each.name].samples:
                 assert set(sample.labels) - {"le"} == set(each.labels)
         assert {family.name for family in families} - set(ours) <= {
@@ -70,7 +70,7 @@ def test_a_host_shows_the_whole_catalogue_and_nothing_else() -> None:
             "process_open_fds",
             "process_max_fds",
         }
-        assert set(scrape.readings(engine, wire)) <= {each.name for each in catalogue.READINGS}
+        assert set(scrape.readings(engine, wire)) <= {each.name for each in metric_table.READINGS}
 
     play(story)
 
@@ -81,7 +81,7 @@ def test_every_reading_of_a_serving_host_has_a_value() -> None:
         await Caller(world, engine).put()
         await world.pass_s(2)
         found = {name for name, samples in scrape.readings(engine, wire_of(engine)).items() if samples}
-        assert found == {each.name for each in catalogue.READINGS}
+        assert found == {each.name for each in metric_table.READINGS}
 
     play(story)
 

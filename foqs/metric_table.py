@@ -129,7 +129,7 @@ READINGS: Final = (
 )
 """Asked for at each scrape."""
 
-CATALOGUE: Final = FACTS + READINGS
+METRICS: Final = FACTS + READINGS
 
 _HEAD: Final = """\
 # Metrics
@@ -140,9 +140,9 @@ What `/metrics` on the HTTP port shows, in Prometheus' text format; `process_*` 
 
 
 def page() -> str:
-    """docs/metrics.md: `python -c "from foqs.catalogue import page; print(page(), end='')" > docs/metrics.md`."""
+    """docs/metrics.md: `python -c "from foqs.metric_table import page; print(page(), end='')" > docs/metrics.md`."""
     rows = [
         f"| `{each.shown}` | {each.kind} | {', '.join(each.labels)} | {each.text} |"
-        for each in sorted(CATALOGUE, key=lambda each: each.name)
+        for each in sorted(METRICS, key=lambda each: each.name)
     ]
     return _HEAD + "\n".join(["| name | kind | labels | what it is |", "|---|---|---|---|", *rows]) + "\n"
