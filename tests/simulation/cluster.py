@@ -28,7 +28,7 @@ from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
 from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, catalog, engine_settings
 from tests.support.history import Event
-from tests.support.memory_check import differences, is_at_rest
+from tests.support.memory_check import differences, is_at_rest, watermark_ms
 from tests.support.network import Connect, Factory, Network
 from tests.support.recording import row_event
 from tests.support.server import Server
@@ -99,8 +99,9 @@ class Cluster:
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in SHARDS}
         """Each shard lies in a server of its own."""
         self._last_commit = dict.fromkeys(SHARDS, (0, 0))
-        self.disorder: list[str] = []
-        """Commits that break invariant 12: per shard, (epoch, flush) only go up."""
+        self.disorder: dict[str, None] = {}
+        """What commits showed of invariants 10 and 12: per shard, (epoch, flush) only go up; no due lies below the
+        watermark of whoever wrote it."""
 
     # ------------------------------------------------------------ incarnations
 
@@ -264,5 +265,11 @@ class Cluster:
     def _committed(self, shard: int, fence: Fence) -> None:
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)
         if this <= last:
-            self.disorder.append(f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}")
+            self.disorder[f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}"] = None
         self._last_commit[shard] = max(last, this)
+        dues = self._table(shard).due
+        for each in self._shards():
+            if each.number == shard and each.epoch == fence.epoch and dues:
+                lowest_ms = watermark_ms(each)
+                if lowest_ms is not None and dues[0][0] < lowest_ms:
+                    self.disorder[f"invariant 10: shard {shard} has a due, {dues[0][0]}, below its watermark"] = None

@@ -198,10 +198,18 @@ class Run:
                     await self._call(client.update([rng.choice(known[-40:])], _change(rng)))
                 if rng.random() < 0.1 and known:
                     await self._call(client.redrive(sorted(set(rng.choices(known[-80:], k=4)))))
+                if rng.random() < 0.06:
+                    await self._meddle(client, rng)
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))
         await client.client.close()
+
+    async def _meddle(self, client: RecordingClient, rng: Random) -> None:
+        """Reaches for items of another namespace."""
+        others = [id for name in NAMESPACES if name != client.client.namespace for id in self._known[name][-5:]]
+        if others:
+            await self._call(client.cancel([rng.choice(others)]))
 
     def _keyed(self, rng: Random, batch: list[Item], used: list[Item]) -> list[Item]:
         """Gives some items keys of their own, and adds repeats of those used before, by whomever, and a wrong use of one."""

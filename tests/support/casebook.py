@@ -54,8 +54,17 @@ class Case:
     """Enqueues that returned this id."""
     receipts: list[Receipt] = field(default_factory=list)
     ops: dict[str, list[Entry]] = field(default_factory=lambda: {op: [] for op in BY_ID})
+    foreign: list[Entry] = field(default_factory=list)
+    """Operations on this id by clients of another namespace; in `ops` are only those of its own."""
     row: Event | None = None
     dropped: Event | None = None
+
+    @cached_property
+    def namespace(self) -> str | None:
+        """Where it was enqueued; None when that is not known."""
+        for entry in self.origins:
+            return entry.call.args.get("namespace")
+        return None
 
     @cached_property
     def marks(self) -> list[str]:
@@ -160,7 +169,14 @@ def open_casebook(record: Record) -> Casebook:
         book.case(number).dropped = event
     for case in book:
         case.receipts.sort(key=lambda each: each.token)
+        for op, found in case.ops.items():
+            case.foreign += [entry for entry in found if _is_foreign(case, entry.call)]
+            case.ops[op] = [entry for entry in found if not _is_foreign(case, entry.call)]
     return book
+
+
+def _is_foreign(case: Case, call: Call) -> bool:
+    return case.namespace is not None and call.args.get("namespace") != case.namespace
 
 
 def _sort_dequeue(book: Casebook, call: Call) -> None:

@@ -1,7 +1,7 @@
 """The checker: what must be true of every history, whatever failed on the way.
 
-Holds `check` and its `Violation`s, for invariants 1 to 9, 11 and
-16 of the design (ARCHITECTURE.md names them). Always true: it concludes only
+Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 16 and 17 of the
+design (ARCHITECTURE.md names them). Always true: it concludes only
 what holds for every order of events that the time stamps allow, and treats an
 unknown call as one that took effect, did not, or still will. So it raises no
 false alarm, and two calls that overlap prove little.
@@ -347,6 +347,17 @@ def _nothing_is_stuck(case: Case, bounds: Bounds) -> Iterator[Finding]:
             return
 
 
+def _namespaces_are_apart(case: Case, bounds: Bounds) -> Iterator[Finding]:
+    """17: who belongs to another namespace neither receives nor changes it."""
+    for each in case.receipts:
+        namespace = each.call.args.get("namespace")
+        if case.namespace is not None and namespace != case.namespace:
+            yield 17, f"an item of namespace {case.namespace} came to one of {namespace}: {each}"
+    for entry in case.foreign:
+        if entry.end is End.OK and not entry.result.get("already_gone"):
+            yield 17, f"{entry.call.name} of namespace {entry.call.args.get('namespace')} succeeded on it"
+
+
 _RULES = (
     _nothing_is_lost,
     _drops_have_reasons,
@@ -358,4 +369,5 @@ _RULES = (
     _attempts,
     _times_are_kept,
     _nothing_is_stuck,
+    _namespaces_are_apart,
 )

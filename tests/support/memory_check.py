@@ -32,6 +32,11 @@ def is_quiet(shard: Shard) -> bool:
     return not any((writer._suspects, writer._begun, writer._flushing, writer._reads, writer._beat, writer.is_holding))
 
 
+def watermark_ms(shard: Shard) -> int | None:
+    """No row of its table is due before; None: any may be."""
+    return shard._timers.watermark_ms
+
+
 def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:
     """What of the shard's memory is not as its table's `rows` say."""
     return [*_counts(shard, rows), *_index(shard, rows), *_cache(shard, rows), *_timers(shard, rows)]

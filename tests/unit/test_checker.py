@@ -47,12 +47,13 @@ class Tale:
         items: list[Event],
         results: list[Event],
         failed: str | None = None,
+        namespace: str = "n",
         **args: Any,
     ) -> Tale:
         numbers: list[int] = []
 
         def begin() -> None:
-            numbers.append(self.history.invoke("p", op, items, namespace="n", **args))
+            numbers.append(self.history.invoke("p", op, items, namespace=namespace, **args))
 
         def end() -> None:
             if failed is None:
@@ -87,6 +88,7 @@ class Tale:
         id: str = "0-1",
         failed: str | None = None,
         lease: int | None = None,
+        namespace: str = "n",
         **shown: Any,
     ) -> Tale:
         found = {
@@ -100,7 +102,9 @@ class Tale:
         }
         found.update(shown)
         results = [] if token is None else [found]
-        return self.call(at, till, "dequeue", [], results, failed, topics={"t": 1}, wait_ms=0, lease_ms=lease)
+        return self.call(
+            at, till, "dequeue", [], results, failed, namespace, topics={"t": 1}, wait_ms=0, lease_ms=lease
+        )
 
     def op(
         self,
@@ -111,11 +115,12 @@ class Tale:
         id: str = "0-1",
         error: str | None = None,
         gone: bool = False,
+        namespace: str = "n",
         **asked: Any,
     ) -> Tale:
         item = {"id": id, **asked} if token is None else {"id": id, "token": token, **asked}
         result: Event = {"error": error} if error else {"already_gone": True} if gone else {}
-        return self.call(at, till, op, [item], [result])
+        return self.call(at, till, op, [item], [result], namespace=namespace)
 
     def healed(self, at: float) -> Tale:
         self._at(at, self.history.healed)
@@ -156,6 +161,12 @@ def item(**fields: Any) -> Tale:
 ROW = {"id": "0-1"}
 
 BROKEN: dict[str, tuple[int, Tale]] = {
+    "cancelled by another namespace": (17, item().op("cancel", 20, 30, namespace="m").present(40)),
+    "delivered to another namespace": (17, item().dequeue(20, 30, 1, namespace="m")),
+    "gone after another namespace failed to cancel it": (
+        1,
+        item().op("cancel", 20, 30, namespace="m", error="NOT_FOUND").present(40),
+    ),
     # 1
     "acknowledged and gone": (1, item().present(100)),
     "delivered, not acked, and gone": (1, item().dequeue(20, 30, 1).present(5000)),
@@ -332,6 +343,9 @@ BROKEN: dict[str, tuple[int, Tale]] = {
 }
 
 SOUND: dict[str, Tale] = {
+    "another namespace is told that it is gone": (
+        item().op("cancel", 20, 30).op("cancel", 40, 50, gone=True, namespace="m").present(60)
+    ),
     # 1
     "present": item().present(100, ROW),
     "acked": item().dequeue(20, 30, 1).op("ack", 40, 50, 1).present(100),
@@ -486,7 +500,7 @@ def test_a_near_miss_passes(name: str) -> None:
 
 
 def test_every_invariant_is_broken_by_some_tale() -> None:
-    assert {invariant for invariant, _ in BROKEN.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16}
+    assert {invariant for invariant, _ in BROKEN.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17}
 
 
 def test_a_violation_tells_the_whole_story_of_its_item() -> None:
