@@ -16,7 +16,7 @@ BENCH := $(VENV)/.installed-bench
 
 DIR ?=
 ARGS ?=
-SEEDS ?= 500
+SEEDS ?= 1000
 SEED_BASE ?= 0
 JOBS ?= 2
 FOLDER = $(if $(DIR),--dir '$(DIR)')
@@ -95,7 +95,7 @@ test-long: system-packages $(DEV) $(BENCH) ## the long tests, with what the benc
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 .PHONY: sim
-sim: $(DEV) ## the seeded simulation (SEEDS=500 SEED_BASE=0)
+sim: $(DEV) ## the seeded simulation (SEEDS=1000 SEED_BASE=0)
 	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE)
 
 .PHONY: bench

@@ -1,25 +1,30 @@
 """Bugs to plant, to show that the simulation would find them.
 
-Each is the mistake that a rule of the design prevents, made in one place.
+Each is the mistake that a rule of the design prevents, made in one place, and
+names the invariants by which it may show. Every invariant that the simulation can
+show is named by one of them at least.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from foqs.core import flush, life
+from foqs.core import flush, life, work
 from foqs.core.batch import Batch
+from foqs.core.errors import DeadlineExceeded
 from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
-from foqs.core.item import Key, Row, State
+from foqs.core.item import Delivery, Key, Row, State, make_number
 from foqs.core.keys import KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict
 from foqs.core.ready import ReadyIndex, Refill
 from foqs.core.rows import Load, RowCache
+from foqs.core.timers import Timers
 from foqs.shard import writer
+from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from foqs.store import memory
 from foqs.store.port import Decide, StoreLost
@@ -67,14 +72,13 @@ def reply_before_commit() -> None:
     memory.MemoryStore._commit = commit  # type: ignore[method-assign]
 
 
-def lease_from_enqueue() -> None:
-    """The lease is counted from the moment the item was enqueued."""
+def lease_cut_short() -> None:
+    """The slack for clocks that differ is taken off the lease instead of being put on."""
 
-    def leased(self: Row, due_ms: int, token: int) -> Row:
-        return original(self, self.enqueued_at_ms + self.lease_ms, token)
+    def lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
+        return max(lift_ms, now_ms + lease_ms // 2)
 
-    original = Row.leased
-    Row.leased = leased  # type: ignore[method-assign]
+    vars(flush)["_lease_end"] = lease_end
 
 
 def rerun_unread() -> None:
@@ -146,19 +150,159 @@ def keys_for_ever_replaced() -> None:
     vars(flush)["_firsts"] = firsts
 
 
-BUGS: Final[Mapping[str, Callable[[], None]]] = {
-    "no-fence": no_fence,
-    "token-ignored": token_ignored,
-    "reply-before-commit": reply_before_commit,
-    "lease-from-enqueue": lease_from_enqueue,
-    "rerun-unread": rerun_unread,
-    "reads-trusted": reads_trusted,
-    "claim-before-commit": claim_before_commit,
-    "keys-unwritten": keys_unwritten,
-    "keys-replaced": keys_for_ever_replaced,
+def rows_of_two_shards() -> None:
+    """Rows are remembered by their number alone, which two shards give to different items."""
+
+    def init(self: Any, written: Any, loaded: Any) -> None:
+        original(self, written, loaded)
+        self._rows = rows.setdefault(written, {})
+        self.get = self._rows.get
+
+    rows: dict[Any, dict[int, Row]] = {}
+    original = RowCache.__init__
+    RowCache.__init__ = init  # type: ignore[method-assign]
+
+
+def tokens_begin_anew() -> None:
+    """The tokens of leases do not carry their epoch: after a takeover they begin at one again."""
+    Fence.token = property(lambda fence: make_number(1, fence.flush))  # type: ignore[assignment]
+
+
+def unknown_is_failure() -> None:
+    """A call whose time runs out while it is being written is told that it was withdrawn."""
+    vars(work)["UnknownOutcome"] = DeadlineExceeded
+
+
+def check_unlocked() -> None:
+    """After a lost connection the owner row is read without waiting for its lock: a COMMIT may be on its way."""
+
+    async def owner(self: Any) -> Any:
+        await self._reconnect()
+        return self._table.owner
+
+    memory.MemoryStore.owner = owner  # type: ignore[method-assign]
+
+
+def the_dead_vanish() -> None:
+    """An item that is out of attempts, or given up, is deleted."""
+    vars(life)["_dead"] = lambda row, moment, metadata=None: Verdict(Fate.GONE)
+
+
+def at_most_once_ignored() -> None:
+    """An item to be delivered at most once comes again when its lease is over."""
+    decide = life.TABLE[State.LEASED, Kind.DUE].decide
+    _rule(
+        Kind.DUE,
+        State.LEASED,
+        lambda event, row, moment: decide(event, replace(row, policy=Delivery.AT_LEAST_ONCE), moment),
+    )
+
+
+def attempts_unlimited() -> None:
+    """Nobody looks at the maximum of attempts."""
+    for kind in (Kind.DUE, Kind.NACK):
+        decide = life.TABLE[State.LEASED, kind].decide
+        _rule(
+            kind,
+            State.LEASED,
+            lambda event, row, moment, decide=decide: decide(event, replace(row, attempts_max=0), moment),  # type: ignore[misc]
+        )
+
+
+def delays_ignored() -> None:
+    """A nacked item is ready at once, whatever delay was asked for."""
+    decide = life.TABLE[State.LEASED, Kind.NACK].decide
+    _rule(Kind.NACK, State.LEASED, lambda event, row, moment: decide(replace(event, delay_ms=0), row, moment))
+
+
+def extensions_unwritten() -> None:
+    """An extension succeeds and changes nothing."""
+    _rule(Kind.EXTEND, State.LEASED, lambda event, row, moment: Verdict(Fate.KEPT))
+
+
+def unread_is_gone() -> None:
+    """An event is judged by what is remembered alone: what is not counts as gone."""
+    vars(writer)["find_in"] = lambda read, get: get
+
+
+def namespaces_ignored() -> None:
+    """Whoever knows an id may do to it what he likes."""
+
+    def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
+        return life.judge(replace(event, namespace=None), row, moment)
+
+    vars(flush)["judge"] = judge
+
+
+def no_refill() -> None:
+    """What did not fit into a window is never read again."""
+    Shard.refill = lambda self, topic: None  # type: ignore[method-assign]
+
+
+def boundary_kept() -> None:
+    """A window that drops its worst keys still claims to cover them."""
+
+    def lower(self: Any, window: Any, keep: int) -> None:
+        boundary = window.boundary
+        original(self, window, keep)
+        window.boundary = boundary
+
+    original = ReadyIndex._lower
+    ReadyIndex._lower = lower  # type: ignore[method-assign]
+
+
+def watermark_too_early() -> None:
+    """The watermark rises although something that was due is not written."""
+
+    def fell_short(self: Timers, again_ms: int, next_ms: int | None, *, swept: bool) -> None:
+        self.scanned(again_ms, next_ms, swept=swept)
+
+    Timers.fell_short = fell_short  # type: ignore[method-assign]
+
+
+@dataclass(slots=True, frozen=True)
+class Bug:
+    """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
+
+    plant: Callable[[], None]
+    shows: tuple[int, ...]
+
+
+SEEDS: Final = range(8)
+"""These show every bug; most show it in the first."""
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "reply-before-commit": Bug(reply_before_commit, (4, 5, 8)),
+    "the-dead-vanish": Bug(the_dead_vanish, (1,)),
+    "rows-of-two-shards": Bug(rows_of_two_shards, (2,)),
+    "keys-unwritten": Bug(keys_unwritten, (3,)),
+    "keys-replaced": Bug(keys_for_ever_replaced, (3,)),
+    "claim-before-commit": Bug(claim_before_commit, (2, 5, 8, 16)),
+    "unread-is-gone": Bug(unread_is_gone, (4,)),
+    "lease-cut-short": Bug(lease_cut_short, (5,)),
+    "extensions-unwritten": Bug(extensions_unwritten, (5,)),
+    "token-ignored": Bug(token_ignored, (6,)),
+    "tokens-begin-anew": Bug(tokens_begin_anew, (6,)),
+    "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
+    "attempts-unlimited": Bug(attempts_unlimited, (8,)),
+    "delays-ignored": Bug(delays_ignored, (9,)),
+    "watermark-too-early": Bug(watermark_too_early, (10,)),
+    "no-refill": Bug(no_refill, (11,)),
+    "no-fence": Bug(no_fence, (12,)),
+    "reads-trusted": Bug(reads_trusted, (10, 11, 13)),
+    "boundary-kept": Bug(boundary_kept, (13,)),
+    "rerun-unread": Bug(rerun_unread, (2, 5, 16)),
+    "check-unlocked": Bug(check_unlocked, (16,)),
+    "unknown-is-failure": Bug(unknown_is_failure, (16,)),
+    "namespaces-ignored": Bug(namespaces_ignored, (17,)),
 }
 
 
 def plant(name: str) -> None:
     """Plants one bug for the rest of this process."""
-    BUGS[name]()
+    BUGS[name].plant()
+
+
+def shows(name: str, violations: Sequence[str]) -> bool:
+    """One of these is by an invariant that a bug breaks."""
+    return any(f"invariant {invariant}:" in each for invariant in BUGS[name].shows for each in violations)
