@@ -274,9 +274,9 @@ def _nearest(key: Sequence[str], *, variable: bool = False) -> str:
     """The remedy for a key that is unknown: the known one that it resembles."""
     known = {f"{section}.{name}" for section, names in _options().items() for name in names} | set(_options())
     prefix = ""
-    if key[0] == "namespaces" and len(key) == 3:
-        prefix, key = f"namespaces.{key[1]}.", key[2:]
-        known = set(NamespaceOptions.model_fields)
+    if tuple(key[:2]) == ("auth", "principals") and len(key) == 4:
+        prefix, key = f"auth.principals.{key[2]}.", key[3:]
+        known = set(PrincipalOptions.model_fields)
     wanted = ".".join(key)
     elsewhere = [name for name in sorted(known) if name.endswith(f".{key[-1]}")]
     found = get_close_matches(wanted, sorted(known), 1, 0.75) or elsewhere

@@ -255,7 +255,7 @@ def test_a_wrong_option_is_named_with_its_remedy(tmp_path: Path, text: str, key:
         ("[server]\nprot = 1", "server.port"),
         ("[sever]\nport = 1", "server"),
         ("[server]\nshards = 1", "store.shards"),
-        ("[namespaces.a]\nlease_ms_defalt = 1", "namespaces.a.lease_ms_default"),
+        ("[auth.principals.a]\ntoken_fil = 'x'", "auth.principals.a.token_file"),
     ],
 )
 def test_an_unknown_key_is_told_with_the_one_it_resembles(tmp_path: Path, text: str, nearest: str) -> None:

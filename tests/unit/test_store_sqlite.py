@@ -219,7 +219,7 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
     run(story())
 
 
-def test_a_version_3_file_gets_its_sizes_counted(tmp_path: Path) -> None:
+def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
     async def fill() -> None:
@@ -237,7 +237,7 @@ def test_a_version_3_file_gets_its_sizes_counted(tmp_path: Path) -> None:
 
     run(fill())
     old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, "PRAGMA user_version = 3")
+    _edit(path, "DROP INDEX item_order", old, "PRAGMA user_version = 4")
     run(story())
 
 
