@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from foqs.config import load
 from foqs.host import Host
-from foqs.options import DAY_MS
+from foqs.options import DAY_MS, HOUR_MS
 from foqs.testing.loop import HostClock, HostLoop
 from foqs_client import Client, ItemView, SyncClient
 from foqs_client.background import Background
@@ -40,8 +40,10 @@ _OPTIONS: Final = {
     "store.url": "memory:",
     "store.shards": 1,
     "shard.sweep_interval_ms": DAY_MS,
+    "shard.clock_sample_ms": HOUR_MS,
+    "shard.timer_tick_ms_min": 1,
 }
-"""One shard: the order is exact. Few sweeps: years pass quickly, and timers in memory are not missed."""
+"""One shard: the order is exact. Few sweeps: years pass quickly, and timers in memory are not missed. What is due is so at once."""
 _PAGE_ITEMS: Final = 1_000
 _STATES: Final = ("ready", "deferred", "leased", "dead")
 _START_S_MAX: Final = 60.0

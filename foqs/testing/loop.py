@@ -191,17 +191,20 @@ class HostLoop(BaseEventLoop):
 
 
 class HostClock:
-    """A host's clocks on its loop's time; the wall clock shows the machine's time plus what was advanced."""
+    """A host's clocks on its loop's time; the wall clock shows the machine's time plus what was advanced.
+
+    Both pass to the next millisecond together, so that a shard has no difference to work off.
+    """
 
     def __init__(self, loop: HostLoop) -> None:
         self._loop = loop
-        self._wall_origin_s = time.time() - loop.time()
+        self._wall_origin_ms = time.time_ns() // 1_000_000 - self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
         return int((self._loop.time() + _RESOLUTION_S) * 1_000)
 
     def wall_ms(self) -> int:
-        return int((self._wall_origin_s + self._loop.time() + _RESOLUTION_S) * 1_000)
+        return self._wall_origin_ms + self.monotonic_ms()
 
     def seconds(self) -> float:
         return self._loop.time()

@@ -27,7 +27,8 @@ class Bounds:
 
     `slew_ms` and `slew_ratio`: a duration of d ms on the server is, to the
     observer, d ms, give or take `slew_ms + slew_ratio * d`; at least 1 ms, since
-    servers count whole milliseconds. None for a setting means that it is not
+    servers count whole milliseconds. `late_ms`: takeovers may make it longer by so
+    much in all. None for a setting means that it is not
     known: nothing is concluded from it; for `key_window_ms` and
     `dead_retention_ms`, that it is longer than the run.
     """
@@ -39,6 +40,7 @@ class Bounds:
     key_window_ms: int | None = None
     slew_ms: float = 1.0
     slew_ratio: float = 0.0
+    late_ms: float = 0.0
     bound_ms: float | None = None
     """Invariant 11: how long something may be overdue, and how long one consumer may have waited for a
     ready item, over all its calls that brought nothing. None: not checked."""
@@ -47,7 +49,7 @@ class Bounds:
         return duration_ms * (1 - self.slew_ratio) - self.slew_ms
 
     def longest(self, duration_ms: float) -> float:
-        return duration_ms * (1 + self.slew_ratio) + self.slew_ms
+        return duration_ms * (1 + self.slew_ratio) + self.slew_ms + self.late_ms
 
 
 def redriven(case: Case) -> bool:

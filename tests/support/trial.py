@@ -23,9 +23,12 @@ BOUNDS: Final = Bounds(
     attempts_max_default=0,
     backoff_ms_max=BACKOFF_MS_MAX,
     slew_ms=50,
+    slew_ratio=0.05,
+    late_ms=2_000,
     bound_ms=5_000,
 )
-"""A shard's time is the database's clock as it was read at the takeover: a slow answer there is a late clock."""
+"""Of `clock_slew_permille`; and `clock_skew_ms_max` for each of some takeovers in a row, of which the slewing wins back
+only a part. A slow answer at a takeover is a late clock, too."""
 
 _SHOWN: Final = 5
 
