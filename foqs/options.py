@@ -346,10 +346,10 @@ class ShardOptions(Options):
         500,
     )
     clock_skew_ms_max: int = option(
-        500,
+        100,
         MS,
-        "How far the clocks of two database servers are apart at most. A takeover may be from another server, so leases "
-        "and delays begin so much later with it.",
+        "How far the clocks of two database servers are apart at most; time servers keep them within a few milliseconds. A "
+        "takeover may be from another server, so leases and delays end so much later with it.",
         0,
         HOUR_MS,
     )
