@@ -1,4 +1,4 @@
-"""A namespace's rate: a token bucket of enqueues, filled by the minute.
+"""A namespace's rate: a token bucket of enqueues, filled by the minute; and how many there were.
 
 A full bucket holds a whole minute's worth, so whoever was quiet for a minute may
 enqueue as much at once; over any time of t minutes no more than t + 1 minutes'
@@ -43,3 +43,33 @@ class TokenBucket:
         gained = (now_s - self._at_s) * per_minute / MINUTE_S
         self._tokens = min(float(per_minute), self._tokens + gained)
         self._at_s = now_s
+
+
+class MinuteCount:
+    """How many there were in the last minute: this calendar minute's, and the part of the one before that is left."""
+
+    __slots__ = ("_before", "_minute", "_now")
+
+    def __init__(self) -> None:
+        self._minute = 0
+        self._now = 0
+        self._before = 0
+
+    def add(self, items: int, now_s: float) -> None:
+        """There were so many more."""
+        minute = int(now_s / MINUTE_S)
+        if minute != self._minute:
+            self._turn(minute)
+        self._now += items
+
+    def last(self, now_s: float) -> int:
+        """About how many in the minute before now: exact when they come evenly."""
+        minute, past = divmod(now_s, MINUTE_S)
+        if int(minute) != self._minute:
+            self._turn(int(minute))
+        return self._now + round(self._before * (1 - past / MINUTE_S))
+
+    def _turn(self, minute: int) -> None:
+        self._before = self._now if minute == self._minute + 1 else 0
+        self._now = 0
+        self._minute = minute

@@ -38,6 +38,7 @@ from foqs.core.errors import (
 from foqs.core.item import TopicName
 from foqs.service.api import CallLimits
 from foqs.service.namespaces import Namespaces
+from foqs.service.quota import Quota
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
@@ -61,6 +62,7 @@ class Usage:
     items: int
     bytes: int
     topics: int
+    enqueues_last_minute: int
 
 
 class Administration:
@@ -79,6 +81,7 @@ class Administration:
         shards: Mapping[int, Shard],
         statuses: Mapping[int, ShardStatus],
         limits: CallLimits,
+        quota: Quota,
         item_bytes_max: int,
         resumed: Callable[[Iterable[TopicName]], None],
     ) -> None:
@@ -87,6 +90,7 @@ class Administration:
         self._shards = shards
         self._statuses = statuses
         self._limits = limits
+        self._quota = quota
         self._item_bytes_max = item_bytes_max
         self._resumed = resumed
         self._turn = asyncio.Lock()
@@ -166,8 +170,8 @@ class Administration:
         self.namespace(name)
         shards = self._all_shards()
         topics = {topic for shard in shards for topic in shard.counts.topics(name)}
-        held = sum(shard.memory.usage.least(name)[1] for shard in shards)
-        return Usage(max(0, sum(shard.counts.items(name) for shard in shards)), held, len(topics))
+        items = max(0, sum(shard.counts.items(name) for shard in shards))
+        return Usage(items, self._quota.usage(name)[1], len(topics), self._quota.last_minute(name))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""

@@ -110,6 +110,7 @@ class Engine:
             self.shards,
             self.statuses,
             settings.limits,
+            self.queue.quota,
             settings.item_bytes_max,
             self.queue.ready,
         )

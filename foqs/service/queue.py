@@ -159,8 +159,7 @@ class QueueService:
             self._insert_by_slots(call, namespace, items, places)
         elif items:
             self._insert(call, namespace, items, places)
-        if limits is not None:
-            self.quota.charge(namespace, limits, call.taken)
+        self.quota.charge(namespace, limits, call.taken)
         call.begin(deadline)
         return call
 

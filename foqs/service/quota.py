@@ -14,7 +14,7 @@ from typing import Final
 
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
 from foqs.core.item import NewItem
-from foqs.core.rate import TokenBucket
+from foqs.core.rate import MinuteCount, TokenBucket
 from foqs.service.api import NamespaceSettings
 from foqs.shard.shard import Shard
 
@@ -39,6 +39,7 @@ class Quota:
         self._shards = shards
         self._seconds = seconds
         self._buckets: dict[str, TokenBucket] = {}
+        self._counts: dict[str, MinuteCount] = {}
 
     def usage(self, namespace: str) -> tuple[int, int]:
         """(items, bytes of payload) of a namespace; less than there is while counts lag."""
@@ -57,9 +58,21 @@ class Quota:
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items))
 
-    def charge(self, namespace: str, settings: NamespaceSettings, items: int) -> None:
-        """So many items of a call that passed `check` were taken."""
-        if settings.enqueues_per_minute and items:
+    def last_minute(self, namespace: str) -> int:
+        """About how many items were taken in the last minute."""
+        count = self._counts.get(namespace)
+        return 0 if count is None else count.last(self._seconds())
+
+    def charge(self, namespace: str, settings: NamespaceSettings | None, items: int) -> None:
+        """So many items of a call were taken; with limits it had passed `check`."""
+        count = self._counts.get(namespace)
+        if count is None:
+            if len(self._counts) >= _BUCKETS_MAX:
+                now_s = self._seconds()
+                self._counts = {name: each for name, each in self._counts.items() if each.last(now_s)}
+            count = self._counts[namespace] = MinuteCount()
+        count.add(items, self._seconds())
+        if settings is not None and settings.enqueues_per_minute and items:
             bucket = self._buckets[namespace]
             bucket.take(items, settings.enqueues_per_minute, self._seconds())
 

@@ -71,7 +71,9 @@ class _Admin:
 
     async def get_usage(self, request: Any, deadline: float) -> Any:
         usage = self._admin.usage(_name(request))
-        return ttypes.UsageReply(items=usage.items, bytes=usage.bytes, topics=usage.topics)
+        return ttypes.UsageReply(
+            items=usage.items, bytes=usage.bytes, topics=usage.topics, enqueues_last_minute=usage.enqueues_last_minute
+        )
 
     async def set_grant(self, request: Any, deadline: float) -> Any:
         grant = _given(request.grant, "grant")

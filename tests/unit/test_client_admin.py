@@ -15,6 +15,7 @@ from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.settings import RANGES
 from foqs.service.admin import Administration
 from foqs.service.namespaces import Namespaces
+from foqs.service.quota import Quota
 from foqs.wire.admin import admin_calls
 from foqs_client import (
     Client,
@@ -40,7 +41,8 @@ class Configured:
     def __init__(self) -> None:
         self.catalog = MemoryCatalog()
         self.namespaces = Namespaces(SETTINGS)
-        self.admin = Administration(self.catalog, self.namespaces, {}, {}, LIMITS, 1 << 21, lambda topics: None)
+        quota = Quota({}, lambda: 0.0)
+        self.admin = Administration(self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None)
         self.client: Client
 
     async def raw(self, name: str, request: Any) -> Any:
@@ -141,10 +143,10 @@ def test_what_is_exported_can_be_imported() -> None:
     run(main())
 
 
-def test_usage_leaves_out_what_is_not_counted() -> None:
+def test_usage_of_an_empty_namespace_is_nothing() -> None:
     async def main() -> None:
         async with configured() as found:
-            assert await found.client.usage() == Usage(items=0, bytes=0, topics=0, enqueues_last_minute=None)
+            assert await found.client.usage() == Usage(items=0, bytes=0, topics=0, enqueues_last_minute=0)
 
     run(main())
 

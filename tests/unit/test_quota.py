@@ -249,3 +249,15 @@ def test_what_was_refused_is_counted_by_its_limit() -> None:
         assert engine.queue.quota.limited == {"topics": 1, "items": 3, "rate": 3}
 
     play(story)
+
+
+def test_usage_counts_the_enqueues_of_the_last_minute() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        await Caller(world, engine).put(count=7)
+        usage = engine.admin.usage("default")
+        assert (usage.items, usage.topics, usage.enqueues_last_minute) == (7, 1, 7)
+        await world.pass_s(125)
+        assert engine.admin.usage("default").enqueues_last_minute == 0
+
+    play(story)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.rate import TokenBucket
+from foqs.core.rate import MinuteCount, TokenBucket
 
 
 def passes(bucket: TokenBucket, items: int, per_minute: int, now_s: float) -> bool:
@@ -79,3 +79,19 @@ def test_no_stretch_of_time_passes_more_than_its_own_and_a_minutes_worth(
         for at_s, items in passed[place:]:
             total += items
             assert total <= per_minute + (at_s - start_s) * per_minute / 60 + 1e-6
+
+
+def test_what_came_evenly_is_counted_exactly() -> None:
+    count = MinuteCount()
+    for second in range(200):
+        count.add(3, 1_000.0 + second)
+    assert count.last(1_200.0) == 180
+    assert count.last(1_230.0) == 90  # half of it is a minute ago
+    assert count.last(1_320.0) == 0
+
+
+def test_a_burst_is_forgotten_after_two_minutes_at_most() -> None:
+    count = MinuteCount()
+    count.add(100, 59.0)
+    assert count.last(59.5) == 100
+    assert count.last(120.0) == 0
