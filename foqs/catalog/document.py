@@ -163,7 +163,8 @@ def _members(raw: Any, path: str, known: tuple[str, ...]) -> dict[str, Any]:
     table = _table(raw, path)
     for key in table:
         if key not in known:
-            where = f"{path}.{key}" if path else key
+            unknown = _cut(json.dumps(key)[1:-1])
+            where = f"{path}.{unknown}" if path else unknown
             raise Malformed(where, f"there is no such field; there are {', '.join(known)}")
     return table
 
@@ -190,5 +191,8 @@ def _name(raw: Any, path: str) -> str:
 
 
 def _shown(raw: Any) -> str:
-    text = json.dumps(raw)
+    return _cut(json.dumps(raw))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."

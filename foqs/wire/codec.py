@@ -290,11 +290,16 @@ def error(failed: FoqsError) -> Any:
     owner = failed.owner
     return ttypes.Error(
         code=ttypes.ErrorCode(int(failed.code)),
-        message=failed.message,
-        field=failed.field,
+        message=_sendable(failed.message),
+        field=None if failed.field is None else _sendable(failed.field),
         retry_after_ms=failed.retry_after_ms,
         owner=ttypes.HostAddress(owner[0], owner[1]) if owner else None,
     )
+
+
+def _sendable(text: str) -> str:
+    """The text, with escapes where it is none: it may quote what a caller sent, and the answer must be given."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def enqueue_reply(results: Sequence[Enqueued]) -> Any:

@@ -454,5 +454,10 @@ def test_an_error_carries_all_its_fields_to_the_wire() -> None:
     assert (struct.owner.host, struct.owner.port) == ("h", 1)
 
 
+def test_an_error_that_quotes_what_is_no_text_is_sent_all_the_same() -> None:
+    struct = codec.error(Overloaded("a \ud800 ä", field="\udfff"))
+    assert (struct.message, struct.field) == ("a \\ud800 ä", "\\udfff")
+
+
 def test_the_codes_are_those_of_the_contract() -> None:
     assert {code.name: code.value for code in Code} == {code.name: code.value for code in ttypes.ErrorCode}
