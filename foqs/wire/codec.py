@@ -171,7 +171,7 @@ def states(values: Sequence[int] | None, field: str) -> list[State] | None:
         return None
     if not values:
         raise InvalidArgument("this is empty; name at least one state, or leave it out", field=field)
-    return [state(value, field) for value in values]
+    return [state(value, f"{field}[{place}]") for place, value in enumerate(values)]
 
 
 def item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:

@@ -62,10 +62,11 @@ def item_filter(raw: Any) -> ItemFilter:
     )
     if only.priority_min > only.priority_max:
         raise InvalidArgument("no priority is as high as this and as low as priority_max", field="filter.priority_min")
-    if not 0 <= only.age_min_ms <= only.age_max_ms <= TIME_MS_MAX:
-        raise InvalidArgument(
-            f"ages are from 0 to {TIME_MS_MAX} ms, the least first; these match nothing", field="filter.age_min_ms"
-        )
+    for field, age_ms in (("age_min_ms", only.age_min_ms), ("age_max_ms", only.age_max_ms)):
+        if not 0 <= age_ms <= TIME_MS_MAX:
+            raise InvalidArgument(f"{age_ms} ms is outside 0 to {TIME_MS_MAX}", field=f"filter.{field}")
+    if only.age_min_ms > only.age_max_ms:
+        raise InvalidArgument("no age is as high as this and as low as age_max_ms", field="filter.age_min_ms")
     return only
 
 

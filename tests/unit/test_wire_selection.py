@@ -57,11 +57,12 @@ def test_a_redrive_reaches_the_queue_for_each_good_id() -> None:
     [
         ({"topic": ""}, "INVALID_ARGUMENT", "filter.topic"),
         ({"states": []}, "INVALID_ARGUMENT", "filter.states"),
-        ({"states": [5]}, "INVALID_ARGUMENT", "filter.states"),
+        ({"states": [1, 5]}, "INVALID_ARGUMENT", "filter.states[1]"),
         ({"priority_min": 1, "priority_max": 0}, "INVALID_ARGUMENT", "filter.priority_min"),
         ({"age_min_ms": -1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
         ({"age_min_ms": 2, "age_max_ms": 1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
-        ({"age_max_ms": TIME_MS_MAX + 1}, "INVALID_ARGUMENT", "filter.age_min_ms"),
+        ({"age_max_ms": TIME_MS_MAX + 1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
+        ({"age_max_ms": -1}, "INVALID_ARGUMENT", "filter.age_max_ms"),
     ],
 )
 def test_a_bad_filter_is_refused_and_named(fields: dict[str, Any], code: str, field: str) -> None:
