@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.sites import OPTIONS, Open, fake_site, host_site, sync_site
+from tests.behaviour.wires import OpenWire, fake_wire, host_wire
 from tests.support.mariadb import MariaDb
 from tests.support.processes import HostProcess
 
@@ -50,3 +51,17 @@ def open_site(request: pytest.FixtureRequest) -> Open:
         return sync_site
     host: HostProcess = request.getfixturevalue(f"{request.param}_host")
     return lambda: host_site(host)
+
+
+@pytest.fixture(
+    params=[
+        "fake",
+        pytest.param("sqlite", marks=pytest.mark.process),
+        pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
+    ]
+)
+def open_wire(request: pytest.FixtureRequest) -> OpenWire:
+    if request.param == "fake":
+        return fake_wire
+    host: HostProcess = request.getfixturevalue(f"{request.param}_host")
+    return lambda: host_wire(host)

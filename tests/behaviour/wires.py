@@ -1,0 +1,220 @@
+"""Where bad input is played: a host of some kind, and a client that sends whatever it is told.
+
+Always true: a story has a namespace of its own, so that all that changes in it
+is the story's doing; every kind of host has the same options; the connection is
+one, and is still there when the story ends. Knows nothing of what is bad.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from itertools import count
+from typing import Any, Final
+
+from foqs.testing import FakeHost
+from foqs_client import Client, Namespace
+from foqs_client.idl import ttypes
+from foqs_client.idl.ttypes import ErrorCode
+from tests.behaviour.sites import OPTIONS
+from tests.support.aio import run
+from tests.support.processes import HostProcess
+from tests.support.requests import Names
+from tests.support.wire import call, parse_reply
+
+Verdict = tuple[str, str | None]
+"""What came back: OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""
+
+OK: Final[Verdict] = ("OK", None)
+STATES: Final = [1, 2, 3, 4]
+RUNNING: Final = {"age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms"}
+"""Of an item, what changes by itself."""
+REPLY_S_MAX: Final = 20.0
+
+_names = count(1)
+
+
+class Line(asyncio.Protocol):
+    """A connection that sends any bytes and hands out whole frames."""
+
+    def __init__(self) -> None:
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._transport: asyncio.Transport
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= 4 and len(self._data) >= (end := 4 + int.from_bytes(self._data[:4], "big")):
+            self.frames.put_nowait(self._data[4:end])
+            self._data = self._data[end:]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.frames.put_nowait(None)
+
+    async def ask(self, frame: bytes) -> bytes | None:
+        """The next message after these bytes; None: the host closed the connection."""
+        self._transport.write(frame)
+        async with asyncio.timeout(REPLY_S_MAX):
+            return await self.frames.get()
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class WireSite:
+    """A host as bad input sees it.
+
+    Attributes:
+        namespace: this story's, made for it.
+        client: of that namespace, for what goes right.
+    """
+
+    def __init__(self, line: Line, client: Client, pass_ms: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+        self.namespace = client.namespace
+        self.client = client
+        self.pass_ms = pass_ms
+        self._line = line
+        self._seqid = 0
+
+    async def call(self, method: str, request: Any) -> Any:
+        """The result struct of a call, whatever it says."""
+        self._seqid += 1
+        message = await self._line.ask(call(method, request, self._seqid))
+        assert message is not None, f"the host closed the connection at {method}"
+        seqid, result = parse_reply(message, method)
+        assert seqid == self._seqid
+        return result
+
+    async def verdict(self, method: str, request: Any) -> Verdict:
+        """How a call ended; of a batch, its first entry that was not simply done."""
+        return next((each for each in await self.verdicts(method, request) if each != OK), OK)
+
+    async def verdicts(self, method: str, request: Any) -> list[Verdict]:
+        """How each entry of a call ended; one verdict where the call failed as a whole."""
+        result = await self.call(method, request)
+        if getattr(result, "failed", None) is not None:
+            return [_of_error(result.failed.error)]
+        assert getattr(result, "success", None) is not None, result
+        reply = result.success
+        entries = getattr(reply, "results", None) or getattr(reply, "outcomes", None)
+        return [OK] if entries is None else [_of_entry(entry) for entry in entries]
+
+    async def put(self, *items: Any) -> list[str]:
+        """Enqueues `NewItem` structs; every one must succeed."""
+        result = await self.call("enqueue", ttypes.EnqueueRequest(self.namespace, list(items)))
+        assert result.failed is None, result.failed
+        assert all(each.error is None for each in result.success.results), result.success.results
+        return [each.id for each in result.success.results]
+
+    async def take(self, topic: str, count: int = 100, lease_ms: int | None = None) -> list[Any]:
+        """Deliveries of a topic, at least one."""
+        request = ttypes.DequeueRequest(
+            self.namespace, [ttypes.TopicCount(topic, count)], wait_ms=5_000, lease_ms=lease_ms
+        )
+        result = await self.call("dequeue", request)
+        assert result.failed is None, result.failed
+        assert result.success.items
+        return list(result.success.items)
+
+    async def four(self, topic: str) -> Names:
+        """Puts an item of each state into a topic. The names are of the one that is leased."""
+        new = ttypes.NewItem
+        await self.put(new(topic, 1, b"dead"), new(topic, 2, b"leased"))
+        dead, leased = sorted(await self.take(topic, lease_ms=3_600_000), key=lambda each: each.priority)
+        await self.put(new(topic, 3, b"ready", b"meta"), new(topic, 4, b"deferred", delay_ms=3_600_000))
+        gave_up = ttypes.NackRequest(self.namespace, [ttypes.Nack(dead.id, dead.token, dead=True)])
+        assert await self.verdict("nack", gave_up) == OK
+        return Names(self.namespace, topic, leased.id, leased.token)
+
+    async def all(self) -> dict[str, Any]:
+        """Everything that a call could change: the items, whole but for times that run; and what is configured."""
+        held: dict[str, Any] = {}
+        cursor: str | None = None
+        while True:
+            request = ttypes.GetActiveTopicsRequest(
+                self.namespace, ttypes.TopicFilter(states=STATES), ttypes.Page(1_000, cursor)
+            )
+            page = (await self.call("getActiveTopics", request)).success
+            for stats in page.topics:
+                counts = (stats.ready, stats.deferred, stats.leased, stats.dead, stats.paused)
+                held[f"topic {stats.topic!r}"] = counts
+                await self._items(stats.topic, held)
+            cursor = page.next_cursor
+            if cursor is None:
+                break
+        held["config"] = (await self.call("exportConfig", ttypes.ListRequest())).success.json
+        return held
+
+    async def _items(self, topic: str, held: dict[str, Any]) -> None:
+        for state in STATES:
+            request = ttypes.PeekRequest(self.namespace, topic, state, ttypes.Page(1_000), with_payload=True)
+            for view in (await self.call("peek", request)).success.items:
+                held[view.id] = {name: getattr(view, name) for name in view.__slots__ if name not in RUNNING}
+
+
+def _of_error(error: Any) -> Verdict:
+    assert error.message
+    return ErrorCode(error.code).name, error.field
+
+
+def _of_entry(entry: Any) -> Verdict:
+    if entry.error is not None:
+        return _of_error(entry.error)
+    if getattr(entry, "already_gone", None):
+        return "ALREADY_GONE", None
+    return ("REPEATED", None) if getattr(entry, "repeated", None) else OK
+
+
+OpenWire = Callable[[], AbstractAsyncContextManager[WireSite]]
+
+
+def wire_story(tell: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callable[[OpenWire], None]:
+    """A test that plays this on each kind of host."""
+
+    async def played(open_wire: OpenWire) -> None:
+        async with open_wire() as site:
+            await tell(site)
+            assert await site.verdict("getRouting", ttypes.GetRoutingRequest()) == OK
+
+    @wraps(tell)
+    def test(open_wire: OpenWire) -> None:
+        run(played(open_wire), 120.0)
+
+    del test.__wrapped__  # pytest asks what the test takes, not what the story does
+    return test
+
+
+@asynccontextmanager
+async def fake_wire() -> AsyncIterator[WireSite]:
+    async with FakeHost(OPTIONS) as fake:
+        line = Line()
+        await fake._loop.connect(lambda: line, "127.0.0.1", 7411)
+        client = fake.client(namespace=_name())
+        await client.create_namespace(Namespace(client.namespace))
+        yield WireSite(line, client, fake.advance)
+        line.close()
+
+
+@asynccontextmanager
+async def host_wire(host: HostProcess) -> AsyncIterator[WireSite]:
+    """A real host."""
+
+    async def pass_ms(ms: int) -> None:
+        await asyncio.sleep(ms / 1_000 + 0.005)
+
+    line = Line()
+    await asyncio.get_running_loop().create_connection(lambda: line, "127.0.0.1", host.port)
+    async with Client(host.address, namespace=_name()) as client:
+        await client.create_namespace(Namespace(client.namespace))
+        yield WireSite(line, client, pass_ms)
+    line.close()
+
+
+def _name() -> str:
+    return f"bad-{next(_names)}"
