@@ -462,7 +462,7 @@ class QueueService:
         seen.sort(key=lambda one: one.row.key)
         if len(seen) <= limit:
             return seen, None
-        return seen[:limit], ":".join(map(str, unpack_key(seen[limit - 1].row.key)))
+        return seen[:limit], _cursor(seen[limit - 1].row.key)
 
     async def matching(
         self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
@@ -536,11 +536,18 @@ def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool) -> TopicS
     )
 
 
+def _cursor(key: Key) -> str:
+    return ":".join(map(str, unpack_key(key)))
+
+
 def _parse_cursor(cursor: str) -> Key:
     try:
         priority, after, number = (int(part) for part in cursor.split(":"))
     except ValueError:
         priority = after = number = -1
     if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
-        return pack_key(priority, after, number)
+        key = pack_key(priority, after, number)
+        # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
+        if _cursor(key) == cursor:
+            return key
     raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from copy import copy
 from functools import wraps
 from itertools import count
 from typing import Any, Final
@@ -34,6 +35,7 @@ RUNNING: Final = {"age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms
 REPLY_S_MAX: Final = 20.0
 
 _names = count(1)
+_seqids = count(1)
 
 
 class Line(asyncio.Protocol):
@@ -80,15 +82,20 @@ class WireSite:
         self.client = client
         self.pass_ms = pass_ms
         self._line = line
-        self._seqid = 0
+
+    def other(self, namespace: str) -> WireSite:
+        """The same connection, for another namespace."""
+        site = copy(self)
+        site.namespace = namespace
+        return site
 
     async def call(self, method: str, request: Any) -> Any:
         """The result struct of a call, whatever it says."""
-        self._seqid += 1
-        message = await self._line.ask(call(method, request, self._seqid))
+        own = next(_seqids)
+        message = await self._line.ask(call(method, request, own))
         assert message is not None, f"the host closed the connection at {method}"
         seqid, result = parse_reply(message, method)
-        assert seqid == self._seqid
+        assert seqid == own
         return result
 
     async def verdict(self, method: str, request: Any) -> Verdict:

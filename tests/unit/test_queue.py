@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, Unavailable
+from foqs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.engine import Engine
@@ -231,5 +231,20 @@ def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() 
         await caller.put(delay_ms=100)
         await world.pass_s(1)
         assert world.rows() == [("t", State.READY)]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "0:0", "0:0:0", "0:0:1:1", " 0:1:1", "0:1_0:1", "+0:1:1", "0:01:1", "\u0660:1:1", f"{1 << 31}:0:1"],
+)
+def test_a_cursor_of_another_spelling_is_refused(cursor: str) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        with pytest.raises(InvalidArgument) as caught:
+            await caller.queue.peek("default", "t", State.READY, cursor, 4, False, world.in_s(5))
+        assert caught.value.field == "page.cursor"
+        assert await caller.queue.peek("default", "t", State.READY, "0:1:1", 4, False, world.in_s(5)) == ([], None)
 
     play(story)

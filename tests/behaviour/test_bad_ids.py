@@ -1,0 +1,304 @@
+"""Ids, tokens, keys and cursors that are somebody else's, over, or of another kind: what comes back, and that nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from foqs_client.idl import ttypes
+from foqs_client.idl.ttypes import BulkAction, DeliveryPolicy
+from tests.behaviour.test_bad_fields import I64_MAX, I64_MIN, assert_refused
+from tests.behaviour.wires import OK, Verdict, WireSite, fake_wire, wire_story
+from tests.support.aio import run
+from tests.support.requests import Names, good
+
+BY_ID: Final = ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive", "getItem", "explain")
+BY_LEASE: Final = ("ack", "nack", "extendLease", "release")
+GONE: Final[Verdict] = ("ALREADY_GONE", None)
+NOT_FOUND: Final[Verdict] = ("NOT_FOUND", None)
+STALE: Final[Verdict] = ("STALE_LEASE", None)
+NOT_OWNER: Final[Verdict] = ("NOT_OWNER", None)
+CONFLICT: Final[Verdict] = ("KEY_CONFLICT", None)
+REPEATED: Final[Verdict] = ("REPEATED", None)
+
+Case = tuple[str, str, Any, Verdict]
+
+
+async def held(site: WireSite, topic: str) -> dict[str, Names]:
+    """An item of each state, by state."""
+    leased = await site.four(topic)
+    found = {}
+    for number, state in enumerate(("deferred", "ready", "leased", "dead"), 1):
+        [seen] = (await site.call("peek", ttypes.PeekRequest(site.namespace, topic, number))).success.items
+        found[state] = replace(leased, id=seen.id)
+    return found
+
+
+# ------------------------------------------------------------------------ ids
+
+
+@wire_story
+async def test_an_id_of_another_namespace_is_found_by_no_call_and_its_item_untouched(site: WireSite) -> None:
+    theirs = await held(site, "t")
+    other = site.other(site.namespace + "-other")
+    settings = ttypes.NamespaceSettings(other.namespace)
+    assert await site.verdict("createNamespace", ttypes.NamespaceRequest(settings)) == OK
+    mine = await held(other, "t")
+
+    def every(own: WireSite, names: dict[str, Names]) -> Iterator[Case]:
+        for method in BY_ID:
+            for state, name in names.items():
+                yield method, state, good(method, replace(name, namespace=own.namespace)), NOT_FOUND
+
+    await assert_refused(site, every(other, theirs))
+    await assert_refused(other, every(site, mine))
+    for own, names in ((site, theirs), (other, mine)):
+        for name in names.values():
+            seen = await own.call("getItem", ttypes.GetItemRequest(own.namespace, name.id))
+            assert (seen.success.id, seen.failed) == (name.id, None)
+        ack = ttypes.AckRequest(own.namespace, [ttypes.Lease(names["leased"].id, names["leased"].token)])
+        assert await own.verdicts("ack", ack) == [OK]
+
+
+@wire_story
+async def test_an_id_that_nobody_was_given_is_not_found(site: WireSite) -> None:
+    names = await site.four("t")
+    shard, number = map(int, names.id.split("-"))
+    sequence = number & (1 << 43) - 1
+    nowhere: list[tuple[str, Verdict, Verdict]] = [
+        # the id; the answer to who wants it gone; to everybody else
+        (f"{shard}-{(1 << 63) - 1}", GONE, NOT_FOUND),
+        (f"{shard}-{number + (1 << 43)}", GONE, NOT_FOUND),  # the next epoch
+        (f"{shard}-{number - sequence + (1 << 42)}", NOT_FOUND, NOT_FOUND),  # of this epoch, far ahead
+        (f"65535-{number}", NOT_OWNER, NOT_OWNER),
+        (f"{shard + 4_000}-{number}", NOT_OWNER, NOT_OWNER),
+    ]
+
+    def every() -> Iterator[Case]:
+        for id_, ended, else_ in nowhere:
+            for method in BY_ID:
+                wanted = ended if method in {"ack", "cancel"} else else_
+                yield method, id_, good(method, replace(names, id=id_)), wanted
+
+    await assert_refused(site, every())
+
+
+@wire_story
+async def test_an_id_that_stands_twice_is_refused_the_second_time(site: WireSite) -> None:
+    lists = {"ack": "leases", "nack": "nacks", "extendLease": "extensions", "release": "leases"}
+    for method in ("ack", "nack", "extendLease", "release", "cancel", "update", "redrive"):
+        names = await site.four(f"twice-{method}")
+        request = good(method, names)
+        field = lists.get(method, "ids")
+        entries = getattr(request, field)
+        entries += entries
+        first, second = await site.verdicts(method, request)
+        assert first == (NOT_FOUND if method == "redrive" else OK)
+        assert second == ("INVALID_ARGUMENT", f"{field}[1].id" if method in lists else f"{field}[1]")
+
+
+@wire_story
+async def test_a_bad_entry_harms_no_neighbour(site: WireSite) -> None:
+    for method in BY_LEASE:
+        one, other = await site.put(ttypes.NewItem(method), ttypes.NewItem(method))
+        tokens = {delivery.id: delivery.token for delivery in await site.take(method)}
+        requests = [good(method, Names(site.namespace, id=id_, token=tokens.get(id_, 1))) for id_ in (one, other)]
+        bad = [good(method, Names(site.namespace, id=id_)) for id_ in ("no id", "65535-8796093022209")]
+        [field] = [each[2] for each in requests[0].thrift_spec if each and isinstance(getattr(requests[0], each[2]), list)]
+        entries = [getattr(each, field)[0] for each in (requests[0], bad[0], bad[1], requests[1])]
+        setattr(requests[0], field, entries)
+        assert await site.verdicts(method, requests[0]) == [OK, ("INVALID_ARGUMENT", f"{field}[1].id"), NOT_OWNER, OK]
+
+
+# --------------------------------------------------------------------- leases
+
+
+@wire_story
+async def test_a_token_that_is_not_the_lease_s_changes_nothing(site: WireSite) -> None:
+    names = await held(site, "t")
+    token = names["leased"].token
+
+    def every() -> Iterator[Case]:
+        for wrong in (0, -1, 1, token - 1, token + 1, -token, token ^ 1 << 62, I64_MIN, I64_MAX):
+            for state, name in names.items():
+                for method in BY_LEASE:
+                    yield method, f"{wrong} of {state}", good(method, replace(name, token=wrong)), STALE
+
+    await assert_refused(site, every())
+
+
+@wire_story
+async def test_after_an_ack_there_is_nothing_left_to_do(site: WireSite) -> None:
+    names = await site.four("t")
+    assert await site.verdicts("ack", good("ack", names)) == [OK]
+
+    def every() -> Iterator[Case]:
+        for _ in range(2):
+            for method in BY_ID:
+                yield method, "acked", good(method, names), GONE if method in {"ack", "cancel"} else NOT_FOUND
+
+    await assert_refused(site, every())
+
+
+@wire_story
+async def test_after_its_end_a_lease_can_only_be_acked_and_after_the_next_not_even_that(site: WireSite) -> None:
+    await site.put(*(ttypes.NewItem("t") for _ in range(2)))
+    first, second = [Names(site.namespace, "t", each.id, each.token) for each in await site.take("t", lease_ms=50)]
+    await site.pass_ms(50)
+
+    async def is_back(name: Names) -> bool:
+        return bool((await site.call("getItem", good("getItem", name))).success.state == 2)
+
+    while not (await is_back(first) and await is_back(second)):
+        await site.pass_ms(20)
+    late = ("nack", "extendLease", "release")
+    await assert_refused(site, ((method, "over", good(method, first), STALE) for method in late))
+    assert await site.verdicts("ack", good("ack", first)) == [OK]
+    [again] = await site.take("t")
+    assert again.id == second.id
+    await assert_refused(site, ((method, "superseded", good(method, second), STALE) for method in BY_LEASE))
+    assert await site.verdicts("ack", good("ack", replace(second, token=again.token))) == [OK]
+
+
+@wire_story
+async def test_what_was_given_back_is_over(site: WireSite) -> None:
+    for method in ("nack", "release"):
+        await site.put(ttypes.NewItem(method))
+        [delivery] = await site.take(method)
+        name = Names(site.namespace, method, delivery.id, delivery.token)
+        request = good(method, name)
+        if method == "nack":
+            request.nacks[0].delay_ms = 3_600_000  # else it comes back meanwhile, by itself
+        assert await site.verdicts(method, request) == [OK]
+        late = ("nack", "extendLease", "release")
+        await assert_refused(site, ((each, f"after {method}", good(each, name), STALE) for each in late))
+
+
+# ----------------------------------------------------------------------- keys
+
+
+@wire_story
+async def test_a_key_with_another_item_is_a_conflict_whatever_differs(site: WireSite) -> None:
+    plain = {"topic": "t", "payload": b"x", "idempotency_key": "key"}
+    whole = {
+        **plain, "idempotency_key": "other key", "priority": 1, "metadata": b"m", "delay_ms": 3_600_000,
+        "lease_ms": 1_000, "ttl_ms": 7_200_000, "policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 3,
+    }  # fmt: skip
+    await site.put(ttypes.NewItem(**plain), ttypes.NewItem(**whole))
+    others: list[dict[str, Any]] = [
+        {"topic": "T"}, {"topic": "t "}, {"payload": b"X"}, {"payload": b""}, {"payload": b"x\0"}, {"priority": 2},
+        {"metadata": b"n"}, {"delay_ms": 3_600_001}, {"delay_ms": None, "deliver_after_ms": 3_600_000},
+        {"lease_ms": 1_001}, {"ttl_ms": 7_200_001}, {"policy": DeliveryPolicy.AT_LEAST_ONCE}, {"attempts_max": 4},
+    ]  # fmt: skip
+    swapped = {"payload": b"xm", "metadata": b""}
+
+    def every() -> Iterator[Case]:
+        for first in (plain, whole):
+            for more in ({}, *others, swapped):
+                item = ttypes.NewItem(**{**first, **more})
+                yield "enqueue", str(more), ttypes.EnqueueRequest(site.namespace, [item]), CONFLICT if more else REPEATED
+
+    await assert_refused(site, every())
+
+
+@wire_story
+async def test_of_a_key_that_stands_twice_in_a_call_the_first_wins(site: WireSite) -> None:
+    def new(payload: bytes) -> Any:
+        return ttypes.NewItem("t", payload=payload, idempotency_key="key")
+
+    request = ttypes.EnqueueRequest(site.namespace, [new(b"1"), new(b"2"), new(b"1"), ttypes.NewItem("t")])
+    assert await site.verdicts("enqueue", request) == [OK, CONFLICT, REPEATED, OK]
+    assert len(await site.take("t")) == 2
+
+
+def test_a_key_is_free_again_after_its_window() -> None:
+    async def story() -> None:
+        async with fake_wire() as site:
+            window_ms = 121_000
+            settings = ttypes.NamespaceSettings(site.namespace, key_window_ms=window_ms)
+            assert await site.verdict("updateNamespace", ttypes.NamespaceRequest(settings)) == OK
+            one, other = [
+                ttypes.EnqueueRequest(site.namespace, [ttypes.NewItem("t", payload=payload, idempotency_key="key")])
+                for payload in (b"1", b"2")
+            ]
+            assert await site.verdict("enqueue", one) == OK
+            await site.pass_ms(window_ms - 1_000)
+            assert [await site.verdict("enqueue", each) for each in (one, other)] == [REPEATED, CONFLICT]
+            await site.pass_ms(1_001)
+            assert [await site.verdict("enqueue", each) for each in (other, other, one)] == [OK, REPEATED, CONFLICT]
+
+    run(story())
+
+
+# ----------------------------------------------------------------- the others
+
+
+@wire_story
+async def test_a_topic_that_stands_twice_in_a_dequeue_is_refused(site: WireSite) -> None:
+    await site.four("t")
+    topics = [ttypes.TopicCount(topic, 1) for topic in ("t", "T", "t")]
+    request = ttypes.DequeueRequest(site.namespace, topics)
+    await assert_refused(site, iter([("dequeue", "twice", request, ("INVALID_ARGUMENT", "topics[2].topic"))]))
+
+
+PEEK_CURSOR: Final = "0:1700000000000:8796093022209"
+WALK_CURSOR: Final = "1700000000000:0:2:0:1700000000000:8796093022209:t"
+GARBAGE: Final = [
+    "", "x", ":", "::", "1", "1:2", "1:2:3:4", "-", "0:0:0", "0:-1:1", f"{1 << 31}:0:1", f"0:0:{1 << 63}", " 0:1:1",
+    "0:1:1 ", "0:1_0:1", "+0:1:1", "00:1:1", "0:01:1", "٠:1:1", "0:1:1\n", "1e3:1:1", "9" * 4_096, "0:0:" + "9" * 4_000,
+    ":" * 4_096, "\0", WALK_CURSOR.replace(":2:", ":9:"), WALK_CURSOR.replace("17", "017", 1), "-" + WALK_CURSOR,
+    WALK_CURSOR.replace(":0:", ":65536:", 1), "9" * 30 + WALK_CURSOR, f"{1 << 60}{WALK_CURSOR[13:]}",
+]  # fmt: skip
+
+
+@wire_story
+async def test_a_cursor_that_is_garbage_or_another_call_s_is_refused(site: WireSite) -> None:
+    await site.four("t")
+
+    def asked(cursor: str) -> Sequence[tuple[str, Any]]:
+        page = ttypes.Page(1, cursor)
+        only = ttypes.ItemFilter("t")
+        return [
+            ("peek", ttypes.PeekRequest(site.namespace, "t", page=page)),
+            ("listDead", ttypes.ListDeadRequest(site.namespace, page=page)),
+            ("bulk", ttypes.BulkRequest(site.namespace, only, BulkAction.CANCEL, page=page)),
+            ("listShards", ttypes.ListRequest(page)),
+        ]
+
+    def every() -> Iterator[Case]:
+        refused = ("INVALID_ARGUMENT", "page.cursor")
+        for cursor in (*GARBAGE, PEEK_CURSOR, WALK_CURSOR):
+            for method, request in asked(cursor):
+                own = {"peek": cursor == PEEK_CURSOR, "listShards": cursor in {"1", "9" * 4_096}}
+                if not own.get(method, cursor == WALK_CURSOR):
+                    yield method, cursor, request, refused
+
+    await assert_refused(site, every())
+
+
+@wire_story
+async def test_any_name_may_be_the_cursor_of_a_list_by_name(site: WireSite) -> None:
+    await site.four("m")
+    for cursor, found in (("", ["m"]), ("\0", ["m"]), ("l" * 4_000, ["m"]), ("m", []), (PEEK_CURSOR, ["m"]), ("😀", [])):
+        page = ttypes.Page(5, cursor)
+        request = ttypes.GetActiveTopicsRequest(site.namespace, page=page)
+        assert [stats.topic for stats in (await site.call("getActiveTopics", request)).success.topics] == found
+        assert await site.verdict("listNamespaces", ttypes.ListRequest(page)) == OK
+
+
+@pytest.mark.parametrize("method", ["listDead", "bulk"])
+def test_a_place_on_a_shard_that_is_not_there_is_beyond_the_end(method: str) -> None:
+    async def story() -> None:
+        async with fake_wire() as site:
+            await site.four("t")
+            before = await site.all()
+            page = ttypes.Page(5, WALK_CURSOR.replace(":0:", ":65535:", 1))
+            request = good(method, Names(site.namespace, "t"))
+            request.page = page
+            assert await site.verdict(method, request) == OK
+            assert await site.all() == before
+
+    run(story())
