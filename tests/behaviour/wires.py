@@ -203,9 +203,11 @@ async def fake_wire() -> AsyncIterator[WireSite]:
         line = Line()
         await fake._loop.connect(lambda: line, "127.0.0.1", 7411)
         client = fake.client(namespace=_name())
-        await client.create_namespace(Namespace(client.namespace))
-        yield WireSite(line, client, fake.advance)
-        line.close()
+        try:
+            await client.create_namespace(Namespace(client.namespace))
+            yield WireSite(line, client, fake.advance)
+        finally:
+            line.close()
 
 
 @asynccontextmanager
@@ -217,10 +219,12 @@ async def host_wire(host: HostProcess) -> AsyncIterator[WireSite]:
 
     line = Line()
     await asyncio.get_running_loop().create_connection(lambda: line, "127.0.0.1", host.port)
-    async with Client(host.address, namespace=_name()) as client:
-        await client.create_namespace(Namespace(client.namespace))
-        yield WireSite(line, client, pass_ms)
-    line.close()
+    try:
+        async with Client(host.address, namespace=_name()) as client:
+            await client.create_namespace(Namespace(client.namespace))
+            yield WireSite(line, client, pass_ms)
+    finally:
+        line.close()
 
 
 def _name() -> str:
