@@ -218,7 +218,10 @@ class Connection(asyncio.Protocol):
         try:
             arguments = server.decoder.decode(message, head, method.args)
             method.check.check(message, head, arguments)
-        except (BadMessage, WrongType) as error:
+        except (BadMessage, WrongType) as refused:
+            error: BadMessage | WrongType = refused
+            if isinstance(error, BadMessage) and not error.too_large:
+                error = method.check.fault(message, head) or error
             self.complain(f"{method.name} was refused: {error}")
             kind = LimitExceeded if isinstance(error, BadMessage) and error.too_large else InvalidArgument
             raise kind(str(error), field=getattr(error, "field", None)) from None

@@ -1,4 +1,4 @@
-"""Fields of the wrong type, which Thrift's decoder skips in silence.
+"""Fields of the wrong type, which Thrift's decoder skips in silence or gives up without naming.
 
 Always true: a message whose known fields all had their type and came once
 costs one comparison of lengths; only another one (or one that is not spelled in
@@ -95,6 +95,16 @@ class TypeCheck:
             except Exception as error:  # the decoder's errors have no common ancestor
                 raise WrongType(f"the message cannot be read: {error}", "request") from None
 
+    def fault(self, message: bytes, head: Head) -> WrongType | None:
+        """What is wrong with a message that the decoder gave up; None where no field is known to be."""
+        try:
+            _Walk(message, head).struct(self._spec[1], "")
+        except WrongType as wrong:
+            return wrong
+        except Exception:  # the decoder's errors have no common ancestor
+            return None
+        return None
+
 
 def _payload_bytes(compact: bool, entries: Sequence[Any]) -> int:
     """What the payloads take in a message, with the heads of their fields."""
@@ -143,6 +153,8 @@ class _Walk:
             self.struct(args[1] if args else None, path)
         elif ttype == TType.LIST:
             kind, size = protocol.readListBegin()
+            if args and kind != args[0]:
+                raise WrongType(f"this holds {_NAMES.get(kind, 'what has no type')}, not {_NAMES[args[0]]}", path)
             for place in range(size):
                 self.value(kind, args[1] if args else None, f"{path}[{place}]" if args else path)
             protocol.readListEnd()

@@ -86,6 +86,26 @@ def test_a_known_field_of_the_wrong_type_or_twice_is_named(body: bytes, path: st
 
 
 @pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (field(TType.STRUCT, 1) + field(TType.LIST, 2) + b"\x06\0\0\0\1\0\1\0\0", "items"),
+        (items(field(TType.I64, 1) + b"\0" * 8)[:-5], "items[0].topic"),
+        (items(field(TType.STRING, 1) + text(b"a"))[:-3], None),
+        (field(TType.STRUCT, 9) * 20_000, None),
+        (field(TType.LIST, 9) + b"\x0f\0\0\0\1" * 20_000, None),
+        (field(TType.LIST, 9) + b"\x06\x7f\xff\xff\xff", None),
+    ],
+)
+def test_what_cannot_be_decoded_names_the_field_where_one_is_known(body: bytes, path: str | None) -> None:
+    message = head("enqueue") + body
+    parsed, _ = read_head(message)
+    with pytest.raises(BadMessage):
+        DECODER.decode(message, parsed, SPEC)
+    fault = CHECK.fault(message, parsed)
+    assert (None if fault is None else fault.field) == path
+
+
+@pytest.mark.parametrize(
     "unknown",
     [
         field(TType.I64, 99) + b"\0" * 8,
