@@ -32,6 +32,8 @@ OK: Final[Verdict] = ("OK", None)
 STATES: Final = [1, 2, 3, 4]
 RUNNING: Final = {"age_ms", "due_in_ms", "lease_remaining_ms", "ttl_remaining_ms"}
 """Of an item, what changes by itself."""
+COMPACT: Final = 0x82
+"""How a message in the compact protocol begins."""
 REPLY_S_MAX: Final = 20.0
 
 _names = count(1)
@@ -104,13 +106,13 @@ class WireSite:
 
     async def verdicts(self, method: str, request: Any) -> list[Verdict]:
         """How each entry of a call ended; one verdict where the call failed as a whole."""
-        result = await self.call(method, request)
-        if getattr(result, "failed", None) is not None:
-            return [_of_error(result.failed.error)]
-        assert getattr(result, "success", None) is not None, result
-        reply = result.success
-        entries = getattr(reply, "results", None) or getattr(reply, "outcomes", None)
-        return [OK] if entries is None else [_of_entry(entry) for entry in entries]
+        return _verdicts(await self.call(method, request))
+
+    async def verdicts_of(self, method: str, frame: bytes) -> list[Verdict]:
+        """The same for a call that is bytes already."""
+        message = await self._line.ask(frame)
+        assert message is not None, f"the host closed the connection at {method}"
+        return _verdicts(parse_reply(message, method, compact=message[0] == COMPACT)[1])
 
     async def put(self, *items: Any) -> list[str]:
         """Enqueues `NewItem` structs; every one must succeed."""
@@ -163,6 +165,15 @@ class WireSite:
             request = ttypes.PeekRequest(self.namespace, topic, state, ttypes.Page(1_000), with_payload=True)
             for view in (await self.call("peek", request)).success.items:
                 held[view.id] = {name: getattr(view, name) for name in view.__slots__ if name not in RUNNING}
+
+
+def _verdicts(result: Any) -> list[Verdict]:
+    if getattr(result, "failed", None) is not None:
+        return [_of_error(result.failed.error)]
+    assert getattr(result, "success", None) is not None, result
+    reply = result.success
+    entries = getattr(reply, "results", None) or getattr(reply, "outcomes", None)
+    return [OK] if entries is None else [_of_entry(entry) for entry in entries]
 
 
 def _of_error(error: Any) -> Verdict:
