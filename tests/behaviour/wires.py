@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any, Final
 
 from foqs.testing import FakeHost
+from foqs.testing.host import PORT
 from foqs_client import Client, Namespace
 from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import ErrorCode
@@ -23,7 +24,7 @@ from tests.behaviour.sites import OPTIONS
 from tests.support.aio import run
 from tests.support.processes import HostProcess
 from tests.support.requests import Names
-from tests.support.wire import call, parse_reply
+from tests.support.wire import call, parse_any, parse_reply
 
 Verdict = tuple[str, str | None]
 """What came back: OK, ALREADY_GONE, REPEATED or the code of an error; and the field at fault."""
@@ -79,11 +80,18 @@ class WireSite:
         client: of that namespace, for what goes right.
     """
 
-    def __init__(self, line: Line, client: Client, pass_ms: Callable[[int], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        client: Client,
+        pass_ms: Callable[[int], Coroutine[Any, Any, None]],
+        connect: Callable[[], Coroutine[Any, Any, Line]],
+    ) -> None:
         self.namespace = client.namespace
         self.client = client
         self.pass_ms = pass_ms
         self._line = line
+        self._connect = connect
 
     def other(self, namespace: str) -> WireSite:
         """The same connection, for another namespace."""
@@ -113,6 +121,14 @@ class WireSite:
         message = await self._line.ask(frame)
         assert message is not None, f"the host closed the connection at {method}"
         return _verdicts(parse_reply(message, method, compact=message[0] == COMPACT)[1])
+
+    async def anything(self, frame: bytes) -> Any:
+        """The result struct of whatever these bytes call; None: the host closed the connection, and another was made."""
+        message = await self._line.ask(frame)
+        if message is not None:
+            return parse_any(message)
+        self._line = await self._connect()
+        return None
 
     async def put(self, *items: Any) -> list[str]:
         """Enqueues `NewItem` structs; every one must succeed."""
@@ -211,14 +227,9 @@ def wire_story(tell: Callable[[WireSite], Coroutine[Any, Any, None]]) -> Callabl
 @asynccontextmanager
 async def fake_wire() -> AsyncIterator[WireSite]:
     async with FakeHost(OPTIONS) as fake:
-        line = Line()
-        await fake._loop.connect(lambda: line, "127.0.0.1", 7411)
         client = fake.client(namespace=_name())
-        try:
-            await client.create_namespace(Namespace(client.namespace))
-            yield WireSite(line, client, fake.advance)
-        finally:
-            line.close()
+        async with _site(client, fake.advance, lambda line: fake._loop.connect(line, "127.0.0.1", PORT)) as site:
+            yield site
 
 
 @asynccontextmanager
@@ -228,14 +239,35 @@ async def host_wire(host: HostProcess) -> AsyncIterator[WireSite]:
     async def pass_ms(ms: int) -> None:
         await asyncio.sleep(ms / 1_000 + 0.005)
 
-    line = Line()
-    await asyncio.get_running_loop().create_connection(lambda: line, "127.0.0.1", host.port)
+    loop = asyncio.get_running_loop()
+    async with (
+        Client(host.address, namespace=_name()) as client,
+        _site(client, pass_ms, lambda line: loop.create_connection(line, "127.0.0.1", host.port)) as site,
+    ):
+        yield site
+
+
+@asynccontextmanager
+async def _site(
+    client: Client,
+    pass_ms: Callable[[int], Coroutine[Any, Any, None]],
+    connect: Callable[[Callable[[], Line]], Coroutine[Any, Any, Any]],
+) -> AsyncIterator[WireSite]:
+    lines: list[Line] = []
+
+    async def connected() -> Line:
+        line = Line()
+        lines.append(line)
+        await connect(lambda: line)
+        return line
+
     try:
-        async with Client(host.address, namespace=_name()) as client:
-            await client.create_namespace(Namespace(client.namespace))
-            yield WireSite(line, client, pass_ms)
+        line = await connected()
+        await client.create_namespace(Namespace(client.namespace))
+        yield WireSite(line, client, pass_ms, connected)
     finally:
-        line.close()
+        for line in lines:
+            line.close()
 
 
 def _name() -> str:

@@ -7,6 +7,7 @@ protocol. Knows nothing of what a host answers.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from random import Random
 from typing import Any, Final
 
 from thrift.protocol.TBinaryProtocol import TBinaryProtocol
@@ -146,3 +147,23 @@ def _value(
     else:
         write = {TType.BOOL: protocol.writeBool, TType.I32: protocol.writeI32, TType.I64: protocol.writeI64}[ttype]
         write(value)
+
+
+def mutated(rng: Random, good: bytes) -> bytes:
+    """A good message with some bytes changed, dropped, doubled or cut."""
+    message = bytearray(good)
+    for _ in range(rng.randint(1, 4)):
+        place = rng.randrange(len(message))
+        kind = rng.randrange(5)
+        if kind == 0:
+            message[place] = rng.randrange(256)
+        elif kind == 1:
+            message[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, TType.STRUCT, TType.LIST, TType.MAP))
+        elif kind == 2:
+            del message[place : place + rng.randint(1, 8)]
+            message = message or bytearray(b"\0")
+        elif kind == 3:
+            message[place:place] = message[place : place + rng.randint(1, 20)]
+        else:
+            message[place : place + 4] = rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0"))
+    return bytes(message)

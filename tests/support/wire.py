@@ -21,6 +21,7 @@ from foqs.wire.connection import Connection
 from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
+from foqs.wire.message import read_head
 from foqs.wire.methods import Serve
 from foqs.wire.server import WireServer
 from foqs_client.idl import Foqs, ttypes
@@ -166,6 +167,15 @@ def parse_reply(message: bytes, name: str, compact: bool = False) -> tuple[int, 
     result = TApplicationException() if kind == TMessageType.EXCEPTION else getattr(Foqs, f"{name}_result")()
     result.read(protocol)
     return seqid, result
+
+
+def parse_any(message: bytes) -> Any:
+    """The result struct, or TApplicationException, of a reply to whatever call."""
+    head, _ = read_head(message)  # the name of a call that there is not may be any bytes
+    unknown = head.kind == TMessageType.EXCEPTION
+    result = TApplicationException() if unknown else getattr(Foqs, f"{head.name.decode()}_result")()
+    result.read(_protocol(TMemoryBuffer(message, head.body), head.compact))
+    return result
 
 
 def _protocol(buffer: Any, compact: bool) -> Any:

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thrift.Thrift import TType
 
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from foqs_client.idl import ttypes
 from tests.support.fake_queue import FakeQueue
+from tests.support.misspelt import mutated
+from tests.support.requests import METHODS, Names, good
 from tests.support.wire import call, enqueue, frame, head
 
 MUTATIONS = 4_000
@@ -29,12 +30,11 @@ GOOD = [
     call(name, request, 7, compact=compact)
     for compact in (False, True)
     for name, request in (
+        *((method, good(method, Names())) for method in METHODS),
         ("enqueue", enqueue("topic", "other", payload=b"x" * 50, delay_ms=5, ttl_ms=9, policy=1)),
         ("dequeue", ttypes.DequeueRequest("default", [ttypes.TopicCount("topic", 3)], wait_ms=1)),
         ("nack", ttypes.NackRequest("default", [ttypes.Nack("3-8796093022209", 1, delay_ms=5, metadata=b"m")])),
         ("cancel", ttypes.CancelRequest("default", ["3-8796093022209", "3-8796093022210"])),
-        ("getActiveTopics", ttypes.GetActiveTopicsRequest("default", ttypes.TopicFilter("t", [1, 2]), ttypes.Page(5))),
-        ("getRouting", ttypes.GetRoutingRequest(3)),
     )
 ]
 
@@ -111,31 +111,18 @@ def test_random_bodies_behind_a_good_head_are_answered_or_end_the_connection(bod
     assert all(sink.frames == 1 and not sink.closing for sink in sinks)
 
 
-def mutate(rng: random.Random, good: bytes) -> bytes:
-    """A good frame with some bytes changed, dropped, doubled or cut, its length mended or not."""
-    message = bytearray(good[4:])
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(message))
-        kind = rng.randrange(5)
-        if kind == 0:
-            message[place] = rng.randrange(256)
-        elif kind == 1:
-            message[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, TType.STRUCT, TType.LIST, TType.MAP))
-        elif kind == 2:
-            del message[place : place + rng.randint(1, 8)]
-            message = message or bytearray(b"\0")
-        elif kind == 3:
-            message[place:place] = message[place : place + rng.randint(1, 20)]
-        else:
-            message[place : place + 4] = rng.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0"))
-    return frame(bytes(message)) if rng.random() < 0.9 else good[:4] + bytes(message)
+def stream_part(rng: random.Random) -> bytes:
+    """A good frame's message mutated, its length mended or not."""
+    frame_ = rng.choice(GOOD)
+    message = mutated(rng, frame_[4:])
+    return frame(message) if rng.random() < 0.9 else frame_[:4] + message
 
 
 def test_thousands_of_mutated_frames_fail_nothing_and_leak_nothing(caplog: pytest.LogCaptureFixture) -> None:
     rng = random.Random(20_240)
     streams = []
     for _ in range(MUTATIONS // 4):
-        stream = b"".join(mutate(rng, rng.choice(GOOD)) for _ in range(4))
+        stream = b"".join(stream_part(rng) for _ in range(4))
         cut = rng.randrange(len(stream))
         streams.append([stream[:cut], stream[cut:]])
     with caplog.at_level(logging.ERROR):
@@ -145,4 +132,4 @@ def test_thousands_of_mutated_frames_fail_nothing_and_leak_nothing(caplog: pytes
 
 
 def test_good_frames_are_all_answered_by_the_same_means() -> None:
-    assert [sink.frames for sink in drive([[good] for good in GOOD])] == [1] * len(GOOD)
+    assert [sink.frames for sink in drive([[frame_] for frame_ in GOOD])] == [1] * len(GOOD)

@@ -1,0 +1,142 @@
+"""Thousands of calls with something wrong in them: each is answered by its kind, and no item is lost or left behind.
+
+What is wrong is drawn at random: values of fields, or bytes. One seed for all
+hosts, so that what fails on one is tried on the others.
+"""
+
+from __future__ import annotations
+
+import logging
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from foqs_client.idl import ttypes
+from foqs_client.idl.ttypes import BulkAction
+from tests.behaviour.test_bad_fields import BAD, I64_MAX
+from tests.behaviour.wires import OK, WireSite, wire_story
+from tests.support.misspelt import mutated
+from tests.support.requests import METHODS, Names, fields, good
+from tests.support.wire import call, frame
+
+CALLS: Final = 2_000
+SEED: Final = 11
+TOPICS: Final = ("a", "A", "a ")
+LEFT_OUT: Final = {"importConfig", "deleteNamespace"}
+"""What reaches beyond the story's own items, or ends the story."""
+GOOD: Final[dict[str, list[Any]]] = {
+    "topic": [*TOPICS],
+    "priority": [-1, 0, 1],
+    "delay_ms": [0, 1, 20],
+    "deliver_after_ms": [0],
+    "lease_ms": [1, 60_000],
+    "ttl_ms": [1, 60_000],
+    "policy": [1, 2],
+    "attempts_max": [0, 1],
+    "idempotency_key": ["k", "K"],
+    "count": [1, 10],
+    "dead": [True, False],
+    "timeout_ms": [I64_MAX],
+    "action": [1, 2, 3],
+    "states": [1, 2, 3, 4],
+    "permissions": [1, 2, 3],
+    "metadata": [b"", b"m"],
+}
+"""By a field's name, values that may go through."""
+
+
+def varied(rng: Random, request: Any) -> Any:
+    """The request with some of its fields changed, for better or worse, or missing."""
+    for _ in range(rng.randint(0, 3)):
+        field = rng.choice(list(fields(request)))
+        if field.path in {"namespace_name", "settings.name", "grant.namespace_name"} and rng.random() < 0.9:
+            continue  # else nearly all would be of no namespace
+        kind = rng.random()
+        if kind < 0.1 and not isinstance(field.steps[-1], int):
+            request = field.changed(request, None)
+        elif kind < 0.3 and field.name in BAD and not field.name.endswith("s"):
+            request = field.changed(request, rng.choice(BAD[field.name])[0])
+        elif field.name in GOOD and (field.name[-1] != "s" or isinstance(field.steps[-1], int)):
+            request = field.changed(request, rng.choice(GOOD[field.name]))
+    return request
+
+
+class Ledger:
+    """What the answers told: the items that were given, and the latest leases."""
+
+    def __init__(self) -> None:
+        self.given: set[str] = set()
+        self.leases: list[tuple[str, int]] = []
+        self.codes: set[str] = set()
+
+    def read(self, result: Any) -> None:
+        failed = getattr(result, "failed", None)
+        reply: Any = getattr(result, "success", None)
+        entries: list[Any] = [failed] if failed is not None else []
+        if reply is not None:
+            entries += getattr(reply, "results", None) or getattr(reply, "outcomes", None) or []
+        for entry in entries:
+            if entry.error is not None:
+                assert entry.error.message, entry
+                assert "the host failed" not in entry.error.message, entry
+                self.codes.add(ttypes.ErrorCode(entry.error.code).name)
+            elif getattr(entry, "id", None) is not None:
+                self.given.add(entry.id)
+        if isinstance(reply, ttypes.DequeueReply):
+            self.leases += [(each.id, each.token) for each in reply.items]
+
+
+@wire_story
+async def test_calls_with_anything_wrong_are_answered_and_lose_no_item(site: WireSite) -> None:
+    rng = Random(SEED)
+    ledger = Ledger()
+    methods = [method for method in METHODS if method not in LEFT_OUT]
+    often = ["enqueue", "dequeue", "ack", "nack", "extendLease", "release", "update", "cancel", "redrive"]
+    for _ in range(CALLS):
+        method = rng.choice(methods if rng.random() < 0.5 else often)
+        id_, token = rng.choice(ledger.leases[-20:]) if ledger.leases else ("0-8796093022209", 1)
+        request = varied(rng, good(method, Names(site.namespace, rng.choice(TOPICS), id_, token)))
+        if rng.random() < 0.7:
+            ledger.read(await site.call(method, request))
+        else:
+            message = mutated(rng, call(method, request, 1, compact=rng.random() < 0.5)[4:])
+            ledger.read(await site.anything(frame(message)))
+    assert {"INVALID_ARGUMENT", "LIMIT_EXCEEDED", "NOT_FOUND", "STALE_LEASE"} <= ledger.codes
+    assert len(ledger.given) > 50
+    await assert_nothing_is_left_behind(site, ledger.given)
+
+
+async def assert_nothing_is_left_behind(site: WireSite, given: set[str]) -> None:
+    """Every item there is was given to somebody, is counted, and can be ended; then the namespace is empty."""
+    await site.pass_ms(50)  # what was delayed or leased for a moment is settled by now
+    while True:
+        before = (await site.call("getUsage", ttypes.NamespaceName(site.namespace))).success.items
+        held = {name for name in await site.all() if name[0].isdigit()}
+        if before == len(held):
+            break
+        await site.pass_ms(20)  # one was on its way
+    assert held <= given
+    for topic in (*TOPICS, "t"):
+        await site.verdict("resumeTopic", ttypes.TopicRequest(site.namespace, topic))
+    cancelled, cursor = 0, None
+    while True:
+        everything = ttypes.BulkRequest(
+            site.namespace, ttypes.ItemFilter(), BulkAction.CANCEL, page=ttypes.Page(1_000, cursor)
+        )
+        reply = (await site.call("bulk", everything)).success
+        cancelled += reply.items
+        cursor = reply.next_cursor
+        if cursor is None:
+            break
+    assert cancelled <= len(held)
+    assert (await site.call("getUsage", ttypes.NamespaceName(site.namespace))).success.items == 0
+    assert await site.verdict("deleteNamespace", ttypes.NamespaceName(site.namespace)) == OK
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_wrong_inside(caplog: pytest.LogCaptureFixture) -> Any:
+    """The fake's own log, as it is of this process."""
+    with caplog.at_level(logging.ERROR, "foqs"):
+        yield
+    assert [record.getMessage() for record in caplog.get_records("call")] == []
