@@ -266,6 +266,7 @@ def engine_settings(config: Config) -> EngineSettings:
             timeout_ms_default=calls.timeout_ms_default,
             timeout_ms_max=calls.timeout_ms_max,
             wait_ms_max=calls.wait_ms_max,
+            better_items_max=calls.better_items_max,
         ),
         shard=ShardSettings(**shard.model_dump()),
         buffer=BufferSettings(**config.buffer.model_dump()),

@@ -210,6 +210,15 @@ class CallOptions(Options):
         48 * MIB,
     )
 
+    better_items_max: int = option(
+        10_000,
+        "items",
+        "Explaining why an item is not delivered counts the items before it so far; those beyond what is held in memory "
+        "are read for it.",
+        0,
+        1_000_000,
+    )
+
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:
         not_above(self, "timeout_ms_default", "timeout_ms_max")

@@ -366,12 +366,12 @@ struct TopicStats {
   5: optional i64 dead,
   /** The priority of the next item to be delivered. */
   6: optional i32 best_priority,
-  /** How long the oldest ready item has been ready, among those the hosts hold in memory. */
+  /** Since the earliest deliver-after time of the ready items, among those the hosts hold in memory. */
   7: optional i64 oldest_ready_age_ms,
-  /** Until the next deferred item comes due or the next lease ends, when known. */
+  /** Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic. */
   8: optional i64 next_due_in_ms,
   9: optional bool paused,
-  /** The counts are from before the owner last changed and are being recounted. */
+  /** There is more than is counted: the owner has changed and counts anew, or some shard is not served now. */
   10: optional bool counts_lag,
 }
 
@@ -410,13 +410,16 @@ struct GetItemRequest {
 }
 
 struct ExplainReply {
+  /** Missing: it is not there, or its shard cannot be asked; the reasons say which. */
   1: optional ItemView item,
-  /** Why the item is not delivered, one sentence each, the weightiest first. */
+  /** Why the item is not delivered, one sentence each, the weightiest first. Their words may change. */
   2: optional list<string> reasons,
   /** What would change it, one sentence each. */
   3: optional list<string> remedies,
-  /** Ready items of the topic that come before it, when counted. */
+  /** READY: items of the topic that come before it, on the host that was asked; missing when not counted. */
   4: optional i64 better_items,
+  /** There are more: counting stops at a limit of the host. */
+  5: optional bool better_items_more,
 }
 
 struct CancelRequest {
@@ -734,7 +737,10 @@ service Foqs {
   /** Not tried: gives items back without counting the attempt. Valid only while leased. */
   OutcomesReply release(1: ReleaseRequest request) throws (1: CallFailed failed),
 
-  /** The topics with items, by name. */
+  /**
+   * The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
+   * not listed; while none is, it is UNAVAILABLE.
+   */
   GetActiveTopicsReply getActiveTopics(1: GetActiveTopicsRequest request) throws (1: CallFailed failed),
 
   /** Looks at items of a topic without delivering them. */
@@ -743,7 +749,7 @@ service Foqs {
   /** Looks at one item. */
   ItemView getItem(1: GetItemRequest request) throws (1: CallFailed failed),
 
-  /** Says why an item is not delivered, and what would change it. */
+  /** Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read. */
   ExplainReply explain(1: GetItemRequest request) throws (1: CallFailed failed),
 
   /** Deletes items in any state. A leased one's consumer finds it gone when it acks. */

@@ -39,6 +39,7 @@ from foqs_client.types import (
     Change,
     Delivery,
     Enqueued,
+    Explanation,
     Item,
     ItemCount,
     ItemFilter,
@@ -295,6 +296,11 @@ class Client(AdminCalls):
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
         return convert.item_view(await self._call(_ITEM, request, timeout_ms))
 
+    async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
+        """Why an item is not delivered, and what would change it; an answer too for one that is gone."""
+        request = ttypes.GetItemRequest(self.namespace, id, with_payload)
+        return convert.explanation(await self._call(_EXPLAIN, request, timeout_ms))
+
     async def peek(
         self,
         topic: str,
@@ -414,6 +420,7 @@ _COUNT: Final = Method("countItems")
 _DEAD: Final = Method("listDead")
 _TOPICS: Final = Method("getActiveTopics")
 _ITEM: Final = Method("getItem")
+_EXPLAIN: Final = Method("explain")
 _PEEK: Final = Method("peek")
 _ROUTING: Final = Method("getRouting")
 

@@ -18,6 +18,7 @@ from foqs_client.types import (
     Change,
     Delivery,
     Enqueued,
+    Explanation,
     Host,
     Item,
     ItemFilter,
@@ -142,6 +143,16 @@ def item_view(view: Any) -> ItemView:
         payload_bytes=view.payload_bytes,
         idempotency_key=view.idempotency_key,
         dead_reason=view.dead_reason,
+    )
+
+
+def explanation(reply: Any) -> Explanation:
+    return Explanation(
+        item=None if reply.item is None else item_view(reply.item),
+        reasons=tuple(reply.reasons or ()),
+        remedies=tuple(reply.remedies or ()),
+        better_items=reply.better_items,
+        better_items_more=bool(reply.better_items_more),
     )
 
 

@@ -100,6 +100,7 @@ class SyncClient:
     cancel = _blocking(Client.cancel)
     topics = _blocking(Client.topics)
     item = _blocking(Client.item)
+    explain = _blocking(Client.explain)
     peek = _blocking(Client.peek)
     cancel_matching = _blocking(Client.cancel_matching)
     count = _blocking(Client.count)

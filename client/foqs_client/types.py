@@ -234,6 +234,23 @@ class ItemView:
 
 
 @dataclass(slots=True, frozen=True)
+class Explanation:
+    """Why an item is not delivered, and what would change it: sentences for people, the weightiest first.
+
+    Attributes:
+        item: None where it is not there, or its shard cannot be asked.
+        better_items: of a ready item, how many of its topic come before it; None where they were not counted.
+        better_items_more: there are more of them than that.
+    """
+
+    item: ItemView | None
+    reasons: tuple[str, ...]
+    remedies: tuple[str, ...]
+    better_items: int | None
+    better_items_more: bool
+
+
+@dataclass(slots=True, frozen=True)
 class ItemPage:
     """Items in the order of the call; `next_cursor` None with the last page."""
 

@@ -83,6 +83,11 @@ class Demand:
         asked.look_after -= count
         return asked.look_after < 0 or now_s >= asked.look_at_s
 
+    def taken_s_ago(self, topic: TopicName, now_s: float) -> float | None:
+        """Since the last call that took some of a topic; None where that is not remembered."""
+        asked = self._topics.get(topic)
+        return None if asked is None else now_s - asked.at_s
+
     def want(self, topic: TopicName, now_s: float) -> int:
         """Items to have loaded ahead: what the horizon needs and one call's more; 0 for a topic nobody asks for."""
         settings = self._settings

@@ -146,10 +146,24 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return None if window is None else window.boundary
 
-    def oldest_ms(self, keys_max: int) -> int | None:
-        """The least deliver_after_ms of the windows, looking at every head and at most `keys_max` other keys."""
+    def is_reserved(self, number: int) -> bool:
+        """The item's key was taken, and neither settled nor given back."""
+        return number in self._reserved
+
+    def rank(self, topic: TopicName, key: Key) -> tuple[int, Key | None]:
+        """How many keys of the window are better than `key`, and above which key the table may hold more; None: none."""
+        window = self._windows.get(topic)
+        if window is None:
+            return 0, None
+        better = bisect_left(window.keys, key, window.start) - window.start
+        boundary = window.boundary
+        return better, boundary if boundary is not None and boundary < key else None
+
+    def oldest_ms(self, keys_max: int, topic: TopicName | None = None) -> int | None:
+        """The least deliver_after_ms of the windows, or of a topic's, looking at every head and at most `keys_max` other keys."""
         oldest: int | None = None
-        for window in self._windows.values():
+        windows = self._windows.values() if topic is None else filter(None, [self._windows.get(topic)])
+        for window in windows:
             at, keys = window.start, window.keys
             # Within a priority the first key is the oldest; the next one to look at is of the next priority.
             while at < len(keys):

@@ -59,6 +59,8 @@ class CallLimits:
     timeout_ms_default: int
     timeout_ms_max: int
     wait_ms_max: int
+    better_items_max: int = 10_000
+    """Explaining an item counts those that come before it so far."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,22 @@ class BulkPage:
     refused: int
     refusal: FoqsError | None
     next_cursor: str | None
+
+
+@dataclass(slots=True, frozen=True)
+class Explained:
+    """Why an item is not delivered and what would change it, one sentence each, the weightiest first.
+
+    `seen` is None where the item is not there or its shard cannot be asked.
+    `better_items`: READY items that come before a READY one; None where they were not counted. Counting stops at
+    `better_items_max`: then `better_items_more`.
+    """
+
+    seen: Seen | None
+    reasons: Sequence[str]
+    remedies: Sequence[str]
+    better_items: int | None
+    better_items_more: bool
 
 
 Outcome: TypeAlias = AlreadyGone | FoqsError | None
@@ -231,6 +249,10 @@ class Queue(Protocol):
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
         """One item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
+        ...
+
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
+        """Why an item is not delivered; an answer too where there is no such item. Raises `NotOwner`."""
         ...
 
     def shards(self) -> list[ShardStatus]:

@@ -48,6 +48,7 @@ from foqs.service.api import (
     BulkPage,
     CallLimits,
     Enqueued,
+    Explained,
     HandOut,
     ItemCount,
     NamespaceSettings,
@@ -59,6 +60,7 @@ from foqs.service.api import (
 from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
+from foqs.service.explain import Explainer
 from foqs.service.namespaces import Namespaces
 from foqs.service.quota import Quota
 from foqs.service.waiters import Waiters
@@ -124,6 +126,9 @@ class QueueService:
         self._loop = asyncio.get_running_loop()
         self.deadlines = Deadlines(self._loop)
         self.quota = Quota(shards, seconds)
+        self._explainer = Explainer(
+            shards, statuses, namespaces, self.waiters, demand, self.quota, seconds, limits.better_items_max
+        )
         self._holders: list[Shard | None] = [None] * SLOTS
         """Who holds each slot of keys, as far as was looked."""
 
@@ -435,6 +440,9 @@ class QueueService:
     ) -> tuple[list[TopicStats], str | None]:
         wanted = tuple(states) if states else _ACTIVE
         shards = self._serving()
+        if not shards:
+            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
+        partial = len(shards) < len(self._statuses)
         names = {name for shard in shards for name in shard.memory.topics(namespace)}
         page: list[TopicStats] = []
         for name in sorted(n for n in names if n.startswith(prefix) and (cursor is None or n > cursor)):
@@ -444,7 +452,7 @@ class QueueService:
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
-            page.append(_stats(topic, shards, paused=topic in self._namespaces.paused))
+            page.append(_stats(topic, shards, paused=topic in self._namespaces.paused, partial=partial))
         return page, None
 
     async def peek(
@@ -488,6 +496,9 @@ class QueueService:
             raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
         return Seen(shard, rows[0], owner.now_ms())
 
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
+        return await self._explainer.explain(namespace, shard, number, deadline, draining=self.draining)
+
     def shards(self) -> list[ShardStatus]:
         statuses = []
         for number, status in sorted(self._statuses.items()):
@@ -516,12 +527,14 @@ def _item_bytes_max(settings: NamespaceSettings) -> int:
     return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
 
-def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool) -> TopicStats:
+def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial: bool) -> TopicStats:
+    """What these shards hold of a topic; `partial`: there are others, which are not served now."""
+
     def count(state: State) -> int:
         return max(0, sum(shard.counts.of(topic, state) for shard in shards))
 
     heads = [head for shard in shards if (head := shard.index.head(topic)) is not None]
-    ages = [shard.now_ms() - unpack_key(head)[1] for shard in shards if (head := shard.index.head(topic)) is not None]
+    ages = [age_ms for shard in shards if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
     return TopicStats(
         topic=topic[1],
         ready=count(State.READY),
@@ -529,10 +542,10 @@ def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool) -> TopicS
         leased=count(State.LEASED),
         dead=count(State.DEAD),
         best_priority=unpack_key(min(heads))[0] if heads else None,
-        oldest_ready_age_ms=max(0, *ages) if ages else None,
+        oldest_ready_age_ms=max(ages, default=None),
         next_due_in_ms=None,
         paused=paused,
-        counts_lag=any(shard.counts.lag for shard in shards),
+        counts_lag=partial or any(shard.counts.lag for shard in shards),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil
 from typing import Final
 
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
@@ -75,6 +76,13 @@ class Quota:
         if settings is not None and settings.enqueues_per_minute and items:
             bucket = self._buckets[namespace]
             bucket.take(items, settings.enqueues_per_minute, self._seconds())
+
+    def rate_wait_ms(self, namespace: str, settings: NamespaceSettings) -> int:
+        """Until its rate allows another item: 0 now."""
+        bucket = self._buckets.get(namespace)
+        if bucket is None or not settings.enqueues_per_minute:
+            return 0
+        return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._seconds()) * 1000)
 
     def topics_beyond(
         self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]

@@ -67,6 +67,10 @@ class Waiters(Generic[W]):
         queue = self._queues.get(topic)
         return next(iter(queue)) if queue else None
 
+    def waiting(self, topic: TopicName) -> int:
+        """How many wait for the topic."""
+        return len(self._queues.get(topic, ()))
+
     def everybody(self) -> list[W]:
         """All that wait."""
         return list(dict.fromkeys(waiter for queue in self._queues.values() for waiter in queue))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -347,9 +348,9 @@ class Shard:
     def now_ms(self) -> int:
         return self._time.now_ms()
 
-    def oldest_ready_age_ms(self) -> int | None:
-        """How long the oldest READY item has been ready, among those in the index; None when there is none."""
-        oldest_ms = self.index.oldest_ms(_OLDEST_KEYS)
+    def oldest_ready_age_ms(self, topic: TopicName | None = None) -> int | None:
+        """How long the oldest READY item, or that of a topic, has been ready, among those in the index; None when there is none."""
+        oldest_ms = self.index.oldest_ms(_OLDEST_KEYS, topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
     def insert(
@@ -467,6 +468,19 @@ class Shard:
         return await self._reader.once(
             topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit, payload=payload)
         )
+
+    async def better(self, topic: TopicName, key: Key, most: int) -> int:
+        """READY items of a topic that come before `key`, counted until they are more than `most`. Raises `Unavailable`.
+
+        Those that the window does not cover are read; meanwhile others come and go.
+        """
+        self._check_serving()
+        better, after = self.index.rank(topic, key)
+        left = most + 1 - better
+        if after is not None and left > 0:
+            keys = await self._reader.once(topic[0], lambda reads, past: reads.ready(past, topic, after, left))
+            better += bisect_left(keys, key)
+        return min(better, most + 1)
 
     async def settle(self) -> None:
         """Returns when every item that was queued before is in the counts, or was refused. Raises `NotOwner`, `Unavailable`."""

@@ -29,7 +29,7 @@ from foqs.core.item import (
 )
 from foqs.core.keys import digest_of
 from foqs.core.life import Event, Kind
-from foqs.service.api import AlreadyGone, Enqueued, NamespaceSettings, Outcome, Repeated, Seen, TopicStats
+from foqs.service.api import AlreadyGone, Enqueued, Explained, NamespaceSettings, Outcome, Repeated, Seen, TopicStats
 from foqs.shard.status import ShardStatus
 from foqs_client.idl import ttypes
 
@@ -386,6 +386,17 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
         view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
     view.dead_reason = dead_reason(row)
     return view
+
+
+def explain_reply(explained: Explained, with_payload: bool) -> Any:
+    seen = explained.seen
+    return ttypes.ExplainReply(
+        item=None if seen is None else item_view(seen, with_payload),
+        reasons=list(explained.reasons),
+        remedies=list(explained.remedies),
+        better_items=explained.better_items,
+        better_items_more=explained.better_items_more or None,
+    )
 
 
 def topic_stats(stats: TopicStats) -> Any:

@@ -78,6 +78,7 @@ class Handlers:
                 "getActiveTopics": in_task(self.get_active_topics),
                 "peek": in_task(self.peek),
                 "getItem": in_task(self.get_item),
+                "explain": in_task(self.explain),
                 "listDead": in_task(self.list_dead),
                 "countItems": in_task(self.count_items),
                 "bulk": in_task(self.bulk),
@@ -229,6 +230,12 @@ class Handlers:
         shard, number = codec.item_id(request.id)
         seen = await self._queue.item(namespace, shard, number, deadline)
         return codec.item_view(seen, bool(request.with_payload))
+
+    async def explain(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        shard, number = codec.item_id(request.id)
+        explained = await self._queue.explain(namespace, shard, number, deadline)
+        return codec.explain_reply(explained, bool(request.with_payload))
 
     # ------------------------------------------------------------------ by filter
 

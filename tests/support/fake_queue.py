@@ -20,6 +20,7 @@ from foqs.service.api import (
     BulkPage,
     CallLimits,
     Enqueued,
+    Explained,
     HandOut,
     ItemCount,
     NamespaceSettings,
@@ -244,6 +245,12 @@ class FakeQueue:
         if number not in self.rows:
             raise NotFound("no such item in this namespace")
         return Seen(3, self.rows[number], NOW_MS)
+
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
+        await self._begin("explain", (shard, number))
+        if number not in self.rows:
+            return Explained(None, ["It is gone."], [], None, False)
+        return Explained(Seen(3, self.rows[number], NOW_MS), ["First.", "Then."], ["Wait."], 7, True)
 
     def shards(self) -> list[ShardStatus]:
         return [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 1, 7, None)]

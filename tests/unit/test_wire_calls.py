@@ -220,7 +220,8 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
             "filter.states",
         ),
         ("listShards", ttypes.ListRequest(ttypes.Page(cursor="x")), "INVALID_ARGUMENT", "page.cursor"),
-        ("explain", ttypes.GetItemRequest("default", ID), "NOT_IMPLEMENTED", None),
+        ("explain", ttypes.GetItemRequest("default"), "INVALID_ARGUMENT", "id"),
+        ("explain", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
         ("listDead", ttypes.ListDeadRequest("default", ""), "INVALID_ARGUMENT", "topic"),
         ("redrive", ttypes.RedriveRequest("default", []), "INVALID_ARGUMENT", "ids"),
     ],
@@ -250,7 +251,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
         "update", "redrive", "listDead", "countItems", "bulk",
-        "getActiveTopics", "peek", "getItem", "listShards", "getRouting",
+        "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting",
     }  # fmt: skip
 
 
@@ -461,3 +462,15 @@ def test_an_error_that_quotes_what_is_no_text_is_sent_all_the_same() -> None:
 
 def test_the_codes_are_those_of_the_contract() -> None:
     assert {code.name: code.value for code in Code} == {code.name: code.value for code in ttypes.ErrorCode}
+
+
+def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_asked_for() -> None:
+    queue = FakeQueue()
+    result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"p")])).results[0]
+    told = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
+    assert (told.item.id, told.item.payload) == (result.id, b"p")
+    assert (told.reasons, told.remedies) == (["First.", "Then."], ["Wait."])
+    assert (told.better_items, told.better_items_more) == (7, True)
+    assert serve(queue, "explain", ttypes.GetItemRequest("default", result.id)).item.payload is None
+    gone = serve(queue, "explain", ttypes.GetItemRequest("default", ID.replace("09", "99")))
+    assert (gone.item, gone.reasons, gone.better_items, gone.better_items_more) == (None, ["It is gone."], None, None)

@@ -96,7 +96,8 @@ class Iface(object):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name.
+        The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
+        not listed; while none is, it is UNAVAILABLE.
 
         Parameters:
          - request
@@ -126,7 +127,7 @@ class Iface(object):
 
     def explain(self, request):
         """
-        Says why an item is not delivered, and what would change it.
+        Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read.
 
         Parameters:
          - request
@@ -640,7 +641,8 @@ class Client(Iface):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name.
+        The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
+        not listed; while none is, it is UNAVAILABLE.
 
         Parameters:
          - request
@@ -748,7 +750,7 @@ class Client(Iface):
 
     def explain(self, request):
         """
-        Says why an item is not delivered, and what would change it.
+        Says why an item is not delivered, and what would change it; of one that is gone too, and of one that cannot be read.
 
         Parameters:
          - request

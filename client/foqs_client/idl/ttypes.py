@@ -2879,10 +2879,10 @@ class TopicStats(object):
      - leased
      - dead
      - best_priority: The priority of the next item to be delivered.
-     - oldest_ready_age_ms: How long the oldest ready item has been ready, among those the hosts hold in memory.
-     - next_due_in_ms: Until the next deferred item comes due or the next lease ends, when known.
+     - oldest_ready_age_ms: Since the earliest deliver-after time of the ready items, among those the hosts hold in memory.
+     - next_due_in_ms: Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic.
      - paused
-     - counts_lag: The counts are from before the owner last changed and are being recounted.
+     - counts_lag: There is more than is counted: the owner has changed and counts anew, or some shard is not served now.
 
     """
 
@@ -3460,10 +3460,11 @@ class GetItemRequest(object):
 class ExplainReply(object):
     """
     Attributes:
-     - item
-     - reasons: Why the item is not delivered, one sentence each, the weightiest first.
+     - item: Missing: it is not there, or its shard cannot be asked; the reasons say which.
+     - reasons: Why the item is not delivered, one sentence each, the weightiest first. Their words may change.
      - remedies: What would change it, one sentence each.
-     - better_items: Ready items of the topic that come before it, when counted.
+     - better_items: READY: items of the topic that come before it, on the host that was asked; missing when not counted.
+     - better_items_more: There are more: counting stops at a limit of the host.
 
     """
 
@@ -3472,14 +3473,16 @@ class ExplainReply(object):
         'reasons',
         'remedies',
         'better_items',
+        'better_items_more',
     )
 
 
-    def __init__(self, item=None, reasons=None, remedies=None, better_items=None,):
+    def __init__(self, item=None, reasons=None, remedies=None, better_items=None, better_items_more=None,):
         self.item = item
         self.reasons = reasons
         self.remedies = remedies
         self.better_items = better_items
+        self.better_items_more = better_items_more
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3521,6 +3524,11 @@ class ExplainReply(object):
                     self.better_items = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.better_items_more = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3552,6 +3560,10 @@ class ExplainReply(object):
         if self.better_items is not None:
             oprot.writeFieldBegin('better_items', TType.I64, 4)
             oprot.writeI64(self.better_items)
+            oprot.writeFieldEnd()
+        if self.better_items_more is not None:
+            oprot.writeFieldBegin('better_items_more', TType.BOOL, 5)
+            oprot.writeBool(self.better_items_more)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7113,6 +7125,7 @@ ExplainReply.thrift_spec = (
     (2, TType.LIST, 'reasons', (TType.STRING, 'UTF8', False), None, ),  # 2
     (3, TType.LIST, 'remedies', (TType.STRING, 'UTF8', False), None, ),  # 3
     (4, TType.I64, 'better_items', None, None, ),  # 4
+    (5, TType.BOOL, 'better_items_more', None, None, ),  # 5
 )
 all_structs.append(CancelRequest)
 CancelRequest.thrift_spec = (

@@ -1,0 +1,235 @@
+"""Why an item is not delivered, asked of an engine: what it finds out, and when it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import NotOwner
+from foqs.core.item import State, parse_id
+from foqs.core.life import Kind
+from foqs.service.api import Explained
+from foqs.service.engine import EngineSettings
+from tests.support.builders import CALLS, catalog, engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.races import begin, rest
+
+
+async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s: float = 5.0) -> Explained:
+    shard, number = parse_id(name, "id")
+    deadline = caller.world.in_s(timeout_s)
+    return await caller.queue.explain(namespace or caller.namespace, shard, number, deadline)
+
+
+def first(told: Explained) -> str:
+    return told.reasons[0]
+
+
+def counting(most: int, **changes: Any) -> EngineSettings:
+    settings = engine_settings(1, **changes)
+    return replace(settings, limits=replace(CALLS, better_items_max=most))
+
+
+def test_an_item_is_explained_in_each_state_of_its_life() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        (name,) = await caller.put(delay_ms=60_000, attempts_max=1)
+        assert first(await why(caller, name)).startswith("It is deferred until")
+        await world.pass_s(61)
+        told = await why(caller, name)
+        assert first(told) == "It is ready, and the next of its topic."
+        assert (told.better_items, told.better_items_more) == (0, False)
+        seen = await caller.one()
+        told = await why(caller, name)
+        assert first(told).startswith("A consumer has it, attempt 1 of 1")
+        assert told.better_items is None
+        assert told.seen is not None
+        assert told.seen.row.state is State.LEASED
+        await caller.do(Kind.NACK, [seen])
+        assert first(await why(caller, name)).startswith("It is dead, attempts exhausted")
+        await caller.cancel(name)
+        told = await why(caller, name)
+        assert told.seen is None
+        assert first(told).startswith("There is no such item in the namespace 'default': it was acked, cancelled")
+
+    play(story)
+
+
+def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2, ready_window_items_max=4))
+        caller = Caller(world, engine)
+        (name,) = await caller.put(priority=5)
+        for priority in (1, 9, 5):
+            for _ in range(10):
+                await caller.put(priority=priority)
+                await world.pass_s(0.3)  # so that both shards get some
+        await rest(world, engine)
+        assert {shard.counts.totals[State.READY] > 5 for shard in engine.shards.values()} == {True}
+        told = await why(caller, name)
+        assert (told.better_items, told.better_items_more) == (10, False)
+        assert any("not among those held in memory" in said for said in told.reasons)
+
+    play(story)
+
+
+@pytest.mark.parametrize("window", [100, 4])
+def test_counting_stops_at_its_limit_and_says_so(window: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(counting(5, ready_window_items_max=window))
+        caller = Caller(world, engine)
+        (name,) = await caller.put(priority=5)
+        await caller.put(count=5)
+        await rest(world, engine)
+        told = await why(caller, name)
+        assert (told.better_items, told.better_items_more) == (5, False)
+        await caller.put()
+        await rest(world, engine)
+        told = await why(caller, name)
+        assert (told.better_items, told.better_items_more) == (5, True)
+        assert "more than 5 better items" in first(told)
+
+    play(story)
+
+
+def test_a_paused_topic_is_said_and_who_waits_for_it() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        (name,) = await caller.put()
+        waiting = [begin(caller.get(wait_ms=50_000)) for _ in range(2)]
+        await world.pass_s(1)
+        told = await why(caller, name)
+        assert first(told).startswith("Its topic is paused")
+        assert any(said.startswith("2 consumers wait") for said in told.reasons)
+        for one in waiting:
+            one.cancel()
+
+    play(story)
+
+
+def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put()
+        (name,) = await caller.put(priority=1)
+        assert "that this host remembers" in (await why(caller, name)).reasons[-1]
+        await caller.one()
+        await world.pass_s(12)
+        assert "came 12.0 s ago" in (await why(caller, name)).reasons[-1]
+
+    play(story)
+
+
+def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        (name,) = await caller.put()
+        mine = await why(caller, name, "other")
+        assert mine.seen is None
+        await caller.cancel(name)
+        assert mine == await why(caller, name, "other")
+
+    play(story)
+
+
+def test_an_id_that_was_not_given_out_is_not_said_to_be_gone() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        (name,) = await caller.put()
+        shard, number = parse_id(name, "id")
+        assert first(await why(caller, f"{shard}-{number + 1}")).startswith("No item has this id yet")
+
+    play(story)
+
+
+def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_error() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        (name,) = await caller.put()
+        shard, number = parse_id(name, "id")
+        del engine.shards[shard]
+        told = await why(caller, name)
+        assert told.seen is None
+        assert f"shard {shard} is not served here, it is owned" in first(told)
+        with pytest.raises(NotOwner):
+            await why(caller, f"9-{number}")
+
+    play(story)
+
+
+def test_a_database_that_does_not_answer_is_said_before_the_deadline() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        (name,) = await caller.put()
+        world.stall()
+        begun = world.loop.time()
+        told = await why(caller, name, timeout_s=4)
+        assert world.loop.time() - begun < 4
+        assert told.seen is None
+        assert "cannot be asked just now" in first(told)
+        world.resume()
+        assert (await why(caller, name)).seen is not None
+
+    play(story)
+
+
+def test_a_rate_that_is_used_up_is_said_after_all_else() -> None:
+    async def story(world: World) -> None:
+        limits: Mapping[str, int] = {"enqueues_per_minute": 2}
+        world.catalog = catalog(slow=limits)
+        caller = Caller(world, await world.engine(engine_settings(1)), "slow")
+        (name, _) = await caller.put(count=2)
+        assert "used up its enqueues of this minute, for another 30.0 s" in (await why(caller, name)).reasons[-1]
+
+    play(story)
+
+
+def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await caller.put()
+        await rest(world, engine)
+        stats = await caller.stats()
+        assert stats is not None
+        assert not stats.counts_lag
+        (empty,) = [shard.number for shard in engine.shards.values() if not shard.counts.totals[State.READY]]
+        other = next(number for number in engine.shards if number != empty)
+        gone = engine.shards.pop(empty)
+        stats = await caller.stats()
+        assert stats is not None
+        assert stats.counts_lag
+        del engine.shards[other]
+        with pytest.raises(Exception, match="no shard of this host is being served"):
+            await caller.stats()
+        engine.shards[empty] = gone
+
+    play(story)
+
+
+def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(priority=9)
+        await world.pass_s(30)
+        await caller.put(priority=1)
+        await caller.put("other topic", priority=5)
+        await rest(world, engine)
+        stats = await caller.stats()
+        assert stats is not None
+        assert stats.best_priority == 1
+        assert stats.oldest_ready_age_ms is not None
+        assert stats.oldest_ready_age_ms >= 30_000
+        other = await caller.stats("other topic")
+        assert other is not None
+        assert other.oldest_ready_age_ms is not None
+        assert other.oldest_ready_age_ms < 30_000
+
+    play(story)
