@@ -410,7 +410,7 @@ struct GetItemRequest {
 }
 
 struct ExplainReply {
-  /** Missing: it is not there, or its shard cannot be asked; the reasons say which. */
+  /** Missing: it is not there, or its shard cannot be asked. */
   1: optional ItemView item,
   /** Why the item is not delivered, one sentence each, the weightiest first. Their words may change. */
   2: optional list<string> reasons,
@@ -420,6 +420,8 @@ struct ExplainReply {
   4: optional i64 better_items,
   /** There are more: counting stops at a limit of the host. */
   5: optional bool better_items_more,
+  /** It is not there: no item of this namespace has the id, any more or at all. */
+  6: optional bool absent,
 }
 
 struct CancelRequest {

@@ -153,6 +153,7 @@ def explanation(reply: Any) -> Explanation:
         remedies=tuple(reply.remedies or ()),
         better_items=reply.better_items,
         better_items_more=bool(reply.better_items_more),
+        absent=bool(reply.absent),
     )
 
 

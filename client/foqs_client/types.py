@@ -238,7 +238,7 @@ class Explanation:
     """Why an item is not delivered, and what would change it: sentences for people, the weightiest first.
 
     Attributes:
-        item: None where it is not there, or its shard cannot be asked.
+        item: None where it is not there (`absent`), or its shard cannot be asked.
         better_items: of a ready item, how many of its topic come before it; None where they were not counted.
         better_items_more: there are more of them than that.
     """
@@ -248,6 +248,7 @@ class Explanation:
     remedies: tuple[str, ...]
     better_items: int | None
     better_items_more: bool
+    absent: bool
 
 
 @dataclass(slots=True, frozen=True)

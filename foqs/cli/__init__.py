@@ -24,6 +24,7 @@ from foqs.cli.schema import schema
 from foqs.cli.session import Failed
 from foqs.cli.settings import config
 from foqs.cli.topics import topic
+from foqs.cli.why import why
 
 
 class Root(click.Group):
@@ -59,6 +60,7 @@ for command in (
     peek,
     topic,
     item,
+    why,
     dead,
     namespace,
     grant,

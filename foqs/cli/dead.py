@@ -12,6 +12,7 @@ from foqs.cli.items import PAGE_ITEMS, view_row
 from foqs.cli.output import Column, Row, say, short, show
 from foqs.cli.session import Session, connected
 from foqs.cli.values import show_duration
+from foqs.cli.watch import look, watchable
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -32,12 +33,16 @@ def dead() -> None:
     """Dead items: given up, and kept until redriven or aged out."""
 
 
-@dead.command("list", epilog="\b\nExamples:\n  foqs dead list\n  foqs dead list --topic mail --payload -o json")
+@dead.command(
+    "list",
+    epilog="\b\nExamples:\n  foqs dead list\n  foqs dead list --topic mail --payload -o json\n  foqs dead list --watch",
+)
 @click.option("--topic", default=None, help="Only of this topic.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many.")
 @click.option("--payload", is_flag=True, help="Show payloads too.")
+@watchable
 @connected
-def dead_list(session: Session, topic: str | None, limit: int, payload: bool) -> None:
+def dead_list(session: Session, topic: str | None, limit: int, payload: bool, watch_ms: int | None) -> None:
     """List dead items, and why they died."""
 
     async def work(client: Client) -> tuple[list[Row], bool]:
@@ -51,12 +56,15 @@ def dead_list(session: Session, topic: str | None, limit: int, payload: bool) ->
             if cursor is None or len(rows) >= limit:
                 return rows, cursor is not None
 
-    rows, more = session.run(work)
-    show(rows, _COLUMNS, session.form)
-    if not rows:
-        say("No item is dead." if topic is None else "No item of this topic is dead.")
-    elif more:
-        say(f"There may be more than these {len(rows)}; --limit shows more.")
+    def draw(session: Session, found: tuple[list[Row], bool]) -> None:
+        rows, more = found
+        show(rows, _COLUMNS, session.form)
+        if not rows:
+            say("No item is dead." if topic is None else "No item of this topic is dead.")
+        elif more:
+            say(f"There may be more than these {len(rows)}; --limit shows more.")
+
+    look(session, watch_ms, work, draw)
 
 
 @dead.command(

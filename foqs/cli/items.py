@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foqs.cli.output import Column, Row, bytes_fields, say, short, show
+from foqs.cli.output import Column, Row, bytes_fields, say, short, show, show_fields
 from foqs.cli.session import Session, connected, finish
 from foqs.cli.values import DURATION, parse_leases, parse_wants, show_duration
 
@@ -163,11 +163,8 @@ def item_show(session: Session, item_id: str, payload: bool) -> None:
 
     row = view_row(session.run(work))
     if session.form == "table":
-        shown = [{"field": name, "value": value} for name, value in row.items() if value is not None]
-        columns: list[Column] = [("FIELD", lambda part: part["field"]), ("VALUE", lambda part: str(part["value"]))]
-        show(shown, columns, "table")
-    else:
-        show([row], [], session.form)
+        row = {name: value for name, value in row.items() if value is not None}
+    show_fields(row, session.form)
 
 
 def delivery_row(delivery: Delivery) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.output import Column, Row, say, show
+from foqs.cli.output import Column, Row, say, show, show_fields
 from foqs.cli.session import Session, connected
 from foqs.cli.values import DURATION, show_duration
+from foqs.cli.watch import look, watchable
 
 if TYPE_CHECKING:
     from foqs_client import Client, Namespace, Usage
@@ -48,10 +49,6 @@ _COLUMNS: Final[list[Column]] = [
     ("PAYLOAD", lambda row: str(row["payload_bytes_max"])),
     ("LEASE", lambda row: show_duration(row["lease_ms_default"])),
     ("ATTEMPTS", lambda row: _limit(row["attempts_max_default"])),
-]
-_FIELD_COLUMNS: Final[list[Column]] = [
-    ("FIELD", lambda row: row["field"]),
-    ("VALUE", lambda row: "-" if row["value"] is None else str(row["value"])),
 ]
 
 
@@ -138,13 +135,19 @@ def delete(session: Session, name: str, yes: bool) -> None:
     say(f"Deleted {name}.")
 
 
-@namespace.command("usage", epilog="\b\nExample:\n  foqs namespace usage orders")
+@namespace.command(
+    "usage", epilog="\b\nExamples:\n  foqs namespace usage orders\n  foqs namespace usage orders --watch"
+)
 @click.argument("name")
+@watchable
 @connected
-def usage(session: Session, name: str) -> None:
+def usage(session: Session, name: str, watch_ms: int | None) -> None:
     """Show what a namespace holds."""
-    found: Usage = session.run(lambda client: client.usage(name))
-    _fields(session, {"name": name, **dataclasses.asdict(found)})
+
+    def draw(session: Session, found: Usage) -> None:
+        show_fields({"name": name, **dataclasses.asdict(found)}, session.form)
+
+    look(session, watch_ms, lambda client: client.usage(name), draw)
 
 
 def _namespace(name: str, settings: Mapping[str, int | None]) -> Namespace:
@@ -154,22 +157,7 @@ def _namespace(name: str, settings: Mapping[str, int | None]) -> Namespace:
 
 
 def _show(session: Session, found: Namespace) -> None:
-    _fields(session, dataclasses.asdict(found))
-
-
-def _fields(session: Session, row: Mapping[str, Any]) -> None:
-    """One row: for people a field a line."""
-    if session.form == "table":
-        shown = [{"field": name, "value": _readable(name, value)} for name, value in row.items()]
-        show(shown, _FIELD_COLUMNS, "table")
-    else:
-        show([row], [], session.form)
-
-
-def _readable(name: str, value: Any) -> Any:
-    if "_ms" in name and isinstance(value, int):
-        return f"{value}  ({show_duration(value)})"
-    return value
+    show_fields(dataclasses.asdict(found), session.form)
 
 
 def _limit(value: int | None) -> str:

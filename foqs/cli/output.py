@@ -16,7 +16,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import click
 
-Format: TypeAlias = Literal["table", "json", "jsonl"]
+from foqs.cli.values import show_duration
+
+Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
+"""What `-o` names, and "line": all rows as one JSON array in one line."""
 Row: TypeAlias = Mapping[str, Any]
 Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
@@ -51,13 +54,32 @@ def short(row: Row, name: str) -> str:
 
 def show(rows: Sequence[Row], columns: Sequence[Column], form: Format) -> None:
     """Writes rows as a table, as one JSON array, or as a JSON object a line."""
-    if form == "json":
-        click.echo(json.dumps(list(rows), indent=2))
+    if form in ("json", "line"):
+        click.echo(json.dumps(list(rows), indent=2 if form == "json" else None))
     elif form == "jsonl":
         for row in rows:
             click.echo(json.dumps(row))
     elif rows:
         _table(rows, columns)
+
+
+def show_fields(row: Row, form: Format) -> None:
+    """Writes one row: for people a field a line."""
+    if form == "table":
+        shown = [{"field": name, "value": _field(name, value)} for name, value in row.items()]
+        _table(shown, [("FIELD", lambda part: part["field"]), ("VALUE", lambda part: part["value"])])
+    else:
+        show([row], [], form)
+
+
+def _field(name: str, value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and "_ms" in name:
+        return f"{value}  ({show_duration(value)})"
+    return str(value)
 
 
 def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:

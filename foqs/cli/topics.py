@@ -1,4 +1,4 @@
-"""The commands that find, pause and resume topics.
+"""The commands that find, show, pause and resume topics.
 
 Always true: the list shows every topic that fits, over as many pages as it takes.
 """
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.output import Column, Row, say, show
-from foqs.cli.session import Session, connected
+from foqs.cli.output import Column, Row, say, show, show_fields
+from foqs.cli.session import NOT_FOUND, Failed, Session, connected
 from foqs.cli.values import show_duration
+from foqs.cli.watch import look, watchable
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -39,11 +40,15 @@ def topic() -> None:
     """Topics: the queues."""
 
 
-@topic.command("list", epilog="\b\nExamples:\n  foqs topic list\n  foqs topic list --all --prefix mail. -o json")
+@topic.command(
+    "list",
+    epilog="\b\nExamples:\n  foqs topic list\n  foqs topic list --all --prefix mail. -o json\n  foqs topic list --watch 5s",
+)
 @click.option("--all", "everything", is_flag=True, help="Also topics with only deferred or dead items.")
 @click.option("--prefix", default="", help="Only topics whose name begins so.")
+@watchable
 @connected
-def topic_list(session: Session, everything: bool, prefix: str) -> None:
+def topic_list(session: Session, everything: bool, prefix: str, watch_ms: int | None) -> None:
     """List the topics that have items, by name, with counts (~: still being recounted)."""
 
     async def work(client: Client) -> list[Row]:
@@ -57,14 +62,33 @@ def topic_list(session: Session, everything: bool, prefix: str) -> None:
             if cursor is None:
                 return rows
 
-    rows = session.run(work)
-    show(rows, _COLUMNS, session.form)
-    if not rows:
-        say(
-            "No topic has items."
-            if everything
-            else "No topic is active; --all shows those with deferred or dead items."
-        )
+    def draw(session: Session, rows: list[Row]) -> None:
+        show(rows, _COLUMNS, session.form)
+        if not rows:
+            say(
+                "No topic has items."
+                if everything
+                else "No topic is active; --all shows those with deferred or dead items."
+            )
+
+    look(session, watch_ms, work, draw)
+
+
+@topic.command("show", epilog="\b\nExamples:\n  foqs topic show mail\n  foqs topic show mail -n orders -o json")
+@click.argument("name", metavar="TOPIC")
+@connected
+def topic_show(session: Session, name: str) -> None:
+    """Show what one topic holds."""
+
+    async def work(client: Client) -> Row | None:
+        # By name, so the topic itself comes before those whose names begin with its own.
+        page = await client.topics(prefix=name, states=list(_ALL), limit=1)
+        return next((dataclasses.asdict(found) for found in page.topics if found.topic == name), None)
+
+    row = session.run(work)
+    if row is None:
+        raise Failed(f"The topic {name} of the namespace {session.namespace} holds no item.", NOT_FOUND)
+    show_fields(row, session.form)
 
 
 @topic.command("pause", epilog="\b\nExamples:\n  foqs topic pause mail\n  foqs topic pause mail sms -n orders")

@@ -134,7 +134,7 @@ class BulkPage:
 class Explained:
     """Why an item is not delivered and what would change it, one sentence each, the weightiest first.
 
-    `seen` is None where the item is not there or its shard cannot be asked.
+    `seen` is None where the item is not there (`absent`) or its shard cannot be asked.
     `better_items`: READY items that come before a READY one; None where they were not counted. Counting stops at
     `better_items_max`: then `better_items_more`.
     """
@@ -144,6 +144,7 @@ class Explained:
     remedies: Sequence[str]
     better_items: int | None
     better_items_more: bool
+    absent: bool
 
 
 Outcome: TypeAlias = AlreadyGone | FoqsError | None

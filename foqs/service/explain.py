@@ -133,4 +133,5 @@ def _told(scene: Scene, seen: Seen | None) -> Explained:
     told = explain(scene)
     counted = scene.row is not None and scene.row.state is State.READY
     reasons: Sequence[str] = told.reasons
-    return Explained(seen, reasons, told.remedies, scene.better if counted else None, counted and not scene.is_all)
+    better, more = (scene.better, not scene.is_all) if counted else (None, False)
+    return Explained(seen, reasons, told.remedies, better, more, seen is None and scene.unread is None)

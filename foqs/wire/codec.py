@@ -396,6 +396,7 @@ def explain_reply(explained: Explained, with_payload: bool) -> Any:
         remedies=list(explained.remedies),
         better_items=explained.better_items,
         better_items_more=explained.better_items_more or None,
+        absent=explained.absent or None,
     )
 
 

@@ -249,8 +249,8 @@ class FakeQueue:
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
         await self._begin("explain", (shard, number))
         if number not in self.rows:
-            return Explained(None, ["It is gone."], [], None, False)
-        return Explained(Seen(3, self.rows[number], NOW_MS), ["First.", "Then."], ["Wait."], 7, True)
+            return Explained(None, ["It is gone."], [], None, False, True)
+        return Explained(Seen(3, self.rows[number], NOW_MS), ["First.", "Then."], ["Wait."], 7, True, False)
 
     def shards(self) -> list[ShardStatus]:
         return [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 1, 7, None)]

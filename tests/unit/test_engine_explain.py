@@ -130,7 +130,7 @@ def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put()
         mine = await why(caller, name, "other")
-        assert mine.seen is None
+        assert (mine.seen, mine.absent) == (None, True)
         await caller.cancel(name)
         assert mine == await why(caller, name, "other")
 
@@ -155,7 +155,7 @@ def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_erro
         shard, number = parse_id(name, "id")
         del engine.shards[shard]
         told = await why(caller, name)
-        assert told.seen is None
+        assert (told.seen, told.absent) == (None, False)
         assert f"shard {shard} is not served here, it is owned" in first(told)
         with pytest.raises(NotOwner):
             await why(caller, f"9-{number}")

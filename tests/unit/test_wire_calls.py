@@ -470,7 +470,7 @@ def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_as
     told = serve(queue, "explain", ttypes.GetItemRequest("default", result.id, True))
     assert (told.item.id, told.item.payload) == (result.id, b"p")
     assert (told.reasons, told.remedies) == (["First.", "Then."], ["Wait."])
-    assert (told.better_items, told.better_items_more) == (7, True)
+    assert (told.better_items, told.better_items_more, told.absent) == (7, True, None)
     assert serve(queue, "explain", ttypes.GetItemRequest("default", result.id)).item.payload is None
     gone = serve(queue, "explain", ttypes.GetItemRequest("default", ID.replace("09", "99")))
-    assert (gone.item, gone.reasons, gone.better_items, gone.better_items_more) == (None, ["It is gone."], None, None)
+    assert (gone.item, gone.reasons, gone.better_items, gone.absent) == (None, ["It is gone."], None, True)

@@ -3460,11 +3460,12 @@ class GetItemRequest(object):
 class ExplainReply(object):
     """
     Attributes:
-     - item: Missing: it is not there, or its shard cannot be asked; the reasons say which.
+     - item: Missing: it is not there, or its shard cannot be asked.
      - reasons: Why the item is not delivered, one sentence each, the weightiest first. Their words may change.
      - remedies: What would change it, one sentence each.
      - better_items: READY: items of the topic that come before it, on the host that was asked; missing when not counted.
      - better_items_more: There are more: counting stops at a limit of the host.
+     - absent: It is not there: no item of this namespace has the id, any more or at all.
 
     """
 
@@ -3474,15 +3475,17 @@ class ExplainReply(object):
         'remedies',
         'better_items',
         'better_items_more',
+        'absent',
     )
 
 
-    def __init__(self, item=None, reasons=None, remedies=None, better_items=None, better_items_more=None,):
+    def __init__(self, item=None, reasons=None, remedies=None, better_items=None, better_items_more=None, absent=None,):
         self.item = item
         self.reasons = reasons
         self.remedies = remedies
         self.better_items = better_items
         self.better_items_more = better_items_more
+        self.absent = absent
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3529,6 +3532,11 @@ class ExplainReply(object):
                     self.better_items_more = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.BOOL:
+                    self.absent = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3564,6 +3572,10 @@ class ExplainReply(object):
         if self.better_items_more is not None:
             oprot.writeFieldBegin('better_items_more', TType.BOOL, 5)
             oprot.writeBool(self.better_items_more)
+            oprot.writeFieldEnd()
+        if self.absent is not None:
+            oprot.writeFieldBegin('absent', TType.BOOL, 6)
+            oprot.writeBool(self.absent)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7126,6 +7138,7 @@ ExplainReply.thrift_spec = (
     (3, TType.LIST, 'remedies', (TType.STRING, 'UTF8', False), None, ),  # 3
     (4, TType.I64, 'better_items', None, None, ),  # 4
     (5, TType.BOOL, 'better_items_more', None, None, ),  # 5
+    (6, TType.BOOL, 'absent', None, None, ),  # 6
 )
 all_structs.append(CancelRequest)
 CancelRequest.thrift_spec = (
