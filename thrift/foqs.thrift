@@ -189,6 +189,10 @@ struct ItemView {
   14: optional i64 ttl_remaining_ms,
   /** The size of the payload, also where the payload itself was not asked for. */
   15: optional i32 payload_bytes,
+  /**
+   * Of an item that was asked for alone (getItem, explain): the key that it was enqueued with, as long as that names it
+   * and the namespace's window is what it was then.
+   */
   16: optional string idempotency_key,
   /** DEAD: why it was given up, in words. */
   17: optional string dead_reason,

@@ -72,6 +72,13 @@ class Seen:
     now_ms: int
 
 
+@dataclass(slots=True)
+class Looked(Seen):
+    """An item that somebody looked at alone. `key`: the idempotency key that names it; None where none does."""
+
+    key: bytes | None
+
+
 @dataclass(slots=True, frozen=True)
 class HandOut:
     """Items whose leases are committed, for one caller.
@@ -139,7 +146,7 @@ class Explained:
     `better_items_max`: then `better_items_more`.
     """
 
-    seen: Seen | None
+    seen: Looked | None
     reasons: Sequence[str]
     remedies: Sequence[str]
     better_items: int | None
@@ -248,7 +255,7 @@ class Queue(Protocol):
         """
         ...
 
-    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
+    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         """One item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
         ...
 

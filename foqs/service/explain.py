@@ -16,7 +16,7 @@ from foqs.core.demand import Demand
 from foqs.core.errors import NotOwner, Unavailable
 from foqs.core.explain import Scene, explain
 from foqs.core.item import Row, State, format_id
-from foqs.service.api import Explained, Seen
+from foqs.service.api import Explained, Looked
 from foqs.service.namespaces import Namespaces
 from foqs.service.quota import Quota
 from foqs.service.waiters import Waiters
@@ -74,10 +74,11 @@ class Explainer:
         try:
             async with asyncio.timeout_at(until):
                 rows = await shard.rows(namespace, [number]) if written else []
+                row = rows[0] if rows and rows[0].namespace == namespace else None
+                key = None if row is None else await shard.key_of(row)
         except (TimeoutError, Unavailable) as error:
             why = _why(error, shard)
             return _told(Scene(id=name, namespace=namespace, row=None, unread=why), None)
-        row = rows[0] if rows and rows[0].namespace == namespace else None
         better = await self._better(row, until) if row is not None and row.state is State.READY else 0
         topic = (namespace, row.topic if row is not None else "")
         taken_s = self._demand.taken_s_ago(topic, self._seconds())
@@ -100,7 +101,7 @@ class Explainer:
             breaker=shard.breaker,
             rate_wait_ms=self._quota.rate_wait_ms(namespace, settings),
         )
-        return _told(scene, None if row is None else Seen(shard_number, row, scene.now_ms))
+        return _told(scene, None if row is None else Looked(shard_number, row, scene.now_ms, key))
 
     async def _better(self, row: Row, until: float) -> int | None:
         """READY items of all shards that come before it, one more than is counted at most; None: it cannot be told."""
@@ -129,7 +130,7 @@ def _why(error: Exception, shard: Shard) -> str:
     return error.message if isinstance(error, Unavailable) else f"shard {shard.number} did not answer in time"
 
 
-def _told(scene: Scene, seen: Seen | None) -> Explained:
+def _told(scene: Scene, seen: Looked | None) -> Explained:
     told = explain(scene)
     counted = scene.row is not None and scene.row.state is State.READY
     reasons: Sequence[str] = told.reasons

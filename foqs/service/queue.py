@@ -51,6 +51,7 @@ from foqs.service.api import (
     Explained,
     HandOut,
     ItemCount,
+    Looked,
     NamespaceSettings,
     Outcome,
     Pending,
@@ -485,16 +486,17 @@ class QueueService:
     ) -> BulkPage:
         return await change_matching(self._all_owned(), self.apply, namespace, change, only, cursor, limit, deadline)
 
-    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
+    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         owner = self._owned(shard)
         try:
             async with asyncio.timeout_at(deadline):
                 rows = await owner.rows(namespace, [number])
+                if not rows or rows[0].namespace != namespace:
+                    raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
+                key = await owner.key_of(rows[0])
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before the shard had answered; try again") from None
-        if not rows or rows[0].namespace != namespace:
-            raise NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
-        return Seen(shard, rows[0], owner.now_ms())
+        return Looked(shard, rows[0], owner.now_ms(), key)
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
         return await self._explainer.explain(namespace, shard, number, deadline, draining=self.draining)

@@ -469,6 +469,17 @@ class Shard:
             topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit, payload=payload)
         )
 
+    async def key_of(self, row: Row) -> bytes | None:
+        """The idempotency key that names this item; None when none does any more. Raises `Unavailable`.
+
+        Not found either where the namespace's `key_window_ms` has changed since the enqueue.
+        """
+        self._check_serving()
+        until_ms = row.enqueued_at_ms + self._policies[row.namespace].key_window_ms
+        if until_ms <= self.now_ms():
+            return None
+        return await self._reader.once(row.namespace, lambda reads, past: reads.key_of(past, row.id, until_ms))
+
     async def better(self, topic: TopicName, key: Key, most: int) -> int:
         """READY items of a topic that come before `key`, counted until they are more than `most`. Raises `Unavailable`.
 

@@ -323,6 +323,9 @@ class MemoryReads:
     ) -> list[Row]:
         return await self._take(past, lambda: self._table.listed(topic, state, after, limit, payload=payload))
 
+    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
+        return await self._take(past, lambda: self._table.key_of(number, until_ms))
+
     async def snapshot(self, past: Fence) -> None:
         self._counts = await self._take(past, self._table.counts)
 

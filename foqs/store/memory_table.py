@@ -142,6 +142,10 @@ class Table:
         page = [row.id for row in sorted(rows, key=lambda row: row.key)[:limit]]
         return self.copies(page, payload=payload)
 
+    def key_of(self, number: int, until_ms: int) -> bytes | None:
+        """As `Reads.key_of`."""
+        return next((row.key for row in self.keys.values() if (row.id, row.until_ms) == (number, until_ms)), None)
+
     def due_page(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         """As `Store.due`."""
         start = 0 if low_ms is None else bisect_right(self.due, (low_ms, -1))

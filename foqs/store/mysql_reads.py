@@ -47,6 +47,10 @@ class MysqlReads:
     ) -> list[Row]:
         return rows_in(await self._read(past, [self._sql.listed(topic, state, after, limit, payload=payload)]))
 
+    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
+        (found,) = await self._read(past, [self._sql.key_of(number, until_ms)])
+        return found.rows[0][0] if found.rows else None
+
     async def snapshot(self, past: Fence) -> None:
         await self._ask([sql.BEGIN_READ, self._sql.read_owner()], past)
         self._in_snapshot = True

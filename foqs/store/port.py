@@ -283,6 +283,13 @@ class Reads(Protocol):
         """The next rows of a topic in a state above `after`, in key order, at most `limit`, with or without payload."""
         ...
 
+    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
+        """The idempotency key whose row names this item and has this `until_ms`; None when there is none.
+
+        Rows of keys are found by their end: it reads those of that one millisecond.
+        """
+        ...
+
     async def snapshot(self, past: Fence) -> None:
         """From now until `close`, `counts` shows the tables as they are at this moment, whatever is written.
 

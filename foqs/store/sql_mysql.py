@@ -385,6 +385,11 @@ class Statements:
         """When the next key's row is over."""
         return f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until) ORDER BY until_ms LIMIT 1".encode()
 
+    def key_of(self, number: int, until_ms: int) -> bytes:
+        """The key that names an item, by when its row is over."""
+        head = f"SELECT name FROM {self._key} FORCE INDEX (key_until)"
+        return f"{head} WHERE until_ms = {until_ms} AND id = {number} LIMIT 1".encode()
+
     @property
     def slots(self) -> bytes:
         """The slots that the shard holds."""

@@ -172,6 +172,9 @@ CLEAR_KEYS: Final = (
 NEXT_KEY_OVER: Final = "SELECT MIN(until_ms) FROM key"
 """When the next key's row is over."""
 
+KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
+"""The key that names an item, by when its row is over."""
+
 SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
 """The slots that the shard holds."""
 

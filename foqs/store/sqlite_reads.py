@@ -49,6 +49,10 @@ class SqliteReads:
         text, values = _page(first, following, topic, state, after, limit)
         return await self._read(past, lambda db: [row_of(found) for found in db.execute(text, values)])
 
+    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
+        found = await self._read(past, lambda db: db.execute(sql.KEY_OF, (until_ms, number)).fetchone())
+        return None if found is None else bytes(found[0])
+
     async def snapshot(self, past: Fence) -> None:
         await self._hop(lambda: self._guarded(lambda: self._begin(past)))
 

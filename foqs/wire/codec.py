@@ -29,7 +29,17 @@ from foqs.core.item import (
 )
 from foqs.core.keys import digest_of
 from foqs.core.life import Event, Kind
-from foqs.service.api import AlreadyGone, Enqueued, Explained, NamespaceSettings, Outcome, Repeated, Seen, TopicStats
+from foqs.service.api import (
+    AlreadyGone,
+    Enqueued,
+    Explained,
+    Looked,
+    NamespaceSettings,
+    Outcome,
+    Repeated,
+    Seen,
+    TopicStats,
+)
 from foqs.shard.status import ShardStatus
 from foqs_client.idl import ttypes
 
@@ -385,6 +395,8 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
     if row.expires_at_ms is not None:
         view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
     view.dead_reason = dead_reason(row)
+    if type(seen) is Looked and seen.key is not None:
+        view.idempotency_key = seen.key.decode()
     return view
 
 

@@ -110,6 +110,20 @@ async def test_an_item_can_be_looked_at_in_every_state(site: Site) -> None:
 
 
 @story
+async def test_an_item_shows_the_key_that_names_it(site: Site) -> None:
+    mine, automatic = await site.put(Item(site.topic, idempotency_key=f"ké-{site.topic}"), Item(site.topic))
+    assert (await site.client.item(mine)).idempotency_key == f"ké-{site.topic}"
+    told = await site.client.explain(mine)
+    assert told.item is not None
+    assert told.item.idempotency_key == f"ké-{site.topic}"
+    made = (await site.client.item(automatic)).idempotency_key
+    assert made is not None
+    assert made.startswith("~")
+    await site.take(2)
+    assert (await site.client.item(mine)).idempotency_key == f"ké-{site.topic}"
+
+
+@story
 async def test_routing_names_the_host_and_its_shards(site: Site) -> None:
     routing = await site.client.routing()
     [host] = routing.hosts

@@ -11,7 +11,7 @@ from foqs.core.item import TIME_MS_MAX, Row
 from foqs.core.keys import SLOTS, KeyName, KeyRow
 from foqs.store.port import KEYS_OVER_PAGE, POINTS, FencedOut, KeyTaken, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench
-from tests.support.stores import OTHER, contents, keys_of, make_row, opened
+from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading
 
 INT63_MAX = (1 << 63) - 1
 DIGEST = bytes(range(16))
@@ -177,5 +177,20 @@ def test_keys_and_slots_are_written_with_the_rest_of_their_flush_or_not_at_all(b
         if committed:
             with pytest.raises(KeyTaken):
                 await owned.write(keys=[key_row(b"k", 2)])
+
+    bench.run(story())
+
+
+def test_the_key_of_an_item_is_found_by_when_its_row_is_over(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(keys=EXACT)
+        await owned.write(keys_replaced=[key_row(b"k", 11)])
+        async with reading(owned.store) as reads:
+            for row in EXACT[1:]:
+                assert await reads.key_of(owned.past, row.id, row.until_ms) == row.key
+                assert await reads.key_of(owned.past, row.id, row.until_ms + 1) is None
+            assert await reads.key_of(owned.past, 11, 1_000) == b"k"
+            assert await reads.key_of(owned.past, 1, 1_000) is None
 
     bench.run(story())

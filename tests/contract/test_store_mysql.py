@@ -377,10 +377,11 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
             (clear, "key_until"),
             (texts.next_key_over, "key_until"),
             (read, "PRIMARY"),
+            (texts.key_of(7, 7), "key_until"),
         ):
             (plan,) = await store._reach().run(b"EXPLAIN " + text)
             ((_, _, _, access, _, key, *_, more),) = plan.rows
-            assert (_name(key), _name(access)) in {(index, "range"), (index, "index")}, text
+            assert (_name(key), _name(access)) in {(index, "range"), (index, "index"), (index, "ref")}, text
             assert "filesort" not in _name(more), text
 
     bench.run(story())

@@ -19,6 +19,7 @@ CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "rows": lambda reads, past: reads.rows(past, [1]),
     "ready": lambda reads, past: reads.ready(past, TOPIC, None, 1),
     "listed": lambda reads, past: reads.listed(past, TOPIC, State.READY, None, 1, payload=True),
+    "key_of": lambda reads, past: reads.key_of(past, 1, 1_000),
     "snapshot": lambda reads, past: reads.snapshot(past),
 }
 

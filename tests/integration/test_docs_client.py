@@ -14,7 +14,15 @@ from tests.support.processes import HostProcess
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 ADDRESS = "foqs://127.0.0.1:7411"
-SAID: tuple[list[str], ...] = (["on disk"] * 4, [], [], ["INVALID_ARGUMENT items[0].ttl_ms"], [], [])
+SAID: tuple[list[str], ...] = (
+    ["on disk"] * 4,
+    [],
+    ["It is deferred until", "Have it delivered now"],
+    [],
+    ["INVALID_ARGUMENT items[0].ttl_ms"],
+    [],
+    [],
+)
 """How the lines begin that each example prints."""
 
 

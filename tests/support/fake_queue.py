@@ -23,6 +23,7 @@ from foqs.service.api import (
     Explained,
     HandOut,
     ItemCount,
+    Looked,
     NamespaceSettings,
     Outcome,
     Pending,
@@ -240,17 +241,17 @@ class FakeQueue:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
-    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Seen:
+    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         await self._begin("item", (shard, number))
         if number not in self.rows:
             raise NotFound("no such item in this namespace")
-        return Seen(3, self.rows[number], NOW_MS)
+        return Looked(3, self.rows[number], NOW_MS, b"k\xc3\xa9y")
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
         await self._begin("explain", (shard, number))
         if number not in self.rows:
             return Explained(None, ["It is gone."], [], None, False, True)
-        return Explained(Seen(3, self.rows[number], NOW_MS), ["First.", "Then."], ["Wait."], 7, True, False)
+        return Explained(Looked(3, self.rows[number], NOW_MS, None), ["First.", "Then."], ["Wait."], 7, True, False)
 
     def shards(self) -> list[ShardStatus]:
         return [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 1, 7, None)]

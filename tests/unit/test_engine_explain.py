@@ -13,8 +13,8 @@ from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import Explained
 from foqs.service.engine import EngineSettings
-from tests.support.builders import CALLS, catalog, engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.builders import CALLS, NAMESPACE, catalog, engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, ok, play
 from tests.support.races import begin, rest
 
 
@@ -231,5 +231,44 @@ def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
         assert other is not None
         assert other.oldest_ready_age_ms is not None
         assert other.oldest_ready_age_ms < 30_000
+
+    play(story)
+
+
+def test_the_key_of_an_item_is_shown_while_it_names_the_item() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, sweep_interval_ms=60_000))
+        caller = Caller(world, engine)
+        begun = world.loop.time()
+        name = ok((await caller.enqueue([keyed_item("k")]))[0])
+        bare = ok((await caller.enqueue([new_item()]))[0])
+
+        async def key(name: str) -> bytes | None:
+            shard, number = parse_id(name, "id")
+            looked = await caller.queue.item("default", shard, number, world.in_s(5))
+            told = await why(caller, name)
+            assert told.seen is not None
+            assert told.seen.key == looked.key
+            return looked.key
+
+        assert (await key(name), await key(bare)) == (b"k", None)
+        await caller.one()
+        assert await key(name) == b"k"
+        await world.pass_s(begun + NAMESPACE.key_window_ms / 1000 + 0.2 - world.loop.time())
+        assert any(table.keys for table in world.database.tables.values()), "its row is still there"
+        assert await key(name) is None
+
+    play(story)
+
+
+def test_a_key_is_not_found_once_the_window_was_changed() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        name = ok((await caller.enqueue([keyed_item("k")]))[0])
+        await engine.admin.update("default", None, {"key_window_ms": 120_000}, world.in_s(5))
+        told = await why(caller, name)
+        assert told.seen is not None
+        assert told.seen.key is None
 
     play(story)

@@ -319,6 +319,7 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
             (sql_sqlite.COUNTS, "item_order"),
             (sql_sqlite.CLEAR_KEYS, "key_until"),
             (sql_sqlite.NEXT_KEY_OVER, "key_until"),
+            (sql_sqlite.KEY_OF, "key_until"),
         ):
             values = (1,) * text.count("?")
             plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", values))

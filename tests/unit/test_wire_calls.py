@@ -474,3 +474,10 @@ def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_as
     assert serve(queue, "explain", ttypes.GetItemRequest("default", result.id)).item.payload is None
     gone = serve(queue, "explain", ttypes.GetItemRequest("default", ID.replace("09", "99")))
     assert (gone.item, gone.reasons, gone.better_items, gone.absent) == (None, ["It is gone."], None, True)
+
+
+def test_an_item_that_was_asked_for_alone_shows_its_key() -> None:
+    queue = FakeQueue()
+    result = serve(queue, "enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem("t")])).results[0]
+    assert serve(queue, "getItem", ttypes.GetItemRequest("default", result.id)).idempotency_key == "kéy"
+    assert serve(queue, "peek", ttypes.PeekRequest("default", "t")).items[0].idempotency_key is None

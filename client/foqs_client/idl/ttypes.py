@@ -831,7 +831,8 @@ class ItemView(object):
      - lease_remaining_ms: LEASED: until its lease ends.
      - ttl_remaining_ms: Until its TTL ends, when it has one.
      - payload_bytes: The size of the payload, also where the payload itself was not asked for.
-     - idempotency_key
+     - idempotency_key: Of an item that was asked for alone (getItem, explain): the key that it was enqueued with, as long as that names it
+    and the namespace's window is what it was then.
      - dead_reason: DEAD: why it was given up, in words.
 
     """
