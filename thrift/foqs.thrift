@@ -370,7 +370,10 @@ struct TopicStats {
   5: optional i64 dead,
   /** The priority of the next item to be delivered. */
   6: optional i32 best_priority,
-  /** Since the earliest deliver-after time of the ready items, among those the hosts hold in memory. */
+  /**
+   * Since the earliest deliver-after time of the ready items, among those of the best 50 priorities that the hosts hold
+   * in memory.
+   */
   7: optional i64 oldest_ready_age_ms,
   /** Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic. */
   8: optional i64 next_due_in_ms,

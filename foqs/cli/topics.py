@@ -30,7 +30,6 @@ _COLUMNS: Final[list[Column]] = [
     ("DEAD", lambda row: _count(row, "dead")),
     ("BEST", lambda row: "-" if row["best_priority"] is None else str(row["best_priority"])),
     ("OLDEST", lambda row: show_duration(row["oldest_ready_age_ms"])),
-    ("NEXT DUE", lambda row: show_duration(row["next_due_in_ms"])),
     ("PAUSED", lambda row: "yes" if row["paused"] else ""),
 ]
 

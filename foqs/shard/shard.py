@@ -45,6 +45,9 @@ log = logging.getLogger(__name__)
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
+TOPIC_PRIORITIES_MAX: Final = 50
+"""Looked at for the age of a topic's oldest: a page of topics is many of them."""
+
 _KEYS_PAGE_MS: Final = 20
 """Between two pages of keys' rows that are cleared away: quicker than they can come."""
 
@@ -349,8 +352,12 @@ class Shard:
         return self._time.now_ms()
 
     def oldest_ready_age_ms(self, topic: TopicName | None = None) -> int | None:
-        """How long the oldest READY item, or that of a topic, has been ready, among those in the index; None when there is none."""
-        oldest_ms = self.index.oldest_ms(_OLDEST_KEYS, topic)
+        """How long the oldest READY item has been ready, among those in the index; None when there is none.
+
+        Of a topic, among those of its `TOPIC_PRIORITIES_MAX` best priorities.
+        """
+        most = _OLDEST_KEYS if topic is None else TOPIC_PRIORITIES_MAX - 1
+        oldest_ms = self.index.oldest_ms(most, topic)
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
     def insert(

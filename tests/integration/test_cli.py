@@ -137,6 +137,36 @@ def test_an_item_goes_its_whole_way_by_commands(dev: Dev) -> None:
     assert dev.rows("topic", "list", "--all") == []
 
 
+def test_an_item_says_why_it_is_not_delivered_and_its_remedy_can_be_pasted(dev: Dev) -> None:
+    [made] = dev.rows("enqueue", "mail", "x", "--delay", "1h")
+    told = dev("why", made["id"])
+    assert told.returncode == 0
+    assert told.stdout.startswith(f"{made['id']} in mail: deferred")
+    assert "\n  - It is deferred until " in told.stdout
+    remedy = next(line for line in told.stdout.splitlines() if "foqs item update" in line)
+    mended = dev(*remedy.partition("foqs ")[2].split())
+    assert mended.returncode == 0, mended.stderr
+    assert "\n  - It is ready, and the next of its topic." in dev("why", made["id"]).stdout
+    assert dev("item", "cancel", made["id"]).returncode == 0
+    assert dev("why", made["id"]).returncode == 4
+
+
+def test_watching_is_ended_by_ctrl_c_with_code_0(dev: Dev) -> None:
+    dev.rows("enqueue", "mail", "x")
+    args = [str(PROGRAM), "topic", "list", "--watch", "20ms", "-o", "json"]
+    with subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(FOQS_ADDRESS=dev.address)
+    ) as watching:
+        assert watching.stdout is not None
+        assert watching.stderr is not None
+        for _ in range(2):
+            [row] = json.loads(watching.stdout.readline())
+            assert (row["topic"], row["ready"]) == ("mail", 1)
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+        assert watching.stderr.read() == ""
+
+
 def test_lines_become_items_and_come_back(dev: Dev) -> None:
     lines = [f"line {number}" for number in range(1_200)]
     assert len(dev.rows("enqueue", "lines", "--lines", stdin="\n".join(lines))) == 1_200

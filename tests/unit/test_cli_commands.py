@@ -296,7 +296,7 @@ def test_topic_list_goes_over_all_pages(run: Callable[..., Result], client: Fake
 def test_a_table_shows_names_as_they_are(run: Callable[..., Result], client: FakeClient) -> None:
     client.answers["topics"] = TopicPage([TOPIC], None)
     result = run("topic", "list")
-    assert result.stdout.splitlines()[1].split() == ["[red]mail", "~1", "~3", "~2", "~4", "-1", "1.0s", "-", "yes"]
+    assert result.stdout.splitlines()[1].split() == ["[red]mail", "~1", "~3", "~2", "~4", "-1", "1.0s", "yes"]
     assert client.calls[0][2]["states"] is None
 
 

@@ -13,6 +13,7 @@ from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import Explained
 from foqs.service.engine import EngineSettings
+from foqs.shard.shard import TOPIC_PRIORITIES_MAX
 from tests.support.builders import CALLS, NAMESPACE, catalog, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, ok, play
 from tests.support.races import begin, rest
@@ -231,6 +232,23 @@ def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
         assert other is not None
         assert other.oldest_ready_age_ms is not None
         assert other.oldest_ready_age_ms < 30_000
+
+    play(story)
+
+
+@pytest.mark.parametrize(("priorities", "is_seen"), [(TOPIC_PRIORITIES_MAX, True), (TOPIC_PRIORITIES_MAX + 1, False)])
+def test_the_oldest_is_looked_for_among_so_many_priorities(priorities: int, is_seen: bool) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, ready_window_items_max=200))
+        caller = Caller(world, engine)
+        await caller.put(priority=priorities - 1)
+        await world.pass_s(30)
+        await caller.enqueue([new_item(priority=priority) for priority in range(priorities - 1)])
+        await rest(world, engine)
+        stats = await caller.stats()
+        assert stats is not None
+        assert stats.oldest_ready_age_ms is not None
+        assert (stats.oldest_ready_age_ms >= 30_000) is is_seen
 
     play(story)
 

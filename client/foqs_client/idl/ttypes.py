@@ -2880,7 +2880,8 @@ class TopicStats(object):
      - leased
      - dead
      - best_priority: The priority of the next item to be delivered.
-     - oldest_ready_age_ms: Since the earliest deliver-after time of the ready items, among those the hosts hold in memory.
+     - oldest_ready_age_ms: Since the earliest deliver-after time of the ready items, among those of the best 50 priorities that the hosts hold
+    in memory.
      - next_due_in_ms: Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic.
      - paused
      - counts_lag: There is more than is counted: the owner has changed and counts anew, or some shard is not served now.
