@@ -114,6 +114,8 @@ READINGS: Final = (
     _counter("conflicting_keys", "Enqueues whose key named another item", "shard"),
     _counter("key_reruns", "Transactions run again because a key in them was taken", "shard"),
     _counter("key_clearings", "Transactions that cleared away keys whose time was over", "shard"),
+    _counter("purged_rows", "Rows of purged topics that were deleted", "shard"),
+    _gauge("purging_topics", "Purged topics whose rows are still being deleted", "shard"),
     _gauge("row_cache_items", "Rows in memory, just written or loaded ahead", "pool"),
     _gauge("row_cache_bytes", "What they take", "pool"),
     _gauge("row_cache_limit_bytes", "What they may take", "pool"),

@@ -328,6 +328,16 @@ class ShardOptions(Options):
     timer_page_items: int = option(
         500, "items", "Due rows read at once, so that a burst of timers cannot stall the writer.", 1, 10_000
     )
+    purge_page_items: int = option(
+        500, "items", "Rows of a purged topic that are deleted at once, beside everything else.", 1, 10_000
+    )
+    purge_topics_max: int = option(
+        10_000,
+        "topics",
+        "Purged topics of a shard whose rows have still to go; more are refused for a while.",
+        1,
+        1_000_000,
+    )
     timer_tick_ms_min: int = option(
         20, MS, "Timers are not looked at more often than this: their resolution.", 1, 10_000
     )

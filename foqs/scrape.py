@@ -68,6 +68,8 @@ _FIGURES: Final[dict[str, Callable[[Figures], float | None]]] = {
     "foqs_conflicting_keys": lambda shard: shard.keys_in_conflict,
     "foqs_key_reruns": lambda shard: shard.key_reruns,
     "foqs_key_clearings": lambda shard: shard.key_clearings,
+    "foqs_purged_rows": lambda shard: shard.purged_rows,
+    "foqs_purging_topics": lambda shard: shard.purging_topics,
 }
 
 

@@ -643,7 +643,7 @@ struct DoneReply {
 }
 
 struct PurgeReply {
-  /** Items the cut covers, as far as counted; their rows go in batches. */
+  /** How many those were, as far as they are counted; 0 for a topic that is not there. Their rows go later, in batches. */
   1: optional i64 items,
 }
 
@@ -793,7 +793,11 @@ service Foqs {
   /** No more hand-outs of the topic until resumed; outlives the topic's emptiness. */
   DoneReply pauseTopic(1: TopicRequest request) throws (1: CallFailed failed),
   DoneReply resumeTopic(1: TopicRequest request) throws (1: CallFailed failed),
-  /** Deletes all items that the topic holds now, in every state. */
+  /**
+   * Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
+   * An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
+   * already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
+   */
   PurgeReply purgeTopic(1: TopicRequest request) throws (1: CallFailed failed),
   DoneReply bindTopic(1: BindTopicRequest request) throws (1: CallFailed failed),
 

@@ -147,6 +147,14 @@ class AdminCalls:
         """The topic is handed out again; who waits for it is served."""
         await self._call(_RESUME, ttypes.TopicRequest(self.namespace, topic), timeout_ms)
 
+    async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
+        """Deletes all items that the topic holds now, in every state; how many those were, as far as they are counted.
+
+        Items enqueued while it runs may survive; idempotency keys do. Whoever holds a delivery of it may ack it all
+        the same. After UnknownOutcome some may be left: call again.
+        """
+        return int((await self._call(_PURGE, ttypes.TopicRequest(self.namespace, topic), timeout_ms)).items or 0)
+
     async def export_config(self, *, timeout_ms: int | None = None) -> str:
         """Namespaces with settings, grants and pauses, as JSON."""
         text: str | None = (await self._call(_EXPORT, ttypes.ListRequest(), timeout_ms)).json
@@ -179,5 +187,6 @@ _GRANT: Final = Method("setGrant", writes=True)
 _GRANTS: Final = Method("listGrants")
 _PAUSE: Final = Method("pauseTopic", writes=True)
 _RESUME: Final = Method("resumeTopic", writes=True)
+_PURGE: Final = Method("purgeTopic", writes=True)
 _EXPORT: Final = Method("exportConfig")
 _IMPORT: Final = Method("importConfig", writes=True)

@@ -113,6 +113,7 @@ class SyncClient:
     import_config = _blocking(Client.import_config)
     list_namespaces = _blocking(Client.list_namespaces)
     pause_topic = _blocking(Client.pause_topic)
+    purge_topic = _blocking(Client.purge_topic)
     redrive = _blocking(Client.redrive)
     redrive_matching = _blocking(Client.redrive_matching)
     resume_topic = _blocking(Client.resume_topic)

@@ -1,6 +1,7 @@
-"""The commands that find, show, pause and resume topics.
+"""The commands that find, show, pause, resume and purge topics.
 
-Always true: the list shows every topic that fits, over as many pages as it takes.
+Always true: the list shows every topic that fits, over as many pages as it takes;
+nothing is purged before its count was shown and agreed to.
 """
 
 from __future__ import annotations
@@ -116,6 +117,48 @@ def topic_resume(session: Session, topics: Sequence[str]) -> None:
             say(f"Resumed {name}.")
 
     session.run(work)
+
+
+_PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", lambda row: str(row["purged"]))]
+
+
+@topic.command("purge", epilog="\b\nExamples:\n  foqs topic purge mail\n  foqs topic purge mail sms --yes -o json")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def topic_purge(session: Session, topics: Sequence[str], yes: bool) -> None:
+    """Delete all items that topics hold, in every state: leased and dead ones too.
+
+    Each topic is purged at once and whole. It is safe to interrupt this and to run it again.
+    """
+    from foqs_client import ItemFilter
+
+    async def count(client: Client) -> dict[str, int]:
+        return {name: (await client.count(ItemFilter(topic=name))).items for name in topics}
+
+    if not yes:
+        held = session.run(count)
+        for name, items in held.items():
+            say(f"{name} holds {items} items.")
+        click.confirm(f"Delete {sum(held.values())} items?", abort=True, err=True)
+    rows: list[Row] = []
+
+    async def purge(client: Client) -> None:
+        for name in dict.fromkeys(topics):
+            rows.append({"topic": name, "purged": await client.purge_topic(name)})
+            if len(topics) > 1:
+                say(f"Purged {name}, {len(rows)} of {len(topics)} topics.")
+
+    try:
+        session.run(purge)
+    except (Failed, KeyboardInterrupt) as error:
+        why = f"{error} " if isinstance(error, Failed) else "Interrupted. "
+        code = error.code if isinstance(error, Failed) else 1
+        raise Failed(
+            f"{why}{len(rows)} of {len(topics)} topics are purged; run it again for the others.", code
+        ) from None
+    finally:
+        show(rows, _PURGED, session.form)
 
 
 def _count(row: Row, state: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from foqs.core.cuts import EndCut, MakeCut, PurgeRows
 from foqs.core.errors import FoqsError
 from foqs.core.keys import KeyName
 from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Events, HandOut, Inserts, Lane, Work
@@ -68,9 +69,22 @@ class Batch:
         claims: hand-outs of items that this very batch inserts: they are
             written leased. They hold whole works.
         slots: of keys, that the shard is given.
+        purging: cuts that are made, or over, and rows that one covers.
     """
 
-    __slots__ = ("_count", "acks", "claims", "events", "hand_outs", "inserts", "leased", "parts", "slots", "touched")
+    __slots__ = (
+        "_count",
+        "acks",
+        "claims",
+        "events",
+        "hand_outs",
+        "inserts",
+        "leased",
+        "parts",
+        "purging",
+        "slots",
+        "touched",
+    )
 
     def __init__(self, parts: Iterable[Part[Any]] = (), slots: Sequence[int] = ()) -> None:
         self.parts: list[Part[Any]] = []
@@ -81,6 +95,7 @@ class Batch:
         self.touched: list[int] = []
         self.leased: list[int] = []
         self.claims: list[HandOut] = []
+        self.purging: list[Part[MakeCut] | Part[EndCut] | Part[PurgeRows]] = []
         self.slots = slots
         self._count = 0
         self.add(parts)
@@ -100,9 +115,11 @@ class Batch:
             elif kind is Acks:
                 self.acks.append(part)
                 self.touched += part.numbers
-            else:
+            elif kind is Events:
                 self.events.append(part)
                 self.touched += part.numbers
+            else:
+                self.purging.append(part)
             self.parts.append(part)
             self._count += part.count
 

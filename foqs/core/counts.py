@@ -69,6 +69,16 @@ class TopicCounts:
                 if not topics:
                     del namespaces[namespace]
 
+    def forget(self, topic: TopicName) -> int:
+        """All items of a topic are gone. Returns how many there were; while the counts lag, what had changed."""
+        counts = self._topics.get(topic[0], {}).pop(topic[1], None)
+        if counts is None:
+            return 0
+        if not self._topics[topic[0]]:
+            del self._topics[topic[0]]
+        self.totals = [total - items for total, items in zip(self.totals, counts, strict=True)]
+        return sum(counts)
+
     def of(self, topic: TopicName, state: State) -> int:
         """The items of a topic in a state; 0 where there is no such topic."""
         counts = self._topics.get(topic[0], {}).get(topic[1])

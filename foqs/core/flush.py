@@ -15,6 +15,7 @@ from itertools import repeat
 from typing import Any, Final
 
 from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part
+from foqs.core.cuts import Cut, Cuts, MakeCut, PurgeRows
 from foqs.core.errors import KeyConflict
 from foqs.core.item import TIME_MS_MAX, NewItem, Row, State
 from foqs.core.keys import KeyName, KeyRow
@@ -25,6 +26,9 @@ Find = Callable[[int], Row | None]
 
 NO_KEYS: Final[Mapping[KeyName, KeyRow]] = {}
 """No key's row was found, or looked for: all keys are believed new."""
+
+NO_CUTS: Final = Cuts()
+"""Nothing is being purged."""
 
 
 @dataclass(slots=True)
@@ -39,6 +43,9 @@ class Decision:
         inserted: new rows; of them some are leased already.
         results: for each part of the batch, what to settle it with.
         claimed: for each claim of the batch, its rows; None where one cannot be leased yet.
+        purged: rows to delete, as they were, that a cut covers.
+        cuts: those that are made.
+        cuts_over: those that are over.
         topics: names of the inserted, each once.
         keys: rows of keys that are new; by namespace and key.
         keys_replaced: rows in place of those that are over.
@@ -53,6 +60,9 @@ class Decision:
     inserted: list[Row] = field(default_factory=list)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
     claimed: list[list[Row | None]] = field(default_factory=list)
+    purged: list[Row] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    cuts_over: list[Cut] = field(default_factory=list)
     topics: dict[str, set[str]] = field(default_factory=dict)
     keys: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
     keys_replaced: dict[str, dict[bytes, KeyRow]] = field(default_factory=dict)
@@ -61,10 +71,20 @@ class Decision:
 
 
 def judge_batch(
-    batch: Batch, find: Find, moment: Moment, timers: Timers, keys: Mapping[KeyName, KeyRow] = NO_KEYS
+    batch: Batch,
+    find: Find,
+    moment: Moment,
+    timers: Timers,
+    keys: Mapping[KeyName, KeyRow] = NO_KEYS,
+    cuts: Cuts = NO_CUTS,
 ) -> Decision:
-    """Judges every event by the row that `find` has and admits every new item whose key is not taken by `keys`."""
+    """Judges every event by the row that `find` has and admits every new item whose key is not taken by `keys`.
+
+    What one of `cuts` covers is not there; a cut that this batch makes counts from the next on.
+    """
     decision = Decision()
+    if cuts:
+        find = cuts.hide(find)
     if batch.acks:
         _acks(batch.acks, find, moment, decision)
     for events in batch.events:
@@ -74,7 +94,9 @@ def judge_batch(
     if batch.hand_outs:
         _hand_outs(batch.hand_outs, find, moment, timers, decision)
     if batch.inserts:
-        _inserts(batch, moment, timers, keys, decision)
+        _inserts(batch, moment, timers, keys, cuts, decision)
+    if batch.purging:
+        _purging(batch, decision)
     return decision
 
 
@@ -153,7 +175,27 @@ def _lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
     return max(lift_ms, min(now_ms + lease_ms, TIME_MS_MAX))
 
 
-def _inserts(batch: Batch, moment: Moment, timers: Timers, keys: Mapping[KeyName, KeyRow], decision: Decision) -> None:
+def _purging(batch: Batch, decision: Decision) -> None:
+    for part in batch.purging:
+        work = part.work
+        if isinstance(work, MakeCut):  # its result is for whoever counts to say
+            decision.cuts.append(work.cut)
+            continue
+        if isinstance(work, PurgeRows):
+            decision.purged += work.rows[part.start : part.stop]
+        else:
+            decision.cuts_over.append(work.cut)
+        decision.results.append((part, [None] * part.count))
+
+
+def _inserts(
+    batch: Batch,
+    moment: Moment,
+    timers: Timers,
+    keys: Mapping[KeyName, KeyRow],
+    cuts: Cuts,
+    decision: Decision,
+) -> None:
     items: list[NewItem] = []
     numbers: list[int] = []
     for part in batch.inserts:
@@ -166,6 +208,8 @@ def _inserts(batch: Batch, moment: Moment, timers: Timers, keys: Mapping[KeyName
             own = [item for item, first in zip(own, results, strict=True) if first is None]
             own_numbers = [number for number, first in zip(own_numbers, results, strict=True) if first is None]
         decision.results.append((part, results))
+        if cuts:
+            own, own_numbers = _not_purged(work.namespace, own, own_numbers, cuts)
         items += own
         numbers += own_numbers
         names = decision.topics.get(work.namespace)
@@ -180,6 +224,18 @@ def _inserts(batch: Batch, moment: Moment, timers: Timers, keys: Mapping[KeyName
                 row.due_ms = timers.lift(row.due_ms)
     if batch.claims:
         _claims(batch.claims, moment, timers, decision)
+
+
+def _not_purged(
+    namespace: str, items: Sequence[NewItem], numbers: Sequence[int], cuts: Cuts
+) -> tuple[Sequence[NewItem], Sequence[int]]:
+    """Those items, with their numbers, that were numbered after their topic's cut. The others were purged before they were written."""
+    kept = [
+        (item, number)
+        for item, number in zip(items, numbers, strict=True)
+        if number > cuts.last((namespace, item.topic))
+    ]
+    return [item for item, _ in kept], [number for _, number in kept]
 
 
 def _all_new(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow], decision: Decision) -> bool:

@@ -63,6 +63,7 @@ SHARES: Final[Mapping[Lane, Share]] = {
     Lane.RELEASE: Share(5, 40),
     Lane.EXTEND: Share(5, 40),
     Lane.DUE: Share(10, 40),
+    Lane.PURGE: Share(2, 20),
     Lane.LEASE: Share(20, 50),
     Lane.INSERT: Share(20, 50),
 }
@@ -297,7 +298,7 @@ class Intake:
         self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
         self._own = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
         """Of what the shard itself asks for: a flood of dequeues keeps no ack out."""
-        rooms = {Lane.LEASE: self._own, Lane.DUE: self._own, Lane.INSERT: self._inserts}
+        rooms = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._own) | {Lane.INSERT: self._inserts}
         self._rooms = [rooms.get(lane, self._events) for lane in Lane]
         self._lines = [_Line(weight, room) for room in self._rooms]
         self._ids: set[int] = set()
@@ -437,6 +438,8 @@ class Intake:
         """The batch is committed or was refused: its ids are free again."""
         self._free(batch.touched)
         self._free(batch.leased)
+        for part in batch.purging:
+            self._free(part.numbers)
 
     def drain(self) -> list[Part[Any]]:
         """Empties it; all that waited."""

@@ -40,8 +40,9 @@ class Lane(enum.IntEnum):
     RELEASE = 2
     EXTEND = 3
     DUE = 4
-    LEASE = 5
-    INSERT = 6
+    PURGE = 5
+    LEASE = 6
+    INSERT = 7
 
 
 _LANES: Final[Mapping[Kind, Lane]] = {

@@ -255,6 +255,14 @@ class Queue(Protocol):
         """
         ...
 
+    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
+        """Ends all items that the topic has now, in every state; how many those were, as far as they are counted.
+
+        Raises:
+            UnknownOutcome: some may be ended; calling again ends the others, and what has come meanwhile.
+        """
+        ...
+
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         """One item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
         ...

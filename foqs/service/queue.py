@@ -63,6 +63,7 @@ from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
 from foqs.service.namespaces import Namespaces
+from foqs.service.purge import purge_topic
 from foqs.service.quota import Quota
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
@@ -485,6 +486,9 @@ class QueueService:
         self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
     ) -> BulkPage:
         return await change_matching(self._all_owned(), self.apply, namespace, change, only, cursor, limit, deadline)
+
+    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
+        return await purge_topic(self._all_owned(), (namespace, topic), deadline)
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         owner = self._owned(shard)

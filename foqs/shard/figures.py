@@ -49,6 +49,8 @@ class Figures:
     keys_in_conflict: int
     key_reruns: int
     key_clearings: int
+    purged_rows: int
+    purging_topics: int
 
 
 def figures_of(
@@ -85,4 +87,6 @@ def figures_of(
         keys_in_conflict=memory.keys_in_conflict,
         key_reruns=writer.key_reruns,
         key_clearings=writer.key_clearings,
+        purged_rows=memory.purged,
+        purging_topics=len(memory.cuts),
     )

@@ -38,7 +38,8 @@ class RefillJob:
             self._ended()
             return
         try:
-            keys = await reads.ready(past, self._topic, refill.after, refill.limit)
+            last_cut = self._memory.cuts.last(self._topic)
+            keys = await reads.ready(past, self._topic, refill.after, refill.limit, last_cut)
         except BaseException:
             index.drop_refill(refill)
             raise

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 
 from foqs.core.batch import Batch, HandOut, Part
 from foqs.core.counts import TopicCounts
+from foqs.core.cuts import Cut, Cuts, MakeCut
 from foqs.core.flush import Decision
 from foqs.core.item import Key, Row, State, TopicName, pack_key
 from foqs.core.life import Kind
@@ -58,6 +59,7 @@ class ShardMemory:
         linger_ms: how long a topic without items keeps its row in the topics table.
         release: gives back items whose lease nobody has received.
         refused: told the keys of a hand-out that the database refused.
+        cut: told that a cut was made.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ShardMemory:
         now_ms: Callable[[], int],
         release: Callable[[Sequence[Row]], None],
         refused: Callable[[list[tuple[TopicName, list[Key]]]], None],
+        cut: Callable[[], None],
     ) -> None:
         self.index = index
         self.cache = cache
@@ -85,8 +88,15 @@ class ShardMemory:
         self._now_ms = now_ms
         self._release = release
         self._hand_out_refused = refused
+        self._cut_made = cut
         self.slots: frozenset[int] = frozenset()
         """In the slots table."""
+        self.cuts = Cuts()
+        """In the table of cuts."""
+        self._cut_uncounted: set[TopicName] = set()
+        """Topics that were purged before what they held was counted."""
+        self.purged = 0
+        """Rows that cuts have ended."""
         self.due: Counter[str] = Counter()
         """Items whose moment came, by what ended."""
         self.keys_repeated = 0
@@ -98,9 +108,11 @@ class ShardMemory:
 
     # ----------------------------------------------------------------- reads
 
-    def recovered(self, topics: Iterable[TopicName], slots: Iterable[int]) -> None:
-        """The tables of topics, each of which may have READY items, and of slots, as a takeover finds them."""
+    def recovered(self, topics: Iterable[TopicName], slots: Iterable[int], cuts: Iterable[Cut]) -> None:
+        """The tables of topics, each of which may have READY items, of slots and of cuts, as a takeover finds them."""
         self.slots = frozenset(slots)
+        for cut in cuts:
+            self.cuts.make(cut)
         for topic in topics:
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
@@ -109,10 +121,16 @@ class ShardMemory:
         """`counted` will bring what is in the table now."""
         self.counts.begin_anew()
         self.usage.begin_anew()
+        self._cut_uncounted.clear()
 
     def counted(self, found: Sequence[TopicCount]) -> None:
-        """What was in the table at the takeover, or when it was counted anew."""
-        self.counts.found([((count.namespace, count.topic), count.state, count.rows) for count in found])
+        """What was in the table at the takeover, or when it was counted anew.
+
+        Of a topic that was purged since, none of it is an item any more.
+        """
+        items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in found]
+        self.counts.found([each for each in items if each[0] not in self._cut_uncounted])
+        self._cut_uncounted.clear()
         self.usage.found([(count.namespace, count.rows, count.payload_bytes) for count in found])
         now_ms = self._now_ms()
         for namespace, names in self._topics.items():
@@ -150,6 +168,13 @@ class ShardMemory:
             claims += self._consumers.claim(self._shard, topic, keys)
         return claims
 
+    def place_cuts(self, batch: Batch) -> None:
+        """The cuts of this batch reach up to the last number given: so to all that is in the table after it."""
+        last = self._shard.numbers.next - 1
+        for part in batch.purging:
+            if isinstance(part.work, MakeCut):
+                part.work.cut = part.work.cut._replace(last=last)
+
     def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
         """Those that are not in the topics table yet."""
         return [
@@ -181,6 +206,8 @@ class ShardMemory:
         self._left(decision)
         self._leased(batch, decision)
         self._moved(decision, ready)
+        if batch.purging:
+            self._purged(batch, decision)
         self._tell_due(decision)
         self._report(decision)
         orphans: list[Row] = []
@@ -274,6 +301,35 @@ class ShardMemory:
                 ready[topic] = None
         if decision.changed:
             self.cache.keep_written([new for _, _, new in decision.changed])
+
+    def _purged(self, batch: Batch, decision: Decision) -> None:
+        """Rows of cuts that are gone, cuts that are over, and cuts that were made, after all else in their flush."""
+        rows = decision.purged
+        if rows:
+            # They were counted as gone when their cut was made.
+            self.usage.left(rows)
+            self.purged += len(rows)
+            for row in rows:
+                if row.state is State.READY:
+                    self.index.discard((row.namespace, row.topic), row.key)
+            self.cache.drop([row.id for row in rows])
+        for cut in decision.cuts_over:
+            self.cuts.end(cut)
+        for part in batch.purging:
+            if isinstance(part.work, MakeCut):
+                part.settle([self._cut(part.work.cut)])
+
+    def _cut(self, cut: Cut) -> int:
+        """Everything that the topic has in the table is an item no more. Returns how many they were."""
+        topic = (cut.namespace, cut.topic)
+        self.cuts.make(cut)
+        self.index.forget(topic)
+        if self.counts.lag:
+            self._cut_uncounted.add(topic)
+        elif topic in self.counts:
+            self._over.setdefault(topic, self._now_ms())
+        self._cut_made()
+        return max(0, self.counts.forget(topic))
 
     def _check_over(self, spots: Iterable[tuple[str, str, State]]) -> None:
         """Some items of these topics have left these states: perhaps they were the last."""

@@ -19,7 +19,8 @@ from foqs.clock import Clock
 from foqs.core.batch import Acks, Events, HandOut, Inserts
 from foqs.core.breaker import BreakerSettings
 from foqs.core.counts import TopicCounts
-from foqs.core.errors import NotOwner, Unavailable
+from foqs.core.cuts import MakeCut
+from foqs.core.errors import NotOwner, Overloaded, Unavailable
 from foqs.core.fence import Owner
 from foqs.core.intake import SHARES, Intake, IntakeLimits
 from foqs.core.item import Key, NewItem, Row, State, TopicName, key_number
@@ -35,6 +36,7 @@ from foqs.shard.facts import Facts
 from foqs.shard.figures import Figures, figures_of
 from foqs.shard.hints import LoadJob, RefillJob
 from foqs.shard.memory import Consumers, ShardMemory
+from foqs.shard.purger import Purger
 from foqs.shard.reader import Reader
 from foqs.shard.timekeeper import Timekeeper
 from foqs.shard.writer import Retry, Writer
@@ -72,6 +74,8 @@ class ShardSettings:
     timer_page_items: int
     timer_tick_ms_min: int
     sweep_interval_ms: int
+    purge_page_items: int
+    purge_topics_max: int
     clock_sample_ms: int
     clock_slew_permille: int
     clock_skew_ms_max: int
@@ -143,6 +147,7 @@ class Shard:
             self.now_ms,
             self.release,
             self._refused,
+            lambda: self._purger.wake(),
         )
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
@@ -154,6 +159,7 @@ class Shard:
         self._breaker: ShardBreaker
         self._reader: Reader
         self._counting: Reads
+        self._purger: Purger
 
     @property
     def serving(self) -> bool:
@@ -197,7 +203,7 @@ class Shard:
         database_ms = await self._store.now_ms()
         start_ms = first_ms(database_ms, owner.clock_ms, owner.offset_ms, settings.clock_skew_ms_max)
         self._time = ShardTime(self._clock.monotonic_ms, start_ms, database_ms, settings.clock_slew_permille)
-        self.memory.recovered(await self._store.topics(), await self._store.slots())
+        self.memory.recovered(await self._store.topics(), await self._store.slots(), await self._store.cuts())
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._breaker = ShardBreaker(
             self.number,
@@ -240,6 +246,15 @@ class Shard:
         self._reader = Reader(
             self.number, self._store.reads(), lambda: self._writer.past, self._weight, retry, self._rng
         )
+        self._purger = Purger(
+            self._writer,
+            self._intake,
+            self._reader,
+            self.memory.cuts,
+            settings.purge_page_items,
+            settings.retry_ms_max / 1000,
+            lambda: self.serving,
+        )
         # Before anything is written, so that what is written from now on need only be added.
         self._counting = self._store.reads()
         await self._counting.snapshot(self._writer.past)
@@ -256,6 +271,7 @@ class Shard:
             self._timekeeper.follow(),
             self._clear_keys(),
             self._reader.run(),
+            self._purger.run(),
             self._count(),
         )
         tasks = [asyncio.ensure_future(work) for work in works]
@@ -394,6 +410,18 @@ class Shard:
         self._writer.poke()
         return work
 
+    def purge(self, topic: TopicName, finished: Callable[[], None]) -> MakeCut:
+        """Queues a cut: all items that the topic has when it is committed are gone. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        self._check_serving()
+        cuts = self.memory.cuts
+        if len(cuts) >= self._settings.purge_topics_max and not cuts.last(topic):
+            raise Overloaded("rows of too many purged topics have still to go; try again later", retry_after_ms=1_000)
+
+        work = MakeCut(topic, finished)
+        self._intake.submit(work, internal=True)
+        self._writer.poke()
+        return work
+
     def hand_out(
         self,
         namespace: str,
@@ -416,9 +444,17 @@ class Shard:
 
     def give_back(self, spans: Iterable[tuple[TopicName, Sequence[Key]]]) -> None:
         """Reserved items are not handed out after all; somebody else may be waiting for them."""
+        if self.memory.cuts:
+            spans = [(topic, self._not_purged(topic, keys)) for topic, keys in spans]
         topics = [topic for topic, keys in spans if self.index.give_back(topic, keys)]
         if topics:
             self._consumers.ready(topics)
+
+    def _not_purged(self, topic: TopicName, keys: Sequence[Key]) -> Sequence[Key]:
+        """Those that are still items; the others are reserved no more."""
+        last = self.memory.cuts.last(topic)
+        self.index.settle([number for key in keys if (number := key_number(key)) <= last])
+        return [key for key in keys if key_number(key) > last]
 
     def release(self, leased: Sequence[Row]) -> None:
         """Gives back items whose lease nobody has received."""
@@ -465,15 +501,18 @@ class Shard:
     async def rows(self, namespace: str, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids that exist."""
         self._check_serving()
-        return await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids))
+        rows = await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids))
+        return [row for row in rows if not self.memory.cuts.covers(row)]
 
     async def listed(
         self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
     ) -> list[Row]:
         """A page of a topic's rows in a state, in key order, with or without payload."""
         self._check_serving()
+        cuts = self.memory.cuts
         return await self._reader.once(
-            topic[0], lambda reads, past: reads.listed(past, topic, state, after, limit, payload=payload)
+            topic[0],
+            lambda reads, past: reads.listed(past, topic, state, after, limit, cuts.last(topic), payload=payload),
         )
 
     async def key_of(self, row: Row) -> bytes | None:
@@ -496,7 +535,10 @@ class Shard:
         better, after = self.index.rank(topic, key)
         left = most + 1 - better
         if after is not None and left > 0:
-            keys = await self._reader.once(topic[0], lambda reads, past: reads.ready(past, topic, after, left))
+            last_cut = self.memory.cuts.last(topic)
+            keys = await self._reader.once(
+                topic[0], lambda reads, past: reads.ready(past, topic, after, left, last_cut)
+            )
             better += bisect_left(keys, key)
         return min(better, most + 1)
 

@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, Final, Protocol, TypeVar
 
 from foqs.core.batch import Batch, HandOut, Inserts, Part
+from foqs.core.cuts import Cuts
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, find_in, judge_batch
@@ -72,6 +73,15 @@ class Memory(Protocol):
 
     def claims(self, batch: Batch) -> list[HandOut]:
         """Hand-outs, for waiters, of items that this batch is about to insert."""
+        ...
+
+    @property
+    def cuts(self) -> Cuts:
+        """What is purged."""
+        ...
+
+    def place_cuts(self, batch: Batch) -> None:
+        """Says up to which number the cuts of this batch reach: it was just sealed."""
         ...
 
     def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
@@ -302,6 +312,8 @@ class Writer:
             self._beat = False
             if batch.inserts:
                 batch.claims = self._memory.claims(batch)
+            if batch.purging:
+                self._memory.place_cuts(batch)
             self._begun = batch
             await self._commit(batch)
             self._intake.written(batch)
@@ -338,12 +350,12 @@ class Writer:
             # Halving them would only go on asking a database that is not well.
             for part in batch.inserts:
                 part.fail(self._breaker.refusal())
-            batch = Batch([*batch.acks, *batch.events, *batch.hand_outs])
+            batch = Batch([*batch.acks, *batch.events, *batch.hand_outs, *batch.purging])
             if batch:
                 await self._commit(batch)
             return
         inserts: list[Part[Any]] = [*batch.inserts]
-        events: list[Part[Any]] = [*batch.acks, *batch.events, *batch.hand_outs]
+        events: list[Part[Any]] = [*batch.acks, *batch.events, *batch.hand_outs, *batch.purging]
         if events and inserts:
             self._suspect(Batch(inserts))
             await self._commit(Batch(events))
@@ -439,7 +451,7 @@ class Writer:
 
         def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, KeyRow]) -> Writes:
             find = find_in(read, get) if read else get
-            decision = judge_batch(batch, find, moment, self._timers, read_keys)
+            decision = judge_batch(batch, find, moment, self._timers, read_keys, self._memory.cuts)
             added = self._memory.topics_new(decision.topics)
             removed = self._memory.topics_over(decision.topics)
             result[:] = [Flush(batch, decision, added, removed)]
@@ -559,7 +571,7 @@ def _writes(flush: Flush) -> Writes:
     decision = flush.decision
     alike, updates = _alike(decision.changed)
     return Writes(
-        deletes=[row.id for rows in decision.gone.values() for row in rows],
+        deletes=[row.id for rows in (*decision.gone.values(), decision.purged) for row in rows],
         updates=updates,
         inserts=decision.inserted,
         leases=[*(Lease(*values, ids) for values, ids in decision.leases.items()), *alike],
@@ -568,6 +580,8 @@ def _writes(flush: Flush) -> Writes:
         keys=_rows(decision.keys),
         keys_replaced=_rows(decision.keys_replaced),
         slots_added=flush.batch.slots,
+        cuts=decision.cuts,
+        cuts_over=decision.cuts_over,
     )
 
 

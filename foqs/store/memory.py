@@ -18,6 +18,7 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName
 from foqs.core.keys import KeyName
@@ -258,6 +259,10 @@ class MemoryStore:
         await self._reach()
         return sorted(self._table.slots)
 
+    async def cuts(self) -> list[Cut]:
+        await self._reach()
+        return sorted(self._table.cuts)
+
     async def next_key_over_ms(self) -> int | None:
         await self._reach()
         return self._table.over[0][0] if self._table.over else None
@@ -315,13 +320,21 @@ class MemoryReads:
     async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
         return await self._take(past, lambda: self._table.copies(ids, payload=True))
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
-        return await self._take(past, lambda: self._table.ready_keys(topic, after, limit))
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
+        return await self._take(past, lambda: self._table.ready_keys(topic, after, limit, last_cut))
 
     async def listed(
-        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+        self,
+        past: Fence,
+        topic: TopicName,
+        state: State,
+        after: Key | None,
+        limit: int,
+        last_cut: int = 0,
+        *,
+        payload: bool,
     ) -> list[Row]:
-        return await self._take(past, lambda: self._table.listed(topic, state, after, limit, payload=payload))
+        return await self._take(past, lambda: self._table.listed(topic, state, after, limit, last_cut, payload=payload))
 
     async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
         return await self._take(past, lambda: self._table.key_of(number, until_ms))

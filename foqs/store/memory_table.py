@@ -1,4 +1,4 @@
-"""One shard's tables in memory: rows, their orders, their topics, keys, slots and their owner row.
+"""One shard's tables in memory: rows, their orders, their topics, keys, slots, cuts and their owner row.
 
 Always true: `due`, `ready` and `over` hold exactly the rows they should, sorted; rows
 are handed out as copies. Everything here happens at one moment; who waits for
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right, insort
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
+from foqs.core.cuts import Cut, Cuts
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State, TopicName
+from foqs.core.item import Key, Row, State, TopicName, key_number
 from foqs.core.keys import KeyName, KeyRow
 from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, TopicCount, Writes
 
@@ -31,6 +32,7 @@ class Table:
     over: list[tuple[int, KeyName]] = field(default_factory=list)
     """When keys' rows are over."""
     slots: set[int] = field(default_factory=set)
+    cuts: set[Cut] = field(default_factory=set)
     owner: Owner = field(default_factory=lambda: Owner(0, "", 0, 0, 0))
     locked_by: int | None = None
     unlocked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,6 +56,9 @@ class Table:
         if writes.keys_over_ms is not None:
             self.clear_keys(writes.keys_over_ms)
         self.slots.update(writes.slots_added)
+        self.cuts.difference_update(writes.cuts_over)
+        for cut in writes.cuts:
+            self.cuts = {other for other in self.cuts if other[:2] != cut[:2]} | {cut}
         self.owner = replace(self.owner, flush=fence.flush, clock_ms=fence.clock_ms, offset_ms=fence.offset_ms)
 
     def put(self, row: Row) -> None:
@@ -126,18 +131,23 @@ class Table:
         found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
         return [replace(row) if payload else replace(row, payload=None) for row in found]
 
-    def ready_keys(self, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
+    def ready_keys(self, topic: TopicName, after: Key | None, limit: int, last_cut: int) -> list[Key]:
         """As `Reads.ready`."""
         keys = self.ready.get(topic, [])
         start = 0 if after is None else bisect_right(keys, after)
-        return keys[start : start + limit]
+        return list(islice((key for key in keys[start:] if key_number(key) > last_cut), limit))
 
-    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool) -> list[Row]:
+    def listed(
+        self, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int, *, payload: bool
+    ) -> list[Row]:
         """As `Reads.listed`."""
         rows = [
             row
             for row in self.rows.values()
-            if (row.namespace, row.topic) == topic and row.state is state and (after is None or row.key > after)
+            if (row.namespace, row.topic) == topic
+            and row.state is state
+            and (after is None or row.key > after)
+            and row.id > last_cut
         ]
         page = [row.id for row in sorted(rows, key=lambda row: row.key)[:limit]]
         return self.copies(page, payload=payload)
@@ -161,8 +171,11 @@ class Table:
 
     def counts(self) -> list[TopicCount]:
         """As `Reads.counts`."""
-        count = Counter((row.namespace, row.topic, row.state) for row in self.rows.values())
-        size: Counter[tuple[str, str, State]] = Counter()
+        cuts = Cuts(self.cuts)
+        spots: dict[tuple[str, str, State], list[Row]] = {}
         for row in self.rows.values():
-            size[row.namespace, row.topic, row.state] += row.payload_bytes
-        return [TopicCount(*key, rows, size[key]) for key, rows in sorted(count.items())]
+            spots.setdefault((row.namespace, row.topic, row.state), []).append(row)
+        return [
+            TopicCount(*spot, len(rows), sum(row.payload_bytes for row in rows), sum(map(cuts.covers, rows)))
+            for spot, rows in sorted(spots.items())
+        ]

@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql_reads import MysqlReads
-from foqs.store.mysql_rows import keys_in, owner_in, rows_in, topics_in
+from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
 from foqs.store.port import (
     Decide,
@@ -92,6 +93,10 @@ class MysqlStore:
     async def slots(self) -> list[int]:
         (found,) = await self._read([self._sql.slots])
         return [slot for (slot,) in found.rows]
+
+    async def cuts(self) -> list[Cut]:
+        (found,) = await self._read([self._sql.cuts])
+        return cuts_in(found)
 
     async def next_key_over_ms(self) -> int | None:
         (found,) = await self._read([self._sql.next_key_over])

@@ -15,7 +15,7 @@ from foqs.core.fence import Fence
 from foqs.core.item import Key, Row, State, TopicName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
-from foqs.store.mysql_rows import counts_in, owner_in, rows_in
+from foqs.store.mysql_rows import counts_in, cuts_in, owner_in, rows_in
 from foqs.store.port import StoreLost, TopicCount, check_past
 from foqs.store.sql_rows import keys_of
 
@@ -38,14 +38,23 @@ class MysqlReads:
     async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
         return rows_in(await self._read(past, self._sql.read_rows(list(dict.fromkeys(ids)), payload=True)))
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
-        (found,) = await self._read(past, [self._sql.ready(topic, after, limit)])
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
+        (found,) = await self._read(past, [self._sql.ready(topic, after, limit, last_cut)])
         return keys_of(found.rows)
 
     async def listed(
-        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+        self,
+        past: Fence,
+        topic: TopicName,
+        state: State,
+        after: Key | None,
+        limit: int,
+        last_cut: int = 0,
+        *,
+        payload: bool,
     ) -> list[Row]:
-        return rows_in(await self._read(past, [self._sql.listed(topic, state, after, limit, payload=payload)]))
+        asked = self._sql.listed(topic, state, after, limit, last_cut, payload=payload)
+        return rows_in(await self._read(past, [asked]))
 
     async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
         (found,) = await self._read(past, [self._sql.key_of(number, until_ms)])
@@ -60,8 +69,9 @@ class MysqlReads:
             raise StoreLost(f"{self._settings.where}: there is no snapshot to count in")
         if self._link is not None:
             self._link.timeout_s = max(self._link.timeout_s, _COUNTS_TIMEOUT_S)
-        (found,) = await self._ask([self._sql.counts])
-        return counts_in(found)
+        found, cuts = await self._ask([self._sql.counts, self._sql.cuts])
+        of_cuts = [self._sql.count_cut(cut) for cut in cuts_in(cuts)]
+        return counts_in(found, await self._ask(of_cuts) if of_cuts else ())
 
     async def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""What MySQL's results mean: owner, rows, keys, topics and counts.
+"""What MySQL's results mean: owner, rows, keys, topics, cuts and counts.
 
 Always true: names are stored as bytes and are text here. Knows nothing of
 connections or statements.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Owner
 from foqs.core.item import Row, State, TopicName
 from foqs.core.keys import KeyName, KeyRow
@@ -43,10 +44,16 @@ def topics_in(found: Result) -> list[TopicName]:
     return [(_name(namespace), _name(topic)) for namespace, topic in found.rows]
 
 
-def counts_in(found: Result) -> list[TopicCount]:
-    """Rows and their bytes by topic and state."""
+def cuts_in(found: Result) -> list[Cut]:
+    """The table of cuts."""
+    return [Cut(_name(namespace), _name(topic), last) for namespace, topic, last in found.rows]
+
+
+def counts_in(found: Result, of_cuts: Iterable[Result]) -> list[TopicCount]:
+    """Rows and their bytes by topic and state, with the rows of each cut by state."""
+    purged = {tuple(spot): rows for result in of_cuts for *spot, rows in result.rows}
     return [
-        TopicCount(_name(namespace), _name(topic), State(state), rows, size)
+        TopicCount(_name(namespace), _name(topic), State(state), rows, size, purged.get((namespace, topic, state), 0))
         for namespace, topic, state, rows, size in found.rows
     ]
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName
 from foqs.core.keys import KeyName, KeyRow
@@ -107,7 +108,9 @@ class Writes:
     A row of `keys` that is there already refuses the whole flush with `KeyTaken`;
     those of `keys_replaced` take the place of what is there. Then some rows that
     are over by `keys_over_ms` leave, the oldest first, at most `KEYS_OVER_PAGE`.
-    `slots_added` enter the slots table, where they may be already.
+    `slots_added` enter the slots table, where they may be already. The cuts of
+    `cuts_over` leave their table, unless they have risen; those of `cuts` enter it,
+    each in place of its topic's former one.
     """
 
     deletes: list[int] = field(default_factory=list)
@@ -120,6 +123,8 @@ class Writes:
     keys_replaced: list[KeyRow] = field(default_factory=list)
     keys_over_ms: int | None = None
     slots_added: Sequence[int] = ()
+    cuts: list[Cut] = field(default_factory=list)
+    cuts_over: list[Cut] = field(default_factory=list)
 
 
 def check_past(past: Fence, seen: Owner) -> None:
@@ -149,13 +154,14 @@ class Due:
 
 @dataclass(slots=True, frozen=True)
 class TopicCount:
-    """How many rows a topic has in one state, and the bytes of their payloads."""
+    """How many rows a topic has in one state, the bytes of their payloads, and how many of the rows a cut covers."""
 
     namespace: str
     topic: str
     state: State
     rows: int
     payload_bytes: int
+    purged_rows: int = 0
 
 
 class Store(Protocol):
@@ -233,6 +239,10 @@ class Store(Protocol):
         """The slots of keys that this shard holds, in order."""
         ...
 
+    async def cuts(self) -> list[Cut]:
+        """The cuts that stand, in no particular order."""
+        ...
+
     async def next_key_over_ms(self) -> int | None:
         """The least `until_ms` of any key's row; None when there is none."""
         ...
@@ -273,14 +283,22 @@ class Reads(Protocol):
         """The rows of these ids that exist, with payload, in no particular order."""
         ...
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
-        """The next READY keys of a topic above `after`, in order, at most `limit`."""
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
+        """The next READY keys of a topic above `after`, in order, at most `limit`, of ids above `last_cut`."""
         ...
 
     async def listed(
-        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+        self,
+        past: Fence,
+        topic: TopicName,
+        state: State,
+        after: Key | None,
+        limit: int,
+        last_cut: int = 0,
+        *,
+        payload: bool,
     ) -> list[Row]:
-        """The next rows of a topic in a state above `after`, in key order, at most `limit`, with or without payload."""
+        """As `ready`, for the rows in any state, with or without payload."""
         ...
 
     async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName, unpack_key
 from foqs.core.keys import KeyName, KeyRow
@@ -75,6 +76,13 @@ _KEY: Final = """CREATE TABLE IF NOT EXISTS {key} (
   KEY key_until (until_ms)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
 
+_CUT: Final = """CREATE TABLE IF NOT EXISTS {cut} (
+  namespace VARBINARY(255) NOT NULL,
+  topic VARBINARY(255) NOT NULL,
+  last BIGINT NOT NULL,
+  PRIMARY KEY (namespace, topic)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC"""
+
 _SLOT: Final = "CREATE TABLE IF NOT EXISTS {slot} (slot INT NOT NULL PRIMARY KEY) ENGINE = InnoDB"
 
 MIGRATIONS: Final = (
@@ -102,6 +110,7 @@ MIGRATIONS: Final = (
             "ADD KEY item_order (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
         ),
     ),
+    Migration(6, "cuts: topics that were purged, whose rows still have to go", (_CUT,)),
 )
 """`{item}` and the like stand for the shard's tables."""
 
@@ -219,6 +228,7 @@ class Statements:
         self._topic = f"foqs_{shard}_topic"
         self._key = f"foqs_{shard}_key"
         self._slot = f"foqs_{shard}_slot"
+        self._cut = f"foqs_{shard}_cut"
         # What the statements of a flush begin and end with. The index is named because after a
         # restart the server's idea of a table may be old: where it believes in a handful of
         # rows it reads, and locks, all of them rather than those of a few ids.
@@ -236,13 +246,13 @@ class Statements:
 
     def migration(self, step: str) -> bytes:
         """A migration's statement for this shard's tables."""
-        tables = {name: getattr(self, f"_{name}") for name in ("item", "owner", "topic", "key", "slot")}
+        tables = {name: getattr(self, f"_{name}") for name in ("item", "owner", "topic", "key", "slot", "cut")}
         return step.format(**tables).encode()
 
     @property
     def engines(self) -> bytes:
         """The shard's tables that are not InnoDB."""
-        names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot))
+        names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot, self._cut))
         return (
             "SELECT TABLE_NAME, ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() "
             f"AND TABLE_NAME IN ('{names}') AND ENGINE <> 'InnoDB'"
@@ -251,7 +261,7 @@ class Statements:
     @property
     def probes(self) -> tuple[bytes, ...]:
         """Need every right that a flush needs and change nothing."""
-        item, owner, topic, key, slot = self._item, self._owner, self._topic, self._key, self._slot
+        item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
         texts = (
             f"INSERT INTO {item} SELECT * FROM {item} WHERE FALSE",
             f"UPDATE {item} SET attempt = attempt WHERE id = 0",
@@ -262,6 +272,8 @@ class Statements:
             f"INSERT INTO {key} SELECT * FROM {key} WHERE FALSE",
             f"DELETE FROM {key} WHERE namespace = ''",
             f"INSERT INTO {slot} SELECT * FROM {slot} WHERE FALSE",
+            f"INSERT INTO {cut} SELECT * FROM {cut} WHERE FALSE",
+            f"DELETE FROM {cut} WHERE namespace = ''",
         )
         return tuple(map(str.encode, texts))
 
@@ -305,6 +317,11 @@ class Statements:
         if writes.slots_added:
             slots = ",".join([f"({slot})" for slot in writes.slots_added])
             yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
+        for cut_over in writes.cuts_over:
+            yield f"DELETE FROM {self._cut} WHERE {_of_cut(cut_over)} AND last = {cut_over.last}".encode()
+        for made in writes.cuts:
+            values = f"({text(made.namespace)},{text(made.topic)},{made.last})"
+            yield f"REPLACE INTO {self._cut} VALUES {values}".encode()
         for part in _id_lists(sorted(writes.deletes)):
             yield b"%b%b)" % (self._delete, part)
         for lease in writes.leases:
@@ -396,30 +413,46 @@ class Statements:
         return f"SELECT slot FROM {self._slot} ORDER BY slot".encode()
 
     @property
+    def cuts(self) -> bytes:
+        """The cuts that stand."""
+        return f"SELECT namespace, topic, last FROM {self._cut}".encode()
+
+    def count_cut(self, cut: Cut) -> bytes:
+        """Rows of a cut by state, from the index alone."""
+        return (
+            f"SELECT namespace, topic, state, COUNT(*) FROM {self._item} FORCE INDEX (item_order) "
+            f"WHERE {_of_cut(cut)} AND id <= {cut.last} GROUP BY namespace, topic, state"
+        ).encode()
+
+    @property
     def topics(self) -> bytes:
         """The topics table."""
         return f"SELECT namespace, topic FROM {self._topic}".encode()
 
-    def ready(self, topic: TopicName, after: Key | None, limit: int) -> bytes:
+    def ready(self, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> bytes:
         """The next keys of a topic's READY rows."""
-        return self._keys(topic, State.READY, after, limit).encode()
+        return self._keys(topic, State.READY, after, limit, last_cut).encode()
 
-    def listed(self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool) -> bytes:
+    def listed(
+        self, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int = 0, *, payload: bool
+    ) -> bytes:
         """The next rows of a topic in a state: keys by index first, then only those rows."""
         columns = ", ".join("NULL" if name == "payload" and not payload else f"item.{name}" for name in COLUMNS)
         return (
-            f"SELECT {columns} FROM ({self._keys(topic, state, after, limit)}) AS page "
+            f"SELECT {columns} FROM ({self._keys(topic, state, after, limit, last_cut)}) AS page "
             f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
             "ORDER BY item.priority, item.deliver_after_ms, item.id"
         ).encode()
 
-    def _keys(self, topic: TopicName, state: State, after: Key | None, limit: int) -> str:
+    def _keys(self, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int) -> str:
         """Keys above a key, as three ranges of the index: neither server makes one range of a row comparison."""
         columns = "priority, deliver_after_ms, id"
         head = (
             f"SELECT {columns} FROM {self._item} FORCE INDEX (item_order) "
             f"WHERE namespace = {text(topic[0])} AND topic = {text(topic[1])} AND state = {int(state)}"
         )
+        if last_cut:
+            head += f" AND id > {last_cut}"
         order = f"ORDER BY {columns} LIMIT {limit}"
         if after is None:
             return f"{head} {order}"
@@ -455,6 +488,10 @@ class Statements:
         columns = "namespace, topic, state"
         sums = "COUNT(*), CAST(SUM(payload_bytes) AS SIGNED)"
         return f"SELECT {columns}, {sums} FROM {self._item} FORCE INDEX (item_order) GROUP BY {columns}".encode()
+
+
+def _of_cut(cut: Cut) -> str:
+    return f"namespace = {text(cut.namespace)} AND topic = {text(cut.topic)}"
 
 
 def _id_lists(ids: Sequence[int]) -> Iterator[bytes]:

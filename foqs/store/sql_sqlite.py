@@ -94,6 +94,18 @@ MIGRATIONS: Final = (
             "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms, id, payload_bytes)",
         ),
     ),
+    Migration(
+        6,
+        "cuts: topics that were purged, whose rows still have to go",
+        (
+            """CREATE TABLE cut (
+  namespace TEXT NOT NULL,
+  topic TEXT NOT NULL,
+  last INTEGER NOT NULL,
+  PRIMARY KEY (namespace, topic)
+) WITHOUT ROWID""",
+        ),
+    ),
 )
 
 ADD_OWNER: Final = (
@@ -181,7 +193,19 @@ SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
 ADD_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
 """A slot that the shard is given."""
 
-_OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ?"
+CUTS: Final = "SELECT namespace, topic, last FROM cut"
+"""The cuts that stand."""
+
+MAKE_CUT: Final = "INSERT OR REPLACE INTO cut VALUES (?, ?, ?)"
+"""A topic is purged up to a number."""
+
+END_CUT: Final = "DELETE FROM cut WHERE namespace = ? AND topic = ? AND last = ?"
+"""The rows of a cut have gone."""
+
+COUNT_CUT: Final = "SELECT state, COUNT(*) FROM item WHERE namespace = ? AND topic = ? AND +id <= ? GROUP BY state"
+"""Rows of a cut by state, from the index alone."""
+
+_OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # +: it is no reason to leave the index
 _ABOVE: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
 _IN_ORDER: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
 

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import TopicName
 from foqs.core.keys import KeyName, KeyRow
@@ -102,6 +103,9 @@ class SqliteStore:
 
     async def slots(self) -> list[int]:
         return await self._read(lambda db: [slot for (slot,) in db.execute(sql.SLOTS)])
+
+    async def cuts(self) -> list[Cut]:
+        return await self._read(lambda db: [Cut(*found) for found in db.execute(sql.CUTS)])
 
     async def next_key_over_ms(self) -> int | None:
         (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_OVER).fetchone())
@@ -294,6 +298,10 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.ADD_TOPIC, writes.topics_added)
     if writes.slots_added:
         db.executemany(sql.ADD_SLOT, zip(writes.slots_added))
+    if writes.cuts_over:
+        db.executemany(sql.END_CUT, writes.cuts_over)
+    if writes.cuts:
+        db.executemany(sql.MAKE_CUT, writes.cuts)
 
 
 def _write_keys(db: sqlite3.Connection, writes: Writes) -> None:

@@ -38,15 +38,23 @@ class SqliteReads:
     async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
         return await self._read(past, lambda db: found_rows(db, sql.LOAD_ROW, dict.fromkeys(ids)))
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int) -> list[Key]:
-        text, values = _page(sql.FIRST_KEYS, sql.NEXT_KEYS, topic, State.READY, after, limit)
+    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
+        text, values = _page(sql.FIRST_KEYS, sql.NEXT_KEYS, topic, State.READY, after, limit, last_cut)
         return await self._read(past, lambda db: keys_of(db.execute(text, values)))
 
     async def listed(
-        self, past: Fence, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
+        self,
+        past: Fence,
+        topic: TopicName,
+        state: State,
+        after: Key | None,
+        limit: int,
+        last_cut: int = 0,
+        *,
+        payload: bool,
     ) -> list[Row]:
         first, following = (sql.FIRST_ROWS, sql.NEXT_ROWS) if payload else (sql.FIRST_HEADS, sql.NEXT_HEADS)
-        text, values = _page(first, following, topic, state, after, limit)
+        text, values = _page(first, following, topic, state, after, limit, last_cut)
         return await self._read(past, lambda db: [row_of(found) for found in db.execute(text, values)])
 
     async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
@@ -121,8 +129,13 @@ class SqliteReads:
     def _count(self) -> list[TopicCount]:
         if self._db is None or not self._db.in_transaction:
             raise StoreLost(f"{self._file.path}: there is no snapshot to count in")
+        purged = {
+            (cut[0], cut[1], state): rows
+            for cut in self._db.execute(sql.CUTS).fetchall()
+            for state, rows in self._db.execute(sql.COUNT_CUT, cut)
+        }
         return [
-            TopicCount(namespace, topic, State(state), rows, size)
+            TopicCount(namespace, topic, State(state), rows, size, purged.get((namespace, topic, state), 0))
             for namespace, topic, state, rows, size in self._db.execute(sql.COUNTS)
         ]
 
@@ -142,9 +155,9 @@ def found_rows(db: sqlite3.Connection, text: str, ids: Iterable[int]) -> list[Ro
 
 
 def _page(
-    first: str, following: str, topic: TopicName, state: State, after: Key | None, limit: int
+    first: str, following: str, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int
 ) -> tuple[str, tuple[str | int, ...]]:
     """The statement that reads a page of a topic, and its values."""
     if after is None:
-        return first, (*topic, int(state), limit)
-    return following, (*topic, int(state), *unpack_key(after), limit)
+        return first, (*topic, int(state), last_cut, limit)
+    return following, (*topic, int(state), last_cut, *unpack_key(after), limit)

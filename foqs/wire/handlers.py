@@ -82,6 +82,7 @@ class Handlers:
                 "listDead": in_task(self.list_dead),
                 "countItems": in_task(self.count_items),
                 "bulk": in_task(self.bulk),
+                "purgeTopic": in_task(self.purge_topic),
                 "listShards": in_task(self.list_shards),
                 "getRouting": in_task(self.get_routing),
                 **more,
@@ -260,6 +261,11 @@ class Handlers:
         page = await self._queue.bulk(namespace, change, only, cursor, limit, deadline)
         refusal = None if page.refusal is None else codec.error(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
+
+    async def purge_topic(self, request: Any, deadline: float) -> Any:
+        namespace, _ = self._namespace(request)
+        topic = validate.name(request.topic, "topic")
+        return ttypes.PurgeReply(await self._queue.purge(namespace, topic, deadline))
 
     # ------------------------------------------------------------- shards and hosts
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from foqs.core.cuts import Cut
 from foqs.core.keys import KeyRow
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
@@ -92,7 +93,7 @@ def test_table_of_another_engine_is_refused(place: MysqlSettings, mariadb: Maria
     async def story() -> None:
         store = MysqlStore(place, 1)
         await store.open()
-        for table in ("item", "owner", "topic", "key", "slot"):
+        for table in ("item", "owner", "topic", "key", "slot", "cut"):
             mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = Aria")
             with pytest.raises(StoreUnusable, match=rf"foqs_1_{table} .*ENGINE = InnoDB"):
                 await store.open()
@@ -176,7 +177,7 @@ def test_topics_of_a_version_1_database_are_found(bench: Bench, mariadb: MariaDb
         owned = await opened(bench.store())
         for number, (namespace, topic) in enumerate(topics * 3, 1):
             await owned.write(inserts=[make_row(number, namespace=namespace, topic=topic)])
-        for table in ("topic", "key", "slot"):
+        for table in ("topic", "key", "slot", "cut"):
             mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 1")
         hosts = [bench.store() for _ in range(3)]
@@ -193,7 +194,7 @@ def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
     async def story() -> None:
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
-        for table in ("key", "slot"):
+        for table in ("key", "slot", "cut"):
             mariadb.query(f"DROP TABLE {place.database}.foqs_3_{table}")
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 2")
         hosts = [bench.store() for _ in range(3)]
@@ -202,5 +203,20 @@ def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
         assert (await owned.store.topics(), await owned.store.slots()) == ([TOPIC], [])
         await owned.write(keys=[KeyRow("n", b"k", 1, b"d" * 16, 9)], slots_added=[5])
         assert (await owned.store.next_key_over_ms(), await owned.store.slots()) == (9, [5])
+
+    bench.run(story())
+
+
+def test_a_version_5_database_gets_its_table_of_cuts(bench: Bench, mariadb: MariaDb, place: MysqlSettings) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
+        mariadb.query(f"DROP TABLE {place.database}.foqs_3_cut")
+        mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 5")
+        hosts = [bench.store() for _ in range(3)]
+        await asyncio.gather(*(host.open() for host in hosts))
+        assert (set(await contents(owned)), await owned.store.cuts()) == ({1}, [])
+        await owned.write(cuts=[Cut(*TOPIC, 1)])
+        assert await owned.store.cuts() == [Cut(*TOPIC, 1)]
 
     bench.run(story())

@@ -64,6 +64,8 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "timer_page_items": 20,
         "timer_tick_ms_min": 5,
         "sweep_interval_ms": 5_000,
+        "purge_page_items": 20,
+        "purge_topics_max": 100,
         "clock_sample_ms": 10**9,
         "clock_slew_permille": 50,
         "clock_skew_ms_max": 0,

@@ -241,6 +241,13 @@ class FakeQueue:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
+    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
+        await self._begin("purge", topic)
+        gone = [number for number, row in self.rows.items() if row.topic == topic]
+        for number in gone:
+            del self.rows[number]
+        return len(gone)
+
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         await self._begin("item", (shard, number))
         if number not in self.rows:

@@ -14,7 +14,7 @@ from foqs.shard.shard import Shard
 
 
 def is_at_rest(shard: Shard) -> bool:
-    """Nothing is queued, being written, being read or reserved."""
+    """Nothing is queued, being written, being read, reserved or being purged."""
     return is_quiet(shard) and not any(
         (
             shard._intake,
@@ -22,6 +22,7 @@ def is_at_rest(shard: Shard) -> bool:
             shard._refilling,
             shard._loading,
             shard.counts.lag,
+            shard.memory.cuts,
         )
     )
 

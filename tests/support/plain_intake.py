@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foqs.core.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
+from foqs.core.cuts import PurgeRows
 from foqs.core.intake import SHARES, Intake, IntakeLimits
 from foqs.core.item import Key, TopicName
 from foqs.core.life import Event, Kind
+from tests.support.builders import row
 from tests.support.plain_flush import an_item, keys_of
 
 LIMITS = IntakeLimits(
@@ -40,6 +42,10 @@ def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
 
 
 def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Work:
+    if lane is Lane.PURGE:
+        purge = PurgeRows([row(number) for number in range(first, first + count)], lambda: None)
+        purge.namespace = namespace
+        return purge
     if lane is Lane.INSERT:
         return caller.inserts(first, *[1] * count, namespace=namespace)
     return caller.events(KINDS[lane], *range(first, first + count), namespace=namespace)

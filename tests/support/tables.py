@@ -22,7 +22,7 @@ from tests.support.recording import row_event
 Query: TypeAlias = Callable[[int, str], Sequence[Sequence[Any]]]
 """Runs a SELECT in which `{item}` and the like stand for the tables of a shard."""
 
-_TABLES: Final = ("item", "owner", "topic", "key", "slot")
+_TABLES: Final = ("item", "owner", "topic", "key", "slot", "cut")
 _COLUMNS: Final = "id, topic, priority, state, token, attempt, attempts_max, due_ms, payload, metadata"
 
 

@@ -11,7 +11,17 @@ import pytest
 from click.testing import Result
 
 from foqs.cli.namespaces import _SETTINGS
-from foqs_client import Grant, InvalidArgument, Namespace, NamespaceNotFound, NamespacePage, Usage
+from foqs_client import (
+    Grant,
+    InvalidArgument,
+    ItemCount,
+    ItemFilter,
+    Namespace,
+    NamespaceNotFound,
+    NamespacePage,
+    UnknownOutcome,
+    Usage,
+)
 from foqs_client.admin import FIELDS
 from tests.unit.test_cli_commands import FakeClient, client, run
 
@@ -91,6 +101,39 @@ def test_topics_are_paused_and_resumed(run: Run, client: FakeClient) -> None:
         ("pause_topic", ("a",)), ("pause_topic", ("b",)), ("resume_topic", ("a",)),
     ]  # fmt: skip
     assert client.opened[0][1] == "orders"
+
+
+def test_topics_are_purged_when_their_counts_are_agreed_to(run: Run, client: FakeClient) -> None:
+    client.answers |= {"count": ItemCount(3, None), "purge_topic": 3}
+    result = run("topic", "purge", "a", "b", stdin="n\n")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "a holds 3 items" in result.stderr
+    assert "Delete 6 items?" in result.stderr
+    assert {name for name, _, _ in client.calls} == {"count"}
+    assert client.calls[0][1] == (ItemFilter(topic="a"),)
+    result = run("topic", "purge", "a", "b", "-o", "json", stdin="y\n")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == [{"topic": "a", "purged": 3}, {"topic": "b", "purged": 3}]
+    client.calls.clear()
+    assert run("topic", "purge", "a", "--yes").exit_code == 0
+    assert client.calls == [("purge_topic", ("a",), {})]
+
+
+def test_a_purge_that_fails_half_way_says_how_far_it_came(run: Run, client: FakeClient) -> None:
+    outcomes = iter((4, UnknownOutcome("it may be purged")))
+
+    def purge(topic: str) -> int:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    client.answers["purge_topic"] = purge
+    result = run("topic", "purge", "a", "b", "--yes", "-o", "jsonl")
+    assert json.loads(result.stdout) == {"topic": "a", "purged": 4}
+    assert result.exit_code != 0
+    assert "it may be purged" in result.stderr
+    assert "1 of 2 topics are purged; run it again" in result.stderr
 
 
 def test_grants_are_set_listed_and_revoked(run: Run, client: FakeClient) -> None:

@@ -50,6 +50,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "topic show": (TOPIC.topic, "topics", TopicPage([TOPIC], None)),
     "topic pause": ("mail", "pause_topic", None),
     "topic resume": ("mail", "resume_topic", None),
+    "topic purge": ("mail --yes", "purge_topic", 3),
     "item show": ("0-7", "item", VIEW),
     "item cancel": ("0-7", "cancel", DONE),
     "item update": ("0-7 --priority 1", "update", DONE),

@@ -91,3 +91,15 @@ def test_what_makes_no_sense_is_refused(call: Callable[[Client], Any]) -> None:
                 await call(client)
 
     run(main())
+
+
+def test_a_topic_is_purged_and_says_how_many_items_it_had() -> None:
+    async def main() -> None:
+        queue = FakeQueue()
+        async with served(queue) as host, Client(host.url) as client:
+            await client.enqueue([Item("t"), Item("t"), Item("u")])
+            assert await client.purge_topic("t") == 2
+            assert await client.purge_topic("t") == 0
+            assert [details for name, details in queue.calls if name == "purge"] == ["t", "t"]
+
+    run(main())

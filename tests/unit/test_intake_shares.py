@@ -273,5 +273,5 @@ def test_short_flushes_follow_from_what_waits(works: list[tuple[str, Lane, int]]
             lanes = len(lanes_of(batch))
             assert len(batch) <= max(20 if short else 100, lanes)
             if not short:
-                assert len(batch) >= min(waiting.total(), 40)
+                assert len(batch) >= min(waiting.total(), *(share.most for share in SHARES.values()))
             waiting -= namespaces_of(batch)

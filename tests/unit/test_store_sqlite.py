@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from foqs.core.cuts import Cut
 from foqs.core.fence import Fence
 from foqs.core.keys import KeyRow
 from foqs.store import sql_sqlite
@@ -173,6 +174,7 @@ def test_later_migrations_are_applied_in_order_and_all_or_nothing(
 
 
 _NO_OFFSET = "ALTER TABLE owner DROP COLUMN offset_ms"
+_NO_CUT = "DROP TABLE cut"
 
 
 def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
         await store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", _NO_OFFSET, "PRAGMA user_version = 1")
+    _edit(path, "DROP TABLE topic", "DROP TABLE key", "DROP TABLE slot", _NO_CUT, _NO_OFFSET, "PRAGMA user_version = 1")
     run(story())
 
 
@@ -215,7 +217,7 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
         await owned.store.close()
 
     run(fill())
-    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_OFFSET, "PRAGMA user_version = 2")
+    _edit(path, "DROP TABLE key", "DROP TABLE slot", _NO_CUT, _NO_OFFSET, "PRAGMA user_version = 2")
     run(story())
 
 
@@ -237,7 +239,28 @@ def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
 
     run(fill())
     old = "CREATE INDEX item_order ON item (namespace, topic, state, priority, deliver_after_ms)"
-    _edit(path, "DROP INDEX item_order", old, "PRAGMA user_version = 4")
+    _edit(path, "DROP INDEX item_order", old, _NO_CUT, "PRAGMA user_version = 4")
+    run(story())
+
+
+def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    cut = Cut(*TOPIC, 1)
+
+    async def fill() -> None:
+        owned = await opened(SqliteStore(path, 1))
+        await owned.write(inserts=[make_row(1)], topics_added=[TOPIC])
+        await owned.store.close()
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1), epoch=2)
+        assert await owned.store.cuts() == []
+        await owned.write(cuts=[cut])
+        assert await owned.store.cuts() == [cut]
+        await owned.store.close()
+
+    run(fill())
+    _edit(path, _NO_CUT, "PRAGMA user_version = 5")
     run(story())
 
 

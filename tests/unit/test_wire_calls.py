@@ -224,6 +224,8 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
         ("explain", ttypes.GetItemRequest("default", "nonsense"), "INVALID_ARGUMENT", "id"),
         ("listDead", ttypes.ListDeadRequest("default", ""), "INVALID_ARGUMENT", "topic"),
         ("redrive", ttypes.RedriveRequest("default", []), "INVALID_ARGUMENT", "ids"),
+        ("purgeTopic", ttypes.TopicRequest("default", ""), "INVALID_ARGUMENT", "topic"),
+        ("purgeTopic", ttypes.TopicRequest("default"), "INVALID_ARGUMENT", "topic"),
     ],
 )
 def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
@@ -250,7 +252,7 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
             continue
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
-        "update", "redrive", "listDead", "countItems", "bulk",
+        "update", "redrive", "listDead", "countItems", "bulk", "purgeTopic",
         "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting",
     }  # fmt: skip
 

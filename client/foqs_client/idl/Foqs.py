@@ -283,7 +283,9 @@ class Iface(object):
 
     def purgeTopic(self, request):
         """
-        Deletes all items that the topic holds now, in every state.
+        Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
+        An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
+        already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
 
         Parameters:
          - request
@@ -1348,7 +1350,9 @@ class Client(Iface):
 
     def purgeTopic(self, request):
         """
-        Deletes all items that the topic holds now, in every state.
+        Deletes all items that the topic holds now, in every state: none of them is delivered, listed or counted any more.
+        An item that is enqueued while the call runs may survive; a lease that is held may be acked, and finds the item
+        already gone. UNKNOWN_OUTCOME: some of them may be left; call again.
 
         Parameters:
          - request

@@ -5904,7 +5904,7 @@ class DoneReply(object):
 class PurgeReply(object):
     """
     Attributes:
-     - items: Items the cut covers, as far as counted; their rows go in batches.
+     - items: How many those were, as far as they are counted; 0 for a topic that is not there. Their rows go later, in batches.
 
     """
 

@@ -1,0 +1,108 @@
+"""Deletes the rows of a shard's cuts, page by page, and ends each cut when its rows have gone.
+
+One cut after the other, one page at a time: a page is read beside the flushes
+and deleted in the writer's flushes, in a lane of its own with a small share.
+Always true: what is deleted is covered by a cut that is committed, and nobody
+else changes it, so a page is as it was read; a cut ends only when every state was
+walked through since it was made. Whatever fails is tried again after a pause.
+Knows nothing of who purges, or of what else the shard remembers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from foqs.core.cuts import Cut, Cuts, EndCut, PurgeRows
+from foqs.core.errors import FoqsError
+from foqs.core.intake import Intake
+from foqs.core.item import Key, Row, State
+from foqs.core.work import Work
+from foqs.shard.reader import Reader
+from foqs.shard.writer import Writer
+
+_ORDER: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
+"""What refills and timers would look at comes first."""
+
+
+class Purger:
+    """One task of a shard.
+
+    Args:
+        cuts: those that stand, as they are now.
+        page_items: rows read and deleted at once.
+        pause_s: after a failure.
+        serving: false when the shard is being closed; the next owner goes on.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        intake: Intake,
+        reader: Reader,
+        cuts: Cuts,
+        page_items: int,
+        pause_s: float,
+        serving: Callable[[], bool],
+    ) -> None:
+        self._writer = writer
+        self._intake = intake
+        self._reader = reader
+        self._cuts = cuts
+        self._page_items = page_items
+        self._pause_s = pause_s
+        self._serving = serving
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """A cut was made."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Works whenever there is a cut, until the shard is closed."""
+        while self._serving():
+            cut = self._cuts.first()
+            if cut is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            try:
+                await self._purge(cut)
+            except FoqsError:
+                if self._writer.ended:
+                    return
+                await asyncio.sleep(self._pause_s)
+
+    async def _purge(self, cut: Cut) -> None:
+        """Deletes the rows of a cut; ends it, unless it rises meanwhile. Raises FoqsError."""
+        for state in _ORDER:
+            after: Key | None = None
+            while self._serving():
+                page = await self._read(cut, state, after)
+                rows = [row for row in page if row.id <= cut.last]
+                if rows:
+                    await self._write(lambda done, rows=rows: PurgeRows(rows, done))  # type: ignore[misc]
+                if len(page) < self._page_items:
+                    break
+                after = page[-1].key
+        if self._serving():
+            await self._write(lambda done: EndCut(cut, done))
+
+    async def _read(self, cut: Cut, state: State, after: Key | None) -> Sequence[Row]:
+        topic, limit = (cut.namespace, cut.topic), self._page_items
+        return await self._reader.once(
+            cut.namespace, lambda reads, past: reads.listed(past, topic, state, after, limit, payload=False)
+        )
+
+    async def _write(self, make: Callable[[Callable[[], None]], Work]) -> None:
+        """Returns when it is committed. Raises what happened to it."""
+        done = asyncio.Event()
+        work = make(done.set)
+        self._intake.submit(work, internal=True)
+        self._writer.poke()
+        await done.wait()
+        results: Sequence[Any] = work.results
+        for result in results:
+            if isinstance(result, FoqsError):
+                raise result

@@ -1,0 +1,101 @@
+"""Cuts: what they cover, and what a flush makes of it."""
+
+from __future__ import annotations
+
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, Events, HandOut, Inserts, Part, Work
+from foqs.core.cuts import Cut, Cuts, EndCut, MakeCut, PurgeRows
+from foqs.core.errors import NotFound
+from foqs.core.flush import Decision, judge_batch
+from foqs.core.item import Row, State
+from foqs.core.life import Event, Kind, Moment, Policy
+from foqs.core.timers import Timers
+from tests.support.builders import keyed_item, new_item, row
+
+TOPIC = ("default", "t")
+MOMENT = Moment(5_000, 5_000, 77, {"default": Policy(1, 2, 3, 1_000)})
+
+
+def judged(table: dict[int, Row], cuts: Cuts, *works: Work) -> tuple[Decision, dict[int, list[object]]]:
+    """The decision, and what each work is told, by its place."""
+    parts = [Part(work, 0, len(work)) for work in works]
+    decision = judge_batch(Batch(parts), table.get, MOMENT, Timers(1_000), cuts=cuts)
+    return decision, {parts.index(part): list(told) for part, told in decision.results}
+
+
+def nobody() -> None: ...
+
+
+def test_a_cut_covers_its_topics_rows_up_to_its_number_and_no_others() -> None:
+    cuts = Cuts([Cut(*TOPIC, 5)])
+    assert [cuts.covers(row(number)) for number in (1, 5, 6)] == [True, True, False]
+    assert not cuts.covers(row(1, topic="T"))
+    assert not cuts.covers(row(1, namespace="other"))
+    assert not Cuts().covers(row(1))
+    assert (cuts.last(TOPIC), cuts.last(("default", "T"))) == (5, 0)
+
+
+def test_a_cut_rises_and_never_sinks_and_ends_only_as_it_is_now() -> None:
+    cuts = Cuts([Cut(*TOPIC, 5)])
+    cuts.make(Cut(*TOPIC, 9))
+    cuts.make(Cut(*TOPIC, 7))
+    assert cuts.last(TOPIC) == 9
+    cuts.end(Cut(*TOPIC, 5))
+    assert cuts.first() == Cut(*TOPIC, 9)
+    assert Cut(*TOPIC, 9) in cuts
+    cuts.end(Cut(*TOPIC, 9))
+    cuts.end(Cut(*TOPIC, 9))
+    assert (len(cuts), cuts.first()) == (0, None)
+
+
+def test_to_every_event_an_item_below_the_cut_is_gone() -> None:
+    table = {
+        1: row(1, state=State.LEASED, token=9, due_ms=1),
+        2: row(2, state=State.DEFERRED, due_ms=1),
+        3: row(3),
+        4: row(4, state=State.DEAD, due_ms=1),
+        5: row(5),
+    }
+    decision, told = judged(
+        table,
+        Cuts([Cut(*TOPIC, 4)]),
+        Acks("default", [1], [9], nobody),
+        Events("", [Event(Kind.DUE, number) for number in (2, 4)], nobody),
+        HandOut("default", [(TOPIC, [table[3].key, table[5].key])], None, 0, nobody),
+    )
+    assert told[0] == [ALREADY_GONE]
+    assert (decision.gone, decision.changed) == ({Kind.ACK: []}, [])
+    [none, leased] = told[2]
+    assert none is None
+    assert isinstance(leased, Row)
+    assert leased.id == 5
+    for kind in (Kind.NACK, Kind.RELEASE, Kind.EXTEND, Kind.UPDATE, Kind.REDRIVE):
+        events = [Event(kind, number, "default", token=9) for number in (1, 4)]
+        _, told = judged(table, Cuts([Cut(*TOPIC, 4)]), Events("default", events, nobody))
+        assert all(isinstance(getattr(verdict, "error", None), NotFound) for verdict in told[0]), kind
+
+
+def test_an_item_numbered_below_the_cut_is_not_inserted_and_its_key_is_taken() -> None:
+    items = [keyed_item("a"), keyed_item("b", "u"), keyed_item("c")]
+    work = Inserts("default", items, 3, nobody, keyed=True)
+    decision, told = judged({}, Cuts([Cut(*TOPIC, 4)]), work)
+    assert told[0] == [None] * 3
+    assert [(each.id, each.topic) for each in decision.inserted] == [(4, "u"), (5, "t")]
+    assert set(decision.keys["default"]) == {b"a", b"b", b"c"}
+    decision, _ = judged({}, Cuts([Cut(*TOPIC, 4)]), Inserts("default", [new_item()], 4, nobody))
+    assert (decision.inserted, decision.topics) == ([], {"default": set()})
+
+
+def test_a_cut_counts_from_the_flush_after_its_own() -> None:
+    cut = MakeCut(TOPIC, nobody)
+    cut.cut = cut.cut._replace(last=9)
+    decision, told = judged({1: row(1, token=3)}, Cuts(), cut, Acks("default", [1], [3], nobody))
+    assert decision.cuts == [Cut(*TOPIC, 9)]
+    assert told == {1: [None]}
+
+
+def test_rows_of_a_cut_are_deleted_as_they_were_read_and_the_cut_ends() -> None:
+    rows = [row(number) for number in (1, 2, 3)]
+    cuts = Cuts([Cut(*TOPIC, 9)])
+    decision, told = judged({}, cuts, PurgeRows(rows, nobody), EndCut(Cut(*TOPIC, 9), nobody))
+    assert (decision.purged, decision.cuts_over) == (rows, [Cut(*TOPIC, 9)])
+    assert told == {0: [None] * 3, 1: [None]}

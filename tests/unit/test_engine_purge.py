@@ -1,0 +1,544 @@
+"""Purged topics, on a whole engine: what a cut ends at once, and how its rows go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded, NotFound, Overloaded, Unavailable, UnknownOutcome
+from foqs.core.filter import ItemFilter
+from foqs.core.item import Row, State, parse_id
+from foqs.core.life import Kind
+from foqs.service.api import ALREADY_GONE, Explained
+from foqs.service.engine import Engine
+from foqs.store.memory import MemoryReads, MemoryStore
+from foqs.store.port import Writes
+from tests.support.builders import engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, ok, play
+from tests.support.memory_check import differences, is_at_rest
+from tests.support.races import Gate, begin, closed
+
+FOREVER_MS = 10**9
+
+
+async def purge(caller: Caller, topic: str = "t", timeout_s: float = 5.0) -> int:
+    return await caller.queue.purge(caller.namespace, topic, caller.world.in_s(timeout_s))
+
+
+async def count(caller: Caller) -> int:
+    only = ItemFilter()
+    return (await caller.queue.count(caller.namespace, only, caller.world.in_s(5))).items
+
+
+def stored(world: World, topic: str = "t") -> list[Row]:
+    tables = world.database.tables.values()
+    return [row for table in tables for row in table.rows.values() if row.topic == topic]
+
+
+def cuts(world: World) -> int:
+    return sum(len(table.cuts) for table in world.database.tables.values())
+
+
+def keep_rows(world: World) -> None:
+    """Rows of cuts stay, so that what is seen is what the cuts do."""
+    world.database.refuse = lambda writes: "they stay" if len(writes.deletes) > 0 else None
+
+
+async def gone(world: World, engine: Engine) -> None:
+    """Rows and cuts go, and the memory is as the tables are."""
+    world.database.refuse = lambda writes: None
+    await world.until(lambda: cuts(world) == 0 and all(map(is_at_rest, engine.shards.values())))
+    for number, shard in engine.shards.items():
+        assert differences(shard, list(world.database.tables[number].rows.values())) == []
+
+
+async def of_every_state(caller: Caller) -> None:
+    """Two items in each state."""
+    await caller.put(count=2, attempts_max=1)
+    await caller.do(Kind.NACK, (await caller.get(count=2)).items)
+    await caller.put(count=2)
+    assert len((await caller.get(count=2)).items) == 2
+    await caller.put(count=2)
+    await caller.put(count=2, delay_ms=500)
+
+
+@pytest.mark.parametrize("page", [1, 3, 50])
+def test_rows_of_every_state_go_and_then_the_cut(page: int) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2, purge_page_items=page))
+        caller = Caller(world, engine)
+        await of_every_state(caller)
+        await caller.put("other", count=3)
+        assert await purge(caller) == 8
+        assert await count(caller) == 3
+        assert await caller.stats() is None
+        await gone(world, engine)
+        assert stored(world) == []
+        assert len(stored(world, "other")) == 3
+        assert sum(shard.memory.purged for shard in engine.shards.values()) == 8
+
+    play(story)
+
+
+def test_what_is_purged_is_gone_while_its_rows_are_still_there() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await of_every_state(caller)
+        [kept] = await caller.put("other")
+        keep_rows(world)
+        assert await purge(caller) == 8
+        assert len(stored(world)) == 8
+        assert (await caller.get(count=9)).items == []
+        for state in State:
+            assert (await caller.queue.peek("default", "t", state, None, 9, True, world.in_s(5)))[0] == []
+        found, _ = await caller.queue.matching("default", ItemFilter(), None, 99, False, world.in_s(5))
+        assert [f"{seen.shard}-{seen.row.id}" for seen in found] == [kept]
+        for row, shard in (
+            (row, number) for number, table in world.database.tables.items() for row in table.rows.values()
+        ):
+            if row.topic == "t":
+                with pytest.raises(NotFound):
+                    await caller.queue.item("default", shard, row.id, world.in_s(5))
+        await world.pass_s(2)  # what was deferred is due, and sweeps pass
+        assert (await caller.get(count=9)).items == []
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_a_purged_lease_is_acked_as_already_gone_and_cannot_be_given_back() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=5)
+        held = (await caller.get(count=5)).items
+        keep_rows(world)
+        await purge(caller)
+        assert await caller.do(Kind.ACK, held[:1]) == [ALREADY_GONE]
+        assert await caller.do(Kind.CANCEL, held[:1]) == [ALREADY_GONE]
+        for kind, changes in (
+            (Kind.NACK, {"delay_ms": 0}),
+            (Kind.RELEASE, {}),
+            (Kind.EXTEND, {}),
+            (Kind.REDRIVE, {}),
+            (Kind.UPDATE, {"priority": 3}),
+        ):
+            [outcome] = await caller.do(kind, held[1:2], **changes)
+            assert isinstance(outcome, NotFound), kind
+        assert (await caller.get()).items == []
+        await gone(world, engine)
+        assert await caller.do(Kind.ACK, held[2:]) == [ALREADY_GONE] * 3
+
+    play(story)
+
+
+def test_deferred_and_leased_items_do_not_come_to_life_when_their_time_comes() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=30, delay_ms=300)
+        await caller.put(count=3, lease_ms=200)
+        await caller.get(count=3)
+        keep_rows(world)
+        await purge(caller)
+        waiting = begin(caller.get(count=9, wait_ms=3_000))
+        await world.pass_s(2)
+        assert {row.state for row in stored(world)} == {State.DEFERRED, State.LEASED}
+        await caller.put(priority=7)
+        assert [seen.row.priority for seen in (await waiting).items] == [7]
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_what_is_enqueued_after_a_purge_is_untouched_and_in_order() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, ready_window_items_max=4))
+        caller = Caller(world, engine)
+        await caller.put(count=40)
+        keep_rows(world)
+        assert await purge(caller) == 40
+        for priority in range(9, 0, -1):
+            await caller.put(priority=priority)
+        stats = await caller.stats()
+        assert stats is not None
+        assert stats.ready == 9
+        taken: list[int] = []
+        while handed := (await caller.get(count=3, wait_ms=50)).items:
+            taken += [seen.row.priority for seen in handed]
+        assert taken == list(range(1, 10))
+        await gone(world, engine)
+        assert len(stored(world)) == 9
+
+    play(story)
+
+
+def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=60)
+        keep_rows(world)
+        await purge(caller)
+        await caller.put(count=2, priority=5)
+        await engine.abort()
+        engine = await world.engine(engine_settings(1, ready_window_items_max=4))
+        caller = Caller(world, engine)
+        assert [seen.row.priority for seen in (await caller.get(count=9, wait_ms=500)).items] == [5, 5]
+        await world.until(lambda: not engine.shards[1].counts.lag)
+        stats = await caller.stats()
+        assert stats is not None
+        assert (stats.ready, stats.leased) == (0, 2)
+        await gone(world, engine)
+        assert len(stored(world)) == 2
+
+    play(story)
+
+
+def test_a_refill_that_is_under_way_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, ready_window_items_max=4))
+        caller = Caller(world, engine)
+        await caller.put(count=20)
+        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=True)
+        keep_rows(world)
+        with closed(reads):
+            await caller.get(count=4)
+            waiting = begin(caller.get(count=5, wait_ms=300))
+            await world.until(lambda: reads.held == 1)
+            await purge(caller)
+        assert (await waiting).items == []
+        assert engine.shards[1].index.topics() == []
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=5)
+        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        keep_rows(world)
+        with closed(commits):
+            first = begin(caller.put("other"))
+            await world.until(lambda: commits.held == 1)
+            purging = begin(purge(caller))
+            await asyncio.sleep(0)
+            # A flush is one id once: the cut is in the flush before.
+            commits_of_lease = begin(caller.get(count=2, wait_ms=200))
+            await asyncio.sleep(0)
+        await first
+        await purging
+        handed = (await commits_of_lease).items
+        assert await caller.do(Kind.ACK, handed) == [ALREADY_GONE] * len(handed)
+        assert (await caller.get(count=5)).items == []
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=5)
+        shard = engine.shards[1]
+        taken = shard.index.take(("default", "t"), 3)
+        keep_rows(world)
+        await purge(caller)
+        shard.give_back([(("default", "t"), taken)])
+        assert shard.index.topics() == []
+        assert shard.index.reserved == 0
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged_too() -> None:
+    """Its inserts were refused with the flush of the cut, and tried again after it: they were enqueued before the purge."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=2)
+        world.stall()
+        putting = begin(caller.enqueue([new_item(), keyed_item("k"), new_item("other")]))
+        later = begin(purge(caller))
+        await asyncio.sleep(0)
+
+        def refuse(writes: Writes) -> str | None:
+            return "not with events" if writes.cuts and writes.inserts else None
+
+        world.database.refuse = refuse
+        world.resume()
+        assert await later == 2
+        first, second, other = map(ok, await putting)
+        await gone(world, engine)
+        left = [f"1-{row.id}" for row in stored(world)]
+        assert first not in left
+        assert second not in left
+        assert [f"1-{row.id}" for row in stored(world, "other")] == [other]
+        # Its key outlives it.
+        [again] = await caller.enqueue([keyed_item("k")])
+        assert getattr(again, "id", None) == second
+
+    play(story)
+
+
+def test_a_purge_that_is_repeated_raises_its_cut() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        keep_rows(world)
+        assert await purge(caller) == 3
+        await caller.put(count=2)
+        assert await purge(caller) == 2
+        assert await purge(caller) == 0
+        assert cuts(world) == 1
+        await caller.put()
+        assert len((await caller.get(count=9)).items) == 1
+        await gone(world, engine)
+        assert len(stored(world)) == 1
+
+    play(story)
+
+
+def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        with closed(reads):
+            await purge(caller)
+            await world.until(lambda: reads.held == 1)
+            await caller.put(count=3)
+            assert await purge(caller) == 3
+        await gone(world, engine)
+        assert stored(world) == []
+
+    play(story)
+
+
+def test_topics_that_are_not_there_empty_or_paused_are_purged_and_nothing_is_left() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        assert await purge(caller, "nowhere") == 0
+        await caller.put()
+        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        assert await purge(caller) == 1
+        await gone(world, engine)
+        assert stored(world) == []
+
+    play(story)
+
+
+def test_a_purge_ends_nothing_of_other_topics_and_namespaces() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller, other = Caller(world, engine), Caller(world, engine, "other")
+        await caller.put(count=2)
+        await other.put(count=2)
+        await caller.put("T", count=2)
+        keep_rows(world)
+        assert await purge(caller) == 2
+        assert len((await other.get(count=5)).items) == 2
+        assert len((await caller.get("T", count=5)).items) == 2
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_a_new_owner_reads_the_cuts_first_and_goes_on() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2, purge_page_items=2))
+        caller = Caller(world, engine)
+        for _ in range(4):
+            await of_every_state(caller)
+        before = len(stored(world))
+        deleted = 0
+
+        def refuse(writes: Writes) -> str | None:
+            nonlocal deleted
+            deleted += len(writes.deletes)
+            return "that is all for now" if deleted > 4 else None
+
+        world.database.refuse = refuse
+        await purge(caller)
+        await world.until(lambda: len(stored(world)) < before)
+        await engine.abort()
+        keep_rows(world)
+        assert 0 < len(stored(world)) < before
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        assert (await caller.get(count=9, wait_ms=200)).items == []
+        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        assert await count(caller) == 0
+        await gone(world, engine)
+        assert stored(world) == []
+
+    play(story)
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
+    monkeypatch: pytest.MonkeyPatch, raised: bool
+) -> None:
+    async def story(world: World) -> None:
+        first = await world.engine(engine_settings(1))
+        caller = Caller(world, first)
+        await caller.put(count=4)
+        keep_rows(world)
+        if raised:
+            await purge(caller)
+            await caller.put(count=4)
+        await first.abort()
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
+        with closed(counting):
+            engine = await world.engine(engine_settings(1))
+            caller = Caller(world, engine)
+            await caller.put(count=2)
+            await purge(caller)
+            await caller.put(count=3)
+            assert (await caller.get(count=9)).items != []
+        await world.until(lambda: not engine.shards[1].counts.lag)
+        assert await count(caller) == 3
+        await gone(world, engine)
+        assert len(stored(world)) == 3
+
+    play(story)
+
+
+def test_the_backlog_shrinks_as_rows_go() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=4)
+        keep_rows(world)
+        await purge(caller)
+        usage = engine.shards[1].memory.usage
+        assert usage.least("default")[0] == 4
+        await gone(world, engine)
+        assert usage.least("default") == (0, 0)
+
+    play(story)
+
+
+def test_a_purge_that_cannot_be_written_by_its_deadline_is_withdrawn_or_unknown() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=2)
+        world.stall()
+        with pytest.raises(UnknownOutcome):
+            await purge(caller, timeout_s=0.5)
+        with pytest.raises(DeadlineExceeded):
+            await purge(caller, timeout_s=0.5)
+        world.resume()
+        await world.until(lambda: stored(world) == [])  # and nobody waited for it
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused_is_not() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        refused: list[Writes] = []
+
+        def refuse(writes: Writes) -> str | None:
+            if writes.cuts and not refused:
+                refused.append(writes)
+                return "no"
+            return None
+
+        world.database.refuse = refuse
+        with pytest.raises(UnknownOutcome):
+            await purge(caller)
+        world.database.refuse = lambda writes: "no" if writes.cuts else None
+        with pytest.raises(Unavailable):
+            await purge(caller)
+        await gone(world, engine)
+
+    play(story)
+
+
+def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_not() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_topics_max=2))
+        caller = Caller(world, engine)
+        for topic in ("t", "u", "v"):
+            await caller.put(topic)
+        keep_rows(world)
+        await purge(caller, "t")
+        await purge(caller, "u")
+        with pytest.raises(Overloaded):
+            await purge(caller, "v")
+        assert await purge(caller, "u") == 0
+        await gone(world, engine)
+        assert await purge(caller, "v") == 1
+
+    play(story)
+
+
+def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
+    """While rows go, each flush has room for the others, and acks come first."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_page_items=500))
+        caller = Caller(world, engine)
+        for _ in range(20):
+            await caller.put(count=100)
+        await purge(caller)
+        before = len(stored(world))
+        await caller.put("other", count=10)
+        assert await caller.do(Kind.ACK, (await caller.get("other", 10)).items) == [None] * 10
+        assert len(stored(world)) > 0
+        assert before - len(stored(world)) < 500
+        await gone(world, engine)
+        assert stored(world) == []
+
+    play(story)
+
+
+def test_an_engine_that_is_stopped_leaves_the_rest_to_the_next() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_page_items=2))
+        caller = Caller(world, engine)
+        await caller.put(count=100)
+        await purge(caller)
+        engine.release()
+        await engine.run()
+        assert len(stored(world)) > 50
+        await gone(world, await world.engine())
+        assert stored(world) == []
+
+    play(story)
+
+
+def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_are_there() -> None:
+    async def story(world: World) -> None:
+        async def explained(name: str) -> Explained:
+            shard, number = parse_id(name, "id")
+            return await caller.queue.explain(caller.namespace, shard, number, world.in_s(5))
+
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        purged = await caller.put(count=20, priority=-1)
+        keep_rows(world)
+        await purge(caller)
+        (name,) = await caller.put(priority=5)
+        await engine.abort()
+        caller = Caller(world, await world.engine(engine_settings(1, ready_window_items_max=4)))
+        assert (await explained(name)).better_items == 0
+        assert len(stored(world)) == 21
+        assert (await explained(purged[0])).seen is None
+
+    play(story)
