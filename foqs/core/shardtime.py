@@ -21,7 +21,7 @@ class ShardTime:
     Args:
         monotonic_ms: a steady clock that never goes back and counts on while the machine sleeps.
         start_ms: the shard's time now.
-        database_ms: the database's clock, read just now.
+        database_ms: the database's clock now, at the latest.
         slew_permille: how much faster or slower than the steady clock it may run, in thousandths; below 1,000.
     """
 

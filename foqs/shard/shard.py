@@ -200,9 +200,13 @@ class Shard:
     async def recover(self) -> None:
         """Rebuilds the memory from rows; afterwards `run` serves. Raises `StoreLost`."""
         settings, owner = self._settings, self._owner
+        asked_ms = self._clock.monotonic_ms()
         database_ms = await self._store.now_ms()
+        waited_ms = self._clock.monotonic_ms() - asked_ms
         start_ms = first_ms(database_ms, owner.clock_ms, owner.offset_ms, settings.clock_skew_ms_max)
-        self._time = ShardTime(self._clock.monotonic_ms, start_ms, database_ms, settings.clock_slew_permille)
+        # It was read at some moment since. Were it later now than is believed, the next owner would start too far ahead.
+        latest_ms = database_ms + waited_ms
+        self._time = ShardTime(self._clock.monotonic_ms, start_ms, latest_ms, settings.clock_slew_permille)
         self.memory.recovered(await self._store.topics(), await self._store.slots(), await self._store.cuts())
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._breaker = ShardBreaker(

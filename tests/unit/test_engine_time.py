@@ -6,8 +6,10 @@ import pytest
 
 from foqs.core.item import TIME_MS_MAX
 from foqs.service.engine import EngineSettings
+from foqs.store.memory import MemoryStore
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, begin
 
 HOUR_MS = 3_600_000
 
@@ -83,6 +85,30 @@ def test_a_lease_does_not_end_early_when_the_next_owner_finds_another_server(ahe
         await second.one("leased", wait_ms=4_000)
         # Slewing towards the other server's clock takes no more than its rate.
         assert 1.89 <= world.loop.time() - leased_s <= 2.7
+
+    play(story)
+
+
+def test_a_slow_answer_of_the_databases_clock_at_a_takeover_ends_no_lease_early_with_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate = Gate(monkeypatch, MemoryStore, "now_ms", on_the_way_back=True)
+    settings = engine_settings(1, clock_sample_ms=10**9)
+
+    async def story(world: World) -> None:
+        gate.close()
+        opening = begin(world.engine(settings))
+        await world.until(lambda: gate.held == 1)
+        await world.pass_s(5)
+        gate.open()
+        first = await opening
+        caller = Caller(world, first)
+        await caller.put("leased", lease_ms=4_000)
+        await caller.one("leased")
+        await first.abort()
+        second = Caller(world, await world.engine(settings))
+        assert (await second.get("leased", wait_ms=3_700)).items == []
+        await second.one("leased", wait_ms=10_000)
 
     play(story)
 
