@@ -3,7 +3,9 @@
 Holds what outlives a host's process (servers, book of epochs, network) and
 the incarnations that come and go. Always true: what happens follows from the
 seed alone. A killed incarnation never runs again, though a COMMIT it has sent
-may still arrive; a zombie runs on while its successor takes over.
+may still arrive; a zombie runs on while its successor takes over. In every other
+seed clocks are wild: servers' run too fast or slow and are stepped by hours,
+hosts' drift; in the others all agree, which is judged more strictly.
 """
 
 from __future__ import annotations
@@ -27,9 +29,11 @@ from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
 from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, catalog, engine_settings
+from tests.support.clocks import ServerClock
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, watermark_ms
 from tests.support.network import Connect, Factory, Network
+from tests.support.reckon import Bounds
 from tests.support.recording import row_event
 from tests.support.server import Server
 from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
@@ -41,6 +45,12 @@ SHARDS: Final = (1, 2)
 NAMESPACES: Final = {"default": 1, "other": 3}
 """With their weights."""
 KEY_WINDOW_MS: Final = 5_000
+CLOCK_SKEW_MS: Final = 150
+"""What a takeover allows for where clocks are wild. A third of it are steps that nobody can tell; the rest is drift
+while a database does not answer, many times that of real clocks."""
+SLEW_PERMILLE: Final = 50
+SERVER_DRIFT: Final = 0.01
+HOST_DRIFT: Final = 0.003
 _NAMESPACE: Final = replace(NAMESPACE, dead_retention_ms=3_600_000, backoff_ms_max=800, key_window_ms=KEY_WINDOW_MS)
 SETTINGS: Final = replace(
     engine_settings(
@@ -53,6 +63,7 @@ SETTINGS: Final = replace(
         timer_page_items=5,
         topic_linger_ms=300,
         handout_wait_ms_max=80,
+        clock_slew_permille=1,
         breaker_window_ms=1_000,
         breaker_latency_ms_max=50,
         breaker_error_percent=50,
@@ -62,6 +73,23 @@ SETTINGS: Final = replace(
     ),
     namespace_default=_NAMESPACE,
 )
+WILD: Final = replace(
+    SETTINGS,
+    shard=replace(
+        SETTINGS.shard, clock_sample_ms=150, clock_slew_permille=SLEW_PERMILLE, clock_skew_ms_max=CLOCK_SKEW_MS
+    ),
+)
+BOUNDS: Final = Bounds(
+    lease_ms_default=30_000,
+    attempts_max_default=0,
+    backoff_ms_max=800,
+    key_window_ms=KEY_WINDOW_MS,
+    slew_ms=2.0,
+    slew_ratio=0.001,
+    bound_ms=2_000,
+)
+_SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
+"""With what the drift adds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,10 +111,12 @@ class Cluster:
 
     Args:
         seed: all that happens follows from it.
+        wild: clocks are; None: as the seed says.
     """
 
-    def __init__(self, loop: VirtualLoop, seed: int) -> None:
+    def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
         self.loop = loop
+        self.wild = seed % 2 == 1 if wild is None else wild
         self.clock = VirtualClock(loop)
         self.network = Network(loop, Random(f"{seed}/network"))
         self.incarnations: list[Incarnation] = []
@@ -150,13 +180,22 @@ class Cluster:
         return self.start(self._fate.choice(free))
 
     def heal(self) -> None:
-        """From now on nothing goes wrong any more."""
+        """From now on nothing goes wrong any more; clocks stay as wrong as they are."""
         for server in self.servers.values():
             server.heal()
 
+    def bounds(self) -> Bounds:
+        """How well a history of this cluster must agree with the observer's clock."""
+        late_ms = max(server.waited_ms for server in self.servers.values())
+        if not self.wild:
+            return replace(BOUNDS, late_ms=late_ms)
+        takeovers = max(table.owner.epoch for table in map(self._table, SHARDS))
+        late_ms += takeovers * (CLOCK_SKEW_MS + CLOCK_SKEW_MS // 3)
+        return replace(BOUNDS, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
+
     def rows(self) -> list[Event]:
-        """What the tables hold, for the history."""
-        now_ms = self.clock.wall_ms()
+        """What the tables hold, for the history; every shard must be served."""
+        now_ms = {shard.number: shard.now_ms() for shard in self._shards()}
         return [
             row_event(
                 id=format_id(shard, row.id),
@@ -167,7 +206,7 @@ class Cluster:
                 token=row.token,
                 attempt=row.attempt,
                 attempts_max=row.attempts_max,
-                due_in_ms=None if row.due_ms is None else row.due_ms - now_ms,
+                due_in_ms=None if row.due_ms is None else row.due_ms - now_ms[shard],
                 metadata=row.metadata,
             )
             for shard in SHARDS
@@ -198,13 +237,14 @@ class Cluster:
     async def _host(self, me: Incarnation, number: int) -> None:
         """What foqs.host does, without sockets and signals."""
         rng = Random(f"{number}/host")
-
+        drift = rng.uniform(-HOST_DRIFT, HOST_DRIFT) if self.wild else 0.0
+        clock = VirtualClock(self.loop, boot_ms=rng.randint(0, 10**9), rate=1 + drift)
         engine = Engine(
-            SETTINGS,
+            WILD if self.wild else SETTINGS,
             lambda shard: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
             self._catalog,
-            self.clock,
+            clock,
             rng,
             NoFacts(),
             nonce=f"nonce-{number}",
@@ -236,7 +276,11 @@ class Cluster:
         return None if process is None else self._by_process[process]
 
     def _server(self, rng: Random) -> Server:
-        server = Server(self.loop, rng, self.clock.wall_ms, self._held_s, self._connected)
+        drift, skew_ms = (rng.uniform(-SERVER_DRIFT, SERVER_DRIFT), CLOCK_SKEW_MS // 3) if self.wild else (0.0, 0)
+        clock = ServerClock(self.loop, rng, rate=1 + drift, skew_ms=skew_ms)
+        server = Server(self.loop, rng, clock, self._held_s, self._connected)
+        if self.wild:
+            server.troubles = replace(server.troubles, clock_step=0.0005, slow_clock=0.3)
         server.committed = self._committed
         return server
 

@@ -22,8 +22,9 @@ from foqs.core.keys import KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict
 from foqs.core.ready import ReadyIndex, Refill
 from foqs.core.rows import Load, RowCache
+from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
-from foqs.shard import writer
+from foqs.shard import shard, writer
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from foqs.store import memory
@@ -260,6 +261,25 @@ def watermark_too_early() -> None:
     Timers.fell_short = fell_short  # type: ignore[method-assign]
 
 
+def clock_followed_at_once() -> None:
+    """A shard's time is the database's clock, wherever that jumps."""
+
+    def sample(self: ShardTime, database_ms: int, asked_ms: int) -> None:
+        self._since_ms = self._monotonic_ms()
+        self._base_us = database_ms * 1_000
+
+    ShardTime.sample = sample  # type: ignore[method-assign]
+
+
+def offset_forgotten() -> None:
+    """A new owner's time is the database's clock, whatever the last one's was."""
+
+    def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
+        return database_ms
+
+    vars(shard)["first_ms"] = first_ms
+
+
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -284,6 +304,8 @@ BUGS: Final[Mapping[str, Bug]] = {
     "token-ignored": Bug(token_ignored, (6,)),
     "tokens-begin-anew": Bug(tokens_begin_anew, (6,)),
     "at-most-once-ignored": Bug(at_most_once_ignored, (7,)),
+    "clock-followed-at-once": Bug(clock_followed_at_once, (5, 9)),
+    "offset-forgotten": Bug(offset_forgotten, (5, 9)),
     "attempts-unlimited": Bug(attempts_unlimited, (8,)),
     "delays-ignored": Bug(delays_ignored, (9,)),
     "watermark-too-early": Bug(watermark_too_early, (10,)),

@@ -19,24 +19,15 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import tally
-from tests.simulation.cluster import KEY_WINDOW_MS, Cluster
+from tests.simulation.cluster import Cluster
 from tests.simulation.planted import plant, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import server
 from tests.support.casebook import open_casebook
 from tests.support.checker import judge, summary
 from tests.support.history import read
-from tests.support.reckon import Bounds
 from tests.support.virtual import VirtualLoop, run_virtual
 
-BOUNDS: Final = Bounds(
-    lease_ms_default=30_000,
-    attempts_max_default=0,
-    backoff_ms_max=800,
-    key_window_ms=KEY_WINDOW_MS,
-    slew_ms=2.0,
-    bound_ms=2_000,
-)
 UNTIL_S: Final = 600.0
 
 
@@ -86,7 +77,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
     counts |= summary(book)
     return Result(
         seed,
-        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, BOUNDS))],
+        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, run.cluster.bounds()))],
         counts,
         run.history.text() if keep_history else None,
     )

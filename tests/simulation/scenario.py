@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
-from tests.simulation.cluster import URL, Cluster
-from tests.simulation.run import BOUNDS
+from tests.simulation.cluster import BOUNDS, URL, Cluster
 from tests.support.checker import check
 from tests.support.history import History
 from tests.support.recording import RecordingClient
@@ -49,7 +48,7 @@ def play(kill_at: int | None) -> Play:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        cluster = Cluster(loop, 1)
+        cluster = Cluster(loop, 1, wild=False)
         cluster.heal()
         history = History(lambda: loop.time() * 1000)
 

@@ -27,8 +27,8 @@ class Bounds:
 
     `slew_ms` and `slew_ratio`: a duration of d ms on the server is, to the
     observer, d ms, give or take `slew_ms + slew_ratio * d`; at least 1 ms, since
-    servers count whole milliseconds. `late_ms`: takeovers may make it longer by so
-    much in all. None for a setting means that it is not
+    servers count whole milliseconds. `late_ms`: by so much in all may takeovers
+    make it longer. None for a setting means that it is not
     known: nothing is concluded from it; for `key_window_ms` and
     `dead_retention_ms`, that it is longer than the run.
     """

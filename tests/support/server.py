@@ -19,9 +19,18 @@ from typing import Final
 from foqs.core.fence import Fence, Owner
 from foqs.store.memory import MemoryDatabase, MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
+from tests.support.clocks import ServerClock
 from tests.support.virtual import Pause, VirtualLoop
 
-NAMES: Final = ("deadlocks", "late commits", "late commits given up", "writes while read-only", "nobody there")
+NAMES: Final = (
+    "deadlocks",
+    "late commits",
+    "late commits given up",
+    "writes while read-only",
+    "nobody there",
+    "clock steps",
+    "slow clocks",
+)
 """What a server counts."""
 
 
@@ -36,16 +45,21 @@ class Troubles:
     late_commit: float = 0.006
     slow_statement: float = 0.01
     cut_connection: float = 0.0005
+    clock_step: float = 0.0
+    slow_clock: float = 0.0
 
 
-NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0)
+ANSWER_MS_MAX: Final = 400
+"""How long the answer to a new owner who asks for the time is on its way at most."""
+
+NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Server(MemoryDatabase):
-    """One database server.
+    """One database server, of one shard.
 
     Args:
-        now_ms: its clock.
+        clock: its own.
         held_s: for how long whoever runs now hears nothing of it.
         connected: told of every connection that whoever runs now has made.
     """
@@ -54,18 +68,25 @@ class Server(MemoryDatabase):
         self,
         loop: VirtualLoop,
         rng: Random,
-        now_ms: Callable[[], int],
+        clock: ServerClock,
         held_s: Callable[[], float],
         connected: Callable[[Server, int], None],
     ) -> None:
-        super().__init__(now_ms, self._travel)
+        super().__init__(clock.now_ms, self._travel)
+        self.clock = clock
+        self.waited_ms = 0.0
+        """How long all new owners waited for its time: their shards' time may be so much behind."""
+        self.steps_carried_ms: dict[int, int] = {}
+        """Connections with a COMMIT under way, and as much of the clock's steps as it saves."""
+        self.steps_saved_ms = 0
+        """As much of its clock's steps as the offset in the owner row knows of."""
         self.refuse = self._refusal
         self.troubles = Troubles()
         self.counts: Counter[str] = Counter()
         self.late_s: dict[int, float] = {}
         """Connections whose next COMMIT takes long, and how long."""
         self.rng = rng
-        self._loop = loop
+        self.loop = loop
         self._held_s = held_s
         self._connected = connected
         self._disk_full_until_s = 0.0
@@ -79,15 +100,15 @@ class Server(MemoryDatabase):
         """Every connection dies, open transactions are rolled back; for a while nobody can connect."""
         for connection in sorted(self._alive):
             self.kill(connection)
-        self._away_until_s = self._loop.time() + away_s
+        self._away_until_s = self.loop.time() + away_s
 
     def turn_read_only(self, seconds: float) -> None:
         """For a while nothing can be written; reads go on."""
-        self._read_only_until_s = self._loop.time() + seconds
+        self._read_only_until_s = self.loop.time() + seconds
 
     def slow_down(self, seconds: float) -> None:
         """For a while every statement takes long."""
-        self._slow_until_s = self._loop.time() + seconds
+        self._slow_until_s = self.loop.time() + seconds
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more; what is under way still ends as it will."""
@@ -101,7 +122,7 @@ class Server(MemoryDatabase):
         return ServerStore(self, shard)
 
     def connect(self) -> int:
-        if self._loop.time() < self._away_until_s:
+        if self.loop.time() < self._away_until_s:
             self.counts["nobody there"] += 1
             raise StoreLost("nobody listens there")
         connection = super().connect()
@@ -111,11 +132,15 @@ class Server(MemoryDatabase):
     async def sync(self, connection: int) -> None:
         late_s = self.late_s.pop(connection, 0.0)
         if late_s:
-            await Pause(self._loop, late_s)
+            await Pause(self.loop, late_s)
+
+    async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
+        await super().commit(connection, take_effect)
+        self.steps_saved_ms = self.steps_carried_ms.pop(connection)
 
     def is_read_only(self) -> bool:
         """And somebody tried to write."""
-        refused = self._loop.time() < self._read_only_until_s
+        refused = self.loop.time() < self._read_only_until_s
         self.counts["writes while read-only"] += refused
         return refused
 
@@ -131,7 +156,7 @@ class Server(MemoryDatabase):
                 raise WriteRefused("Deadlock found when trying to get lock", again=True)
 
     def _refusal(self, writes: Writes) -> str | WriteRefused | None:
-        now_s = self._loop.time()
+        now_s = self.loop.time()
         if self.rng.random() < self.troubles.full_disk:
             self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
         if writes.inserts and now_s < self._disk_full_until_s:
@@ -141,12 +166,15 @@ class Server(MemoryDatabase):
     async def _travel(self) -> None:
         """A statement's time: none, a little, or far too much; or the line breaks under it."""
         rng, troubles = self.rng, self.troubles
+        if rng.random() < troubles.clock_step:
+            self.clock.step()
+            self.counts["clock steps"] += 1
         if rng.random() < troubles.cut_connection and self._alive:
             self.kill(rng.choice(sorted(self._alive)))
         held_s = self._held_s()
         if held_s > 0:
-            await Pause(self._loop, held_s)
-        is_slow = self._loop.time() < self._slow_until_s
+            await Pause(self.loop, held_s)
+        is_slow = self.loop.time() < self._slow_until_s
         if not is_slow and rng.random() < 0.5:
             return
         pause_ms = rng.uniform(0.05, 1.5)
@@ -154,7 +182,7 @@ class Server(MemoryDatabase):
             pause_ms += rng.uniform(5, 60)
         elif rng.random() < troubles.slow_statement:
             pause_ms += rng.uniform(20, 400)
-        await Pause(self._loop, pause_ms / 1000)
+        await Pause(self.loop, pause_ms / 1000)
 
 
 class ServerStore(MemoryStore):
@@ -163,9 +191,29 @@ class ServerStore(MemoryStore):
     def __init__(self, server: Server, shard: int) -> None:
         super().__init__(server, shard, server.at)
         self._server = server
+        self._steps_known_ms: int | None = None
+        """As much of the clock's steps as was in its answers; None since a takeover."""
+
+    async def now_ms(self) -> int:
+        """Now and then the answer to a new owner is on its way for long."""
+        server = self._server
+        asked_s = server.loop.time()
+        await self._reach()
+        is_new = self._steps_known_ms is None
+        if is_new:
+            server.clock.change_hands(server.steps_saved_ms)
+        known_ms, now_ms = server.clock.stepped_ms, server.clock.now_ms()
+        if is_new and server.rng.random() < server.troubles.slow_clock:
+            server.counts["slow clocks"] += 1
+            await Pause(server.loop, server.rng.uniform(0, ANSWER_MS_MAX) / 1000)
+        if is_new:
+            server.waited_ms += (server.loop.time() - asked_s) * 1000
+        self._steps_known_ms = known_ms
+        return now_ms
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
         self._check_writable()
+        self._steps_known_ms = None
         return await super().take_over(epoch, nonce)
 
     async def owner(self) -> Owner:
@@ -182,6 +230,7 @@ class ServerStore(MemoryStore):
     async def _commit(self, fence: Fence, writes: Writes) -> None:
         """Now and then COMMIT takes far too long, whatever becomes of its connection, and mostly nobody waits for it."""
         server, rng = self._server, self._server.rng
+        server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
         if rng.random() >= server.troubles.late_commit:
             return await super()._commit(fence, writes)
         late_s = rng.uniform(0.02, 0.4) if rng.random() < 0.7 else rng.uniform(0.8, 7.0)

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from foqs.store.port import StoreLost, WriteRefused
+from tests.support.clocks import ServerClock
 from tests.support.server import NONE, Server, Troubles
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
 from tests.support.virtual import VirtualLoop, run_virtual
@@ -21,7 +22,7 @@ def play(story: Callable[[Server, Ownership], Awaitable[None]]) -> Server:
     async def program() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        server = Server(loop, Random(1), lambda: 1, lambda: 0.0, lambda server, connection: None)
+        server = Server(loop, Random(1), ServerClock(loop, Random(1)), lambda: 0.0, lambda server, connection: None)
         server.troubles = NONE
         servers.append(server)
         await story(server, await opened(server.store(1)))
