@@ -24,6 +24,7 @@ from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
 from foqs.store.memory_table import Table
+from foqs.wire.admin import admin_calls
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -193,8 +194,8 @@ class Cluster:
         late_ms += takeovers * (CLOCK_SKEW_MS + CLOCK_SKEW_MS // 3)
         return replace(BOUNDS, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
 
-    def rows(self) -> list[Event]:
-        """What the tables hold, for the history; every shard must be served."""
+    def rows(self, namespace: str | None = None) -> list[Event]:
+        """What the tables hold, of one namespace or all, for the history; every shard must be served."""
         now_ms = {shard.number: shard.now_ms() for shard in self._shards()}
         return [
             row_event(
@@ -211,6 +212,7 @@ class Cluster:
             )
             for shard in SHARDS
             for _, row in sorted(self._table(shard).rows.items())
+            if namespace is None or row.namespace == namespace
         ]
 
     def is_at_rest(self) -> bool:
@@ -251,7 +253,9 @@ class Cluster:
         )
         me.engine = engine
         await engine.open()
-        wire = WireServer(self.loop, Handlers(engine.queue, Identity(me.address, PORT, number), rng), WireLimits())
+        identity = Identity(me.address, PORT, number)
+        handlers = Handlers(engine.queue, identity, rng, admin_calls(engine.admin, "default"))
+        wire = WireServer(self.loop, handlers, WireLimits())
         listener = await self.network.listen(me.address, PORT, wire.connection)
         engine.start()
         ready = asyncio.ensure_future(engine.ready.wait())

@@ -12,18 +12,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from foqs.catalog.document import Document
 from foqs.core import flush, life, work
 from foqs.core.batch import Batch
+from foqs.core.counts import TopicCounts
 from foqs.core.errors import DeadlineExceeded
 from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
-from foqs.core.item import Delivery, Key, Row, State, make_number
+from foqs.core.item import Delivery, Key, Row, State, TopicName, make_number
 from foqs.core.keys import KeyRow
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict
 from foqs.core.ready import ReadyIndex, Refill
 from foqs.core.rows import Load, RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
+from foqs.service import bulk
+from foqs.service.api import BulkPage
+from foqs.service.namespaces import Namespaces
+from foqs.service.walk import Walk
 from foqs.shard import shard, writer
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
@@ -280,6 +286,57 @@ def offset_forgotten() -> None:
     vars(shard)["first_ms"] = first_ms
 
 
+def pages_untold() -> None:
+    """A page of changes by filter says that it changed nothing."""
+
+    def page(*arguments: Any) -> BulkPage:
+        return replace(original(*arguments), changed=0)
+
+    original: Callable[..., BulkPage] = vars(bulk)["_page"]
+    vars(bulk)["_page"] = page
+
+
+def dead_uncounted() -> None:
+    """A new owner does not count the dead items that it finds."""
+
+    def found(self: TopicCounts, counts: Sequence[tuple[TopicName, State, int]]) -> None:
+        original(self, [each for each in counts if each[1] is not State.DEAD])
+
+    original = TopicCounts.found
+    TopicCounts.found = found  # type: ignore[method-assign, assignment]
+
+
+def walk_cut_short() -> None:
+    """Of a topic's items in one state, a filter finds the first alone."""
+
+    async def read(self: Walk, limit: int) -> list[Any]:
+        seen = await original(self, limit)
+        if self.place is not None and self.place.after != self._first:
+            self._shard, self.place = next(self._stretches, (None, None))
+        return seen
+
+    original = Walk.read
+    Walk.read = read  # type: ignore[method-assign]
+    vars(bulk)["COUNT_ROWS"] = 1
+
+
+def pauses_ignored() -> None:
+    """A topic is handed out whether it is paused or not."""
+
+    def apply(self: Namespaces, document: Document) -> frozenset[TopicName]:
+        resumed = original(self, document)
+        self.paused = frozenset()
+        return resumed
+
+    original = Namespaces.apply
+    Namespaces.apply = apply  # type: ignore[method-assign]
+
+
+def limits_ignored() -> None:
+    """A namespace has the host's defaults, whatever was set."""
+    Namespaces.of = lambda self, name: self.default  # type: ignore[method-assign]
+
+
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -317,6 +374,11 @@ BUGS: Final[Mapping[str, Bug]] = {
     "check-unlocked": Bug(check_unlocked, (16,)),
     "unknown-is-failure": Bug(unknown_is_failure, (16,)),
     "namespaces-ignored": Bug(namespaces_ignored, (17,)),
+    "pages-untold": Bug(pages_untold, (1,)),
+    "dead-uncounted": Bug(dead_uncounted, (15,)),
+    "walk-cut-short": Bug(walk_cut_short, (15,)),
+    "pauses-ignored": Bug(pauses_ignored, (19,)),
+    "limits-ignored": Bug(limits_ignored, (19,)),
 }
 
 

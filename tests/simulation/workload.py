@@ -8,17 +8,19 @@ Judges nothing; the history is judged by the checker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
+from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
 from tests.support.history import History
 from tests.support.recording import RecordingClient
+from tests.support.recording_admin import RecordingAdmin
 
-TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung")
+TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung", SWEPT)
 PRODUCERS: Final = ("default", "default", "other")
 """The namespace of each."""
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
@@ -62,18 +64,22 @@ class Run:
         self.cluster.start("alpha")
         workers = [asyncio.ensure_future(self._produce(f"producer-{n}", space)) for n, space in enumerate(PRODUCERS)]
         workers += [asyncio.ensure_future(self._consume(f"consumer-{n}", space)) for n, space in enumerate(CONSUMERS)]
+        administrators = {name: self._administrator(name) for name in NAMESPACES}
+        workers += [asyncio.ensure_future(each.work(lambda: not self._working)) for each in administrators.values()]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
         await asyncio.gather(*workers)
         await self._recover()
-        await self._compare()
+        await asyncio.gather(*(each.restore() for each in administrators.values()))
+        await self._compare(administrators)
         self.history.healed()
         self._draining = True
         await asyncio.gather(
             *(self._drain(f"drainer-{n}", space) for n, space in enumerate((*NAMESPACES, *NAMESPACES)))
         )
-        await self._compare()
+        await self._compare(administrators)
+        await asyncio.gather(*(each.close() for each in administrators.values()))
         self.history.present(self.cluster.rows())
 
     def _is_enough(self) -> bool:
@@ -93,10 +99,12 @@ class Run:
         await self._until(lambda: any(each.ready for each in self.cluster.running()))
         await asyncio.sleep(10)
 
-    async def _compare(self) -> None:
-        """At rest, what is remembered is what the tables hold."""
+    async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
+        """At rest, what is remembered is what the tables hold, and so is what is listed."""
         await self._until(self.cluster.is_at_rest)
         self.differences += self.cluster.differences()
+        for namespace, each in administrators.items():
+            self.differences += await each.differences(self.cluster.rows(namespace))
 
     # --------------------------------------------------------------- troubles
 
@@ -173,6 +181,16 @@ class Run:
             rng=Random(f"{self._fate.random()}/keys"),
         )
         return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
+
+    def _administrator(self, namespace: str) -> Administrator:
+        name = f"administrator of {namespace}"
+        recording = self._client(name, namespace)
+        client = RecordingAdmin(recording.client, self.history, name, self.cluster.clock.wall_ms)
+        rng = Random(f"{self._rng.random()}/{name}")
+        return Administrator(client, rng, TOPICS, NAMESPACES[namespace], self._count_call)
+
+    def _count_call(self) -> None:
+        self.calls += 1
 
     async def _produce(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")

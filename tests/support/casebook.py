@@ -17,6 +17,8 @@ from tests.support.history import Call, End, Entry, Event, Record, Stamp, entrie
 ENDING = ("nack", "release")
 """The operations that end a lease and leave the item."""
 DESTROYING = ("ack", "cancel")
+PAGES = {"cancel matching": "cancel", "update matching": "update", "redrive matching": "redrive"}
+"""Calls that do by filter, a page a call, what another does by id."""
 BY_ID = ("ack", "nack", "extend", "release", "cancel", "redrive", "update")
 
 
@@ -172,11 +174,25 @@ def open_casebook(record: Record) -> Casebook:
         for op, found in case.ops.items():
             case.foreign += [entry for entry in found if _is_foreign(case, entry.call)]
             case.ops[op] = [entry for entry in found if not _is_foreign(case, entry.call)]
+    for call in record.calls:
+        if call.op in PAGES and call.end is not End.FAILED:
+            _sort_page(book, call)
     return book
 
 
 def _is_foreign(case: Case, call: Call) -> bool:
     return case.namespace is not None and call.args.get("namespace") != case.namespace
+
+
+def _sort_page(book: Casebook, call: Call) -> None:
+    """Whatever matched may have been changed, and nobody is told what did."""
+    over, topic = call.returned if call.end is End.OK else None, call.args["topic"]
+    for case in book:
+        if case.namespace != call.args.get("namespace") or (topic is not None and case.asked("topic") != topic):
+            continue
+        if over is None or not all(over.before(entry.invoked) for entry in case.origins):
+            asked = {"id": case.id, **call.args["change"]}
+            case.ops[PAGES[call.op]].append(Entry(call, asked, End.UNKNOWN, None, {}))
 
 
 def _sort_dequeue(book: Casebook, call: Call) -> None:

@@ -1,6 +1,6 @@
 """The checker: what must be true of every history, whatever failed on the way.
 
-Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 16 and 17 of the
+Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 16, 17 and 19 of the
 design (ARCHITECTURE.md names them). Always true: it concludes only
 what holds for every order of events that the time stamps allow, and treats an
 unknown call as one that took effect, did not, or still will. So it raises no
@@ -11,8 +11,8 @@ history says `drops known`, it is what the history lists; otherwise it is what
 `reckon` says may have gone by then.
 
 What is trusted: one observer's clock for all stamps, and `healed` being noted
-only when no earlier call can still take effect. A topic paused or purged during
-the run is not understood.
+only when no earlier call can still take effect. A topic purged during the run is
+not understood.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import reckon
-from tests.support.casebook import DESTROYING, ENDING, Case, Casebook, open_casebook
+from tests.support import oversight, reckon
+from tests.support.casebook import DESTROYING, ENDING, PAGES, Case, Casebook, open_casebook
 from tests.support.history import End, Event, read
 from tests.support.reckon import Bounds
 
@@ -50,7 +50,7 @@ def check(events: Iterable[Event], bounds: Bounds | None = None) -> list[Violati
 def judge(book: Casebook, bounds: Bounds | None = None) -> list[Violation]:
     """All violations in a history that was sorted by item."""
     limits = bounds or Bounds()
-    found = [*_one_item_each(book), *_one_id_a_key(book, limits), *_replies(book)]
+    found = [*_one_item_each(book), *_one_id_a_key(book, limits), *_replies(book), *_oversight(book, limits)]
     for case in book:
         for rule in _RULES:
             for invariant, what in rule(case, limits):
@@ -138,23 +138,27 @@ def _replies(book: Casebook) -> Iterator[Violation]:
                 yield _violation(book, 2, numbers, what)
 
 
+def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
+    """1 and 19: what administrators do."""
+
+    def gone(case: Case) -> bool:
+        pages = [entry.call for entry in case.maybe("cancel") if entry.call.op in PAGES]
+        return (
+            bool(pages) and _is_gone(case) and len(pages) == len(case.maybe(*DESTROYING)) and not _dropped(case, bounds)
+        )
+
+    for ids, what in oversight.pages_tell(book, gone):
+        yield _violation(book, 1, ids, what)
+    for ids, what in (*oversight.pauses_hold(book), *oversight.limits_hold(book)):
+        yield _violation(book, 19, ids, what)
+
+
 # ---------------------------------------------------------- rules for one item
 
 
 def _nothing_is_lost(case: Case, bounds: Bounds) -> Iterator[Finding]:
     """1: an acknowledged item is in the tables, or there is a reason why not."""
-    record = case.book.record
-    if record.present is None or not case.enqueued or case.row is not None or case.maybe(*DESTROYING):
-        return
-    if record.drops_known:
-        gone = case.dropped is not None
-    else:
-        gone = (
-            reckon.may_have_expired(case, bounds)
-            or reckon.may_have_aged(case, bounds)
-            or reckon.may_have_ended(case, bounds)
-        )
-    if not gone:
+    if _is_gone(case) and not case.maybe(*DESTROYING) and not _dropped(case, bounds):
         failed = [entry for op in DESTROYING for entry in case.ops[op]]
         if failed:
             yield (
@@ -163,6 +167,21 @@ def _nothing_is_lost(case: Case, bounds: Bounds) -> Iterator[Finding]:
             )
         else:
             yield 1, "its enqueue was acknowledged, nothing removed it, and it is gone"
+
+
+def _is_gone(case: Case) -> bool:
+    return case.book.record.present is not None and bool(case.enqueued) and case.row is None
+
+
+def _dropped(case: Case, bounds: Bounds) -> bool:
+    """The server dropped it by itself, or may have."""
+    if case.book.record.drops_known:
+        return case.dropped is not None
+    return (
+        reckon.may_have_expired(case, bounds)
+        or reckon.may_have_aged(case, bounds)
+        or reckon.may_have_ended(case, bounds)
+    )
 
 
 def _drops_have_reasons(case: Case, bounds: Bounds) -> Iterator[Finding]:

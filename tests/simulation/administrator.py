@@ -1,0 +1,180 @@
+"""What administrators of a simulated run do: change items by filter, pause and resume, set limits, look.
+
+Always true: only items of one topic are changed by filter, since of what a filter
+may have touched the checker can say less; when the work is over, everything is
+resumed and no limit is left. Judges one thing: that what a listing shows at
+rest is what the tables hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from foqs_client import BulkPage, Change, FoqsError, Item, ItemFilter, Namespace, Topic
+from tests.support.history import Event
+from tests.support.recording_admin import RecordingAdmin
+
+SWEPT: Final = "swept"
+"""The topic whose items are changed by filter."""
+STATES: Final = ("deferred", "ready", "leased", "dead")
+NO_LIMITS: Final = {"metadata_bytes_max": 1_024, "backlog_items_max": 0, "enqueues_per_minute": 0}
+_PAGE_ITEMS: Final = 5
+_LEFT: Final = 12
+
+
+class Administrator:
+    """One of one namespace, who does one thing after the other.
+
+    Args:
+        topics: all there are.
+        called: told of every call before it is made.
+    """
+
+    def __init__(
+        self, client: RecordingAdmin, rng: Random, topics: Sequence[str], weight: int, called: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._rng = rng
+        self._topics = topics
+        self._weight = weight
+        self._called = called
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Now this, now that, until the work is over."""
+        rng = self._rng
+        deeds = (self._sweep, self._sweep, self._pause, self._limit, self._look)
+        while not is_over():
+            with contextlib.suppress(FoqsError):
+                await rng.choice(deeds)()
+            await asyncio.sleep(rng.expovariate(4))
+
+    async def restore(self) -> None:
+        """Resumes everything and lifts every limit, and does not give up; then leaves something to be looked at."""
+        for topic in self._topics:
+            await self._surely(lambda topic=topic: self._client.resume_topic(topic))  # type: ignore[misc]
+        await self._surely(lambda: self._client.set_limits(self._limits(NO_LIMITS)))
+        name = self._client.client.namespace
+        items = [Item(SWEPT, f"{name}/left/{n}".encode(), delay_ms=self._rng.choice((0, 1))) for n in range(_LEFT)]
+        await self._client.enqueue(items)
+        await asyncio.sleep(1)
+
+    async def differences(self, rows: Sequence[Event]) -> list[str]:
+        """What is listed and counted otherwise than the tables hold it: their rows of this namespace, at rest."""
+        client, found = self._client.client, []
+        held = Counter((row["topic"], row["state"]) for row in rows)
+        listed: list[Topic] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await client.topics(states=STATES, limit=2, cursor=cursor or None)
+            listed += page.topics
+            cursor = page.next_cursor
+        shown = {(topic.topic, state): getattr(topic, state) for topic in listed for state in STATES}
+        for topic in listed:
+            if not any(shown[topic.topic, state] for state in STATES) or topic.counts_lag or topic.paused:
+                found.append(f"invariant 15: topic {topic.topic} is listed as {topic}")
+        for place in sorted({*held, *shown}):
+            if held[place] != shown.get(place, 0):
+                found.append(
+                    f"invariant 15: {place} is listed with {shown.get(place, 0)} items, there are {held[place]}"
+                )
+        for topic, state in sorted(held):
+            counted = await client.count(ItemFilter(topic, states=[state]))
+            if counted.items != held[topic, state]:
+                found.append(
+                    f"invariant 15: {topic} counts {counted.items} {state} items, there are {held[topic, state]}"
+                )
+        walked = await client.count(ItemFilter(age_min_ms=1))
+        if walked.items != held.total():
+            found.append(f"invariant 15: {walked.items} items are counted one by one, there are {held.total()}")
+        return found
+
+    async def close(self) -> None:
+        await self._client.client.close()
+
+    # ------------------------------------------------------------------ deeds
+
+    async def _sweep(self) -> None:
+        """Walks through what a filter matches, to the end or until an answer is lost."""
+        rng, client = self._rng, self._client
+        only = ItemFilter(
+            SWEPT,
+            states=rng.choice((None, ["ready"], ["deferred", "leased"], ["dead"])),
+            priority_min=rng.choice((None, None, 0)),
+            age_min_ms=rng.choice((None, None, 300)),
+        )
+        limit = rng.randint(1, _PAGE_ITEMS)
+        change = Change(priority=rng.choice((None, 3, -9)), delay_ms=rng.choice((0, 200)), metadata=b"swept")
+        calls: tuple[Callable[[str | None], object], ...] = (
+            lambda cursor: client.cancel_matching(only, limit, cursor),
+            lambda cursor: client.update_matching(only, change, limit, cursor),
+            lambda cursor: client.redrive_matching(only, limit, cursor),
+        )
+        [call] = rng.choices(calls, (1, 3, 3))
+        cursor: str | None = None
+        while True:
+            self._called()
+            page = await call(cursor)  # type: ignore[misc]
+            assert isinstance(page, BulkPage)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def _pause(self) -> None:
+        """For a while; now and then the topic stays paused until it is its turn again."""
+        rng, topic = self._rng, self._rng.choice(self._topics)
+        self._called()
+        await self._client.pause_topic(topic)
+        await asyncio.sleep(rng.choice((0.0, 0.1, 0.6)))
+        if rng.random() < 0.9:
+            self._called()
+            await self._client.resume_topic(topic)
+
+    async def _limit(self) -> None:
+        """For a while; another weight stays."""
+        rng = self._rng
+        limits = {name: rng.choice(values) for name, values in _LIMITED.items()}
+        self._called()
+        await self._client.set_limits(self._limits(limits))
+        await asyncio.sleep(rng.uniform(0, 0.3))
+        self._called()
+        await self._client.set_limits(self._limits(NO_LIMITS))
+
+    async def _look(self) -> None:
+        """At everything, while all of it changes."""
+        client, rng = self._client.client, self._rng
+        self._called()
+        await client.topics(states=rng.choice((None, STATES)), limit=2)
+        await client.count(ItemFilter(rng.choice((None, *self._topics)), age_min_ms=rng.choice((None, 100))))
+        page = await client.peek(rng.choice(self._topics), rng.choice(STATES), 3, with_payload=True)
+        for view in page.items:
+            await client.item(view.id)
+        await client.dead(limit=3)
+        await client.usage()
+        await client.set_grant("somebody", rng.sample(("enqueue", "consume", "admin"), rng.randint(0, 3)))
+        await client.grants()
+
+    def _limits(self, limits: Mapping[str, Any]) -> Namespace:
+        weight = max(1, self._weight + self._rng.randint(-1, 1))
+        return Namespace(self._client.client.namespace, weight=weight, **limits)
+
+    async def _surely(self, call: Callable[[], object]) -> None:
+        while True:
+            self._called()
+            try:
+                await call()  # type: ignore[misc]
+            except FoqsError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
+_LIMITED: Final[Mapping[str, tuple[int, ...]]] = {
+    "metadata_bytes_max": (0, 0, 4, 1_024),
+    "backlog_items_max": (0, 1, 40),
+    "enqueues_per_minute": (0, 0, 60),
+}

@@ -1,0 +1,128 @@
+"""What must be true of what administrators do: pages of changes by filter, pauses, limits (invariants 1 and 19).
+
+Always true: as `checker` promises; a page that ended unknown may have changed as
+many items as it asked for, and a pause, resume or limit that did may still hold
+from any moment on. What a page may have touched is in the casebook, as an
+operation of unknown outcome on each item of its topic.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
+
+from tests.support.casebook import PAGES, Case, Casebook
+from tests.support.history import Call, End, Stamp, entries
+
+SPREAD_MS: Final = 50.0
+"""A change of the catalog holds on every host so much later."""
+
+NAMES: Final = ("changed by filter", "pages unknown", "pauses", "limits", "refused by limits")
+"""What `counts` counts."""
+
+Where: TypeAlias = tuple[str | None, str | None]
+"""Namespace and topic."""
+
+
+def counts(book: Casebook) -> dict[str, int]:
+    """How often administrators did something, for people."""
+    count = dict.fromkeys(NAMES, 0)
+    for call in book.record.calls:
+        if call.op in PAGES:
+            count["changed by filter"] += call.results[0]["changed"] if call.end is End.OK else 0
+            count["pages unknown"] += call.end is End.UNKNOWN
+        count["pauses"] += call.op == "pause" and call.end is End.OK
+        count["limits"] += call.op == "limit" and call.end is End.OK
+        if call.op == "enqueue":
+            codes = [call.code, *(entry.code for entry in entries(call))]
+            count["refused by limits"] += any(code in ("LIMIT_EXCEEDED", "RATE_LIMITED") for code in codes)
+    return count
+
+
+def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[list[str], str]]:
+    """1: no more items are gone by pages than pages say that they cancelled.
+
+    Args:
+        gone: nothing but a page can have removed the item.
+
+    Yields: the items' ids and what is wrong.
+    """
+    most: dict[Where, int] = defaultdict(int)
+    for call in book.record.calls:
+        if PAGES.get(call.op) == "cancel" and call.end is not End.FAILED:
+            most[_where(call)] += call.results[0]["changed"] if call.end is End.OK else call.args["limit"]
+    items: dict[Where, list[str]] = defaultdict(list)
+    for case in book:
+        if gone(case):
+            items[case.namespace, case.asked("topic")].append(case.id)
+    for (namespace, topic), ids in items.items():
+        # A page without a topic may have removed items of each.
+        told = most[namespace, topic] + most[namespace, None]
+        if len(ids) > told:
+            yield (
+                ids,
+                f"pages cancelled {told} items of topic {topic} at most, and {len(ids)} are gone for no other reason",
+            )
+
+
+def pauses_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
+    """19: whoever asks after a topic was paused gets nothing of it until somebody asks to have it resumed."""
+    pauses, resumes = _changes(book, "pause"), _changes(book, "resume")
+    for call in book.record.calls:
+        if call.op != "dequeue" or not call.results:
+            continue
+        assert call.returned is not None
+        for topic in call.args["topics"]:
+            where = (call.args.get("namespace"), topic)
+            for pause in pauses[where]:
+                if _holds(pause, resumes[where], call.invoked, call.returned):
+                    ids = [result["id"] for result in call.results if result["topic"] == topic]
+                    if ids:
+                        yield ids, f"{call.name} brought items of topic {topic}, which {pause.name} had paused"
+                    break
+
+
+def limits_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
+    """19: what a namespace's limit forbids is refused from its answer until somebody asks for another."""
+    changes = [call for call in _of(book, "limit") if call.args["metadata_bytes_max"] is not None]
+    for at, change in enumerate(changes):
+        if change.args["metadata_bytes_max"] != 0:
+            continue
+        others = [*changes[:at], *changes[at + 1 :]]
+        others = [other for other in others if _where(other) == _where(change)]
+        for call in book.record.calls:
+            if call.op != "enqueue" or call.end is not End.OK or _where(call)[0] != _where(change)[0]:
+                continue
+            assert call.returned is not None
+            if _holds(change, others, call.invoked, call.returned):
+                ids = [entry.result["id"] for entry in entries(call) if entry.end is End.OK and entry.asked["metadata"]]
+                if ids:
+                    yield ids, f"{call.name} enqueued items with metadata, which {change.name} had forbidden"
+
+
+def _of(book: Casebook, op: str) -> list[Call]:
+    return [call for call in book.record.calls if call.op == op and call.end is not End.FAILED]
+
+
+def _changes(book: Casebook, op: str) -> dict[Where, list[Call]]:
+    found: dict[Where, list[Call]] = defaultdict(list)
+    for call in _of(book, op):
+        found[_where(call)].append(call)
+    return found
+
+
+def _where(call: Call) -> Where:
+    return call.args.get("namespace"), call.args.get("topic")
+
+
+def _holds(change: Call, others: list[Call], asked: Stamp, told: Stamp) -> bool:
+    """It surely held all the time from `asked` to `told`: none of the others may have undone it."""
+    if change.end is not End.OK or change.returned is None or asked.at_ms < change.returned.at_ms + SPREAD_MS:
+        return False
+    return not any(_may_follow(other, change) and not told.before(other.invoked) for other in others)
+
+
+def _may_follow(other: Call, change: Call) -> bool:
+    """It may take effect after the change did."""
+    return other.end is not End.OK or other.returned is None or not other.returned.before(change.invoked)
