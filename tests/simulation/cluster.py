@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from foqs.core.cuts import Cuts
 from foqs.core.fence import Fence
 from foqs.core.item import format_id
 from foqs.service.engine import Engine
@@ -62,6 +63,7 @@ SETTINGS: Final = replace(
         ready_window_items_max=5,
         ready_keys_max=16,
         timer_page_items=5,
+        purge_page_items=3,
         topic_linger_ms=300,
         handout_wait_ms_max=80,
         clock_slew_permille=1,
@@ -315,7 +317,9 @@ class Cluster:
         if this <= last:
             self.disorder[f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}"] = None
         self._last_commit[shard] = max(last, this)
-        dues = self._table(shard).due
+        table = self._table(shard)
+        cuts = Cuts(table.cuts)
+        dues = [due for due in table.due if not cuts.covers(table.rows[due[1]])] if cuts else table.due
         for each in self._shards():
             if each.number == shard and each.epoch == fence.epoch and dues:
                 lowest_ms = watermark_ms(each)

@@ -16,6 +16,7 @@ from foqs.catalog.document import Document
 from foqs.core import flush, life, work
 from foqs.core.batch import Batch
 from foqs.core.counts import TopicCounts
+from foqs.core.cuts import Cuts
 from foqs.core.errors import DeadlineExceeded
 from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
@@ -31,6 +32,7 @@ from foqs.service.api import BulkPage
 from foqs.service.namespaces import Namespaces
 from foqs.service.walk import Walk
 from foqs.shard import shard, writer
+from foqs.shard.memory import ShardMemory
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from foqs.store import memory
@@ -337,6 +339,21 @@ def limits_ignored() -> None:
     Namespaces.of = lambda self, name: self.default  # type: ignore[method-assign]
 
 
+def cuts_unread() -> None:
+    """A new owner does not know what its former one had purged."""
+
+    def recovered(self: ShardMemory, topics: Any, slots: Any, cuts: Any) -> None:
+        original(self, topics, slots, ())
+
+    original = ShardMemory.recovered
+    ShardMemory.recovered = recovered  # type: ignore[method-assign]
+
+
+def cuts_hide_nothing() -> None:
+    """What is purged can be handed out as long as its row is there."""
+    Cuts.hide = lambda self, find: find  # type: ignore[method-assign]
+
+
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -379,6 +396,8 @@ BUGS: Final[Mapping[str, Bug]] = {
     "walk-cut-short": Bug(walk_cut_short, (15,)),
     "pauses-ignored": Bug(pauses_ignored, (19,)),
     "limits-ignored": Bug(limits_ignored, (19,)),
+    "cuts-unread": Bug(cuts_unread, (19,)),
+    "cuts-hide-nothing": Bug(cuts_hide_nothing, (10, 13, 19)),
 }
 
 

@@ -18,12 +18,12 @@ from tests.support.history import History
 from tests.support.recording import RecordingClient
 from tests.support.virtual import VirtualLoop, run_virtual
 
-TOPICS = ("a", "b")
+TOPICS = ("a", "b", "c")
 
 ROUNDS = 12
 """Dequeues of the consumer: two are over before the host serves, ten see everything acked."""
 
-OPERATIONS = {"enqueue", "dequeue", "extend", "nack", "ack", "release"}
+OPERATIONS = {"enqueue", "dequeue", "extend", "nack", "ack", "release", "purge"}
 
 
 @dataclass
@@ -44,6 +44,7 @@ def play(kill_at: int | None) -> Play:
     steps = 0
     asked: set[str] = set()
     events: list[dict[str, object]] = []
+    differences: list[str] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -59,7 +60,7 @@ def play(kill_at: int | None) -> Play:
 
         loop.on_step = on_step
         cluster.start("alpha")
-        await asyncio.gather(_produce(cluster, history), _consume(cluster, history))
+        await asyncio.gather(_produce(cluster, history), _consume(cluster, history), _purge(cluster, history))
         nonlocal steps
         steps = loop.steps
         asked.update(str(event["op"]) for event in history.events if event["event"] == "invoke")
@@ -67,13 +68,16 @@ def play(kill_at: int | None) -> Play:
         while not any(each.ready for each in cluster.running()):  # noqa: ASYNC110 - virtual time
             await asyncio.sleep(0.05)
         await asyncio.sleep(3)
+        while not cluster.is_at_rest():  # noqa: ASYNC110 - virtual time
+            await asyncio.sleep(0.05)
+        differences.extend(cluster.differences())
         history.healed()
         await _drain(cluster, history)
         history.present(cluster.rows())
         events.extend(history.events)
 
     run_virtual(main, until_s=600)
-    return Play(steps, asked, [str(violation) for violation in check(events, BOUNDS)])
+    return Play(steps, asked, [*differences, *(str(violation) for violation in check(events, BOUNDS))])
 
 
 def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
@@ -103,6 +107,18 @@ async def _consume(cluster: Cluster, history: History) -> None:
                 await _try(client.release([delivery]))
             elif delivery.attempt > 1:
                 await _try(client.ack([delivery]))
+    await client.client.close()
+
+
+async def _purge(cluster: Cluster, history: History) -> None:
+    """Some items of "c", one of them leased and one deferred, are purged; what comes afterwards is not."""
+    client = _client(cluster, history, "purger")
+    items = [Item(topic="c", payload=b"5"), Item(topic="c", payload=b"6"), Item(topic="c", payload=b"7", delay_ms=40)]
+    await _try(client.enqueue(items))
+    await _try(client.dequeue({"c": 1}, wait_ms=60, lease_ms=50))
+    await _try(client.purge_topic("c"))
+    await _try(client.enqueue([Item(topic="c", payload=b"8", priority=3)]))
+    await _try(client.dequeue({"c": 9}, wait_ms=100, lease_ms=10_000))
     await client.client.close()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.core import flush
+from foqs.core.cuts import Cut
 from foqs.core.errors import KeyConflict
 from foqs.core.flush import Decision
 from foqs.core.intake import Intake
@@ -21,6 +22,7 @@ from foqs.core.work import HandOut, Work
 from foqs.service.dequeue import Dequeue
 from foqs.service.waiters import Waiters
 from foqs.shard.facts import NoFacts
+from foqs.shard.memory import ShardMemory
 from foqs.store.port import KeyTaken
 
 NAMES: Final = (
@@ -43,6 +45,10 @@ NAMES: Final = (
     "breakers opened",
     "breakers tried",
     "breakers closed",
+    "cuts made",
+    "cuts risen",
+    "rows purged",
+    "purged before they were written",
 )
 COUNTS: Final[Counter[str]] = Counter()
 CLAIMED: Final[set[HandOut]] = set()
@@ -158,6 +164,32 @@ def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
     return breaker_changed
 
 
+def _cut(original: Callable[..., Any]) -> Callable[..., Any]:
+    def cut(self: ShardMemory, made: Cut) -> int:
+        COUNTS["cuts risen" if self.cuts.last((made.namespace, made.topic)) else "cuts made"] += 1
+        items: int = original(self, made)
+        return items
+
+    return cut
+
+
+def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
+    def purged(self: ShardMemory, batch: Any, decision: Decision) -> None:
+        COUNTS["rows purged"] += len(decision.purged)
+        original(self, batch, decision)
+
+    return purged
+
+
+def _not_purged(original: Callable[..., Any]) -> Callable[..., Any]:
+    def not_purged(namespace: str, items: Any, numbers: Any, cuts: Any) -> Any:
+        kept = original(namespace, items, numbers, cuts)
+        COUNTS["purged before they were written"] += len(items) - len(kept[0])
+        return kept
+
+    return not_purged
+
+
 _installed = False
 
 
@@ -178,6 +210,9 @@ def install() -> None:
     _wrap(KeyTaken, "__init__", _key_taken)
     _wrap(flush, "_firsts", _firsts)
     _wrap(NoFacts, "breaker_changed", _breaker_changed)
+    _wrap(ShardMemory, "_cut", _cut)
+    _wrap(ShardMemory, "_purged", _purged)
+    _wrap(flush, "_not_purged", _not_purged)
 
 
 def begin() -> None:

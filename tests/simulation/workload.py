@@ -218,10 +218,24 @@ class Run:
                     await self._call(client.redrive(sorted(set(rng.choices(known[-80:], k=4)))))
                 if rng.random() < 0.06:
                     await self._meddle(client, rng)
+                if rng.random() < 0.02:
+                    await self._purge(client, rng, rng.choice(TOPICS))
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))
         await client.client.close()
+
+    async def _purge(self, client: RecordingClient, rng: Random, topic: str) -> None:
+        """Purges a topic, now and then twice at once, or while a burst of it comes."""
+        asked: list[object] = [client.purge_topic(topic, timeout_ms=rng.choice((50, 500, 3_000)))]
+        kind = rng.random()
+        if kind < 0.3:
+            asked.append(client.purge_topic(topic))
+        elif kind < 0.6:
+            burst = [_item(rng, topic, f"purged/{rng.random()}".encode()) for _ in range(30)]
+            self.items += len(burst)
+            asked.insert(0, client.enqueue(burst))
+        await asyncio.gather(*map(self._call, asked))
 
     async def _meddle(self, client: RecordingClient, rng: Random) -> None:
         """Reaches for items of another namespace."""

@@ -109,6 +109,11 @@ class Case:
         topics = {(e.call.args.get("namespace"), e.asked["topic"]) for e in self.origins}
         return [call for key in sorted(topics, key=str) for call in self.book.dequeues.get(key, [])]
 
+    def purges(self) -> list[Call]:
+        """Purges of its topic that took effect or may have."""
+        topics = {(e.call.args.get("namespace"), e.asked["topic"]) for e in self.origins}
+        return [call for key in sorted(topics, key=str) for call in self.book.purges.get(key, [])]
+
     def story(self) -> list[str]:
         """Every event of the item, in time order, one line each."""
         lines = [line for entry in self._tried_enqueues() for line in _tell(entry)]
@@ -118,6 +123,10 @@ class Case:
             got = " ".join(f"{name}={each.result[name]}" for name in sorted(each.result) if name != "id")
             lines.append((each.requested, f"{who} asks for {each.call.args.get('topics')}"))
             lines.append((each.received, f"{who} brings it: {got}"))
+        for call in self.purges():
+            lines.append((call.invoked, f"{call.process}: {call.name} asks for its topic"))
+            if call.returned is not None:
+                lines.append((call.returned, f"{call.process}: {call.name}: {call.end.value}"))
         if self.dropped is not None:
             stamp = Stamp(self.dropped["at"], self.dropped["source"], self.dropped["seq"])
             lines.append((stamp, f"the server drops it: {self.dropped['why']}"))
@@ -141,6 +150,8 @@ class Casebook:
     by_mark: dict[str, list[Entry]] = field(default_factory=dict)
     dequeues: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
     """By namespace and topic; without those that failed."""
+    purges: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
+    """Likewise."""
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self.cases.values())
@@ -162,6 +173,9 @@ def open_casebook(record: Record) -> Casebook:
                     book.case(entry.result["id"]).enqueued.append(entry)
         elif call.op == "dequeue":
             _sort_dequeue(book, call)
+        elif call.op == "purge":
+            if call.end is not End.FAILED:
+                book.purges.setdefault((call.args.get("namespace"), call.args["topic"]), []).append(call)
         elif call.op in BY_ID:
             for entry in entries(call):
                 book.case(entry.asked["id"]).ops[call.op].append(entry)

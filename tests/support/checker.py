@@ -11,8 +11,7 @@ history says `drops known`, it is what the history lists; otherwise it is what
 `reckon` says may have gone by then.
 
 What is trusted: one observer's clock for all stamps, and `healed` being noted
-only when no earlier call can still take effect. A topic purged during the run is
-not understood.
+only when no earlier call can still take effect.
 """
 
 from __future__ import annotations
@@ -174,7 +173,9 @@ def _is_gone(case: Case) -> bool:
 
 
 def _dropped(case: Case, bounds: Bounds) -> bool:
-    """The server dropped it by itself, or may have."""
+    """The server dropped it by itself, or with its topic, or may have."""
+    if reckon.may_have_been_purged(case):
+        return True
     if case.book.record.drops_known:
         return case.dropped is not None
     return (
@@ -377,6 +378,21 @@ def _namespaces_are_apart(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 17, f"{entry.call.name} of namespace {entry.call.args.get('namespace')} succeeded on it"
 
 
+def _what_was_purged_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
+    """19: an item that was there when its topic was purged is neither delivered afterwards nor kept."""
+    known = [entry.returned for entry in case.enqueued] + [each.received for each in case.receipts]
+    for call in case.purges():
+        if call.end is not End.OK or call.returned is None:
+            continue
+        if not any(stamp is not None and stamp.before(call.invoked) for stamp in known):
+            continue
+        if case.row is not None:
+            yield 19, f"it is in the tables after {call.name} had succeeded"
+        for each in case.receipts:
+            if call.returned.before(each.requested):
+                yield 19, f"{each} was asked for after {call.name} had succeeded"
+
+
 _RULES = (
     _nothing_is_lost,
     _drops_have_reasons,
@@ -389,4 +405,5 @@ _RULES = (
     _times_are_kept,
     _nothing_is_stuck,
     _namespaces_are_apart,
+    _what_was_purged_is_gone,
 )

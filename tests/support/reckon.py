@@ -5,6 +5,7 @@ earliest or latest that any order of events within the stamps allows. Judges
 nothing; that is the checker's.
 
 What the server may have dropped by itself, where the history does not list it:
+- by a purge of its topic that was under way when it was enqueued, or came later;
 - by TTL, when `ttl_ms` had passed since the enqueue was asked for;
 - by retention, when the item may have died and `dead_retention_ms` had passed
   since the first dequeue that could have leased it;
@@ -124,6 +125,11 @@ def may_have_expired(case: Case, bounds: Bounds, at_ms: float | None = None) -> 
     return ttl is not None and _ended_ms(case, at_ms) >= _first_asked_ms(case) + bounds.shortest(ttl)
 
 
+def may_have_been_purged(case: Case) -> bool:
+    """By a purge of its topic that was not certainly over before the item was enqueued."""
+    return any(not _too_early(case, call) for call in case.purges())
+
+
 def may_have_aged(case: Case, bounds: Bounds, at_ms: float | None = None) -> bool:
     """By the retention of dead items, at `at_ms` or by the end."""
     if bounds.dead_retention_ms is None:
@@ -147,7 +153,7 @@ def may_have_ended(case: Case, bounds: Bounds) -> bool:
 
 
 def _too_early(case: Case, call: Call) -> bool:
-    """A dequeue that was over before the item can have existed; one that ended unknown may not have been."""
+    """A call that was over before the item can have existed; one that ended unknown may not have been."""
     returned = call.returned if call.end is End.OK else None
     return returned is not None and all(returned.before(entry.invoked) for entry in case.origins)
 

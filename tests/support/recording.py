@@ -88,6 +88,13 @@ class RecordingClient:
         call = self._invoke("redrive", [{"id": each} for each in ids])
         return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
 
+    async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> list[int]:
+        async def asked() -> list[int]:
+            return [await self.client.purge_topic(topic, timeout_ms=timeout_ms)]
+
+        call = self._invoke("purge", [], topic=topic)
+        return await self._finish(call, asked(), lambda items: {"purged": items})
+
     def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
         return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **args)
 

@@ -122,6 +122,11 @@ class Tale:
         result: Event = {"error": error} if error else {"already_gone": True} if gone else {}
         return self.call(at, till, op, [item], [result], namespace=namespace)
 
+    def purge(
+        self, at: float, till: float | None, topic: str = "t", failed: str | None = None, namespace: str = "n"
+    ) -> Tale:
+        return self.call(at, till, "purge", [], [{"purged": 1}], failed, namespace, topic=topic)
+
     def healed(self, at: float) -> Tale:
         self._at(at, self.history.healed)
         return self
@@ -340,6 +345,14 @@ BROKEN: dict[str, tuple[int, Tale]] = {
         item().dequeue(20, 30, 1).op("ack", 40, 50, 1, error="STALE_LEASE").present(5000),
     ),
     "cancel failed and the item is gone": (16, item().op("cancel", 40, 50, error="UNAVAILABLE").present(5000)),
+    # 19
+    "purged and delivered": (19, item().purge(20, 30).dequeue(40, 50, 1)),
+    "purged and present": (19, item().purge(20, 30).present(40, ROW)),
+    "purged while leased and delivered again": (19, item().dequeue(11, 19, 1).purge(20, 30).dequeue(5000, 5010, 2)),
+    "gone after the purge of another topic": (1, item().purge(20, 30, "u").present(40)),
+    "gone after the purge of another namespace's topic": (1, item().purge(20, 30, namespace="m").present(40)),
+    "gone after a purge that failed": (1, item().purge(20, 30, failed="UNAVAILABLE").present(40)),
+    "gone after a purge that was over before it came": (1, Tale().purge(0, 5).enqueue(10, 20).present(40)),
 }
 
 SOUND: dict[str, Tale] = {
@@ -481,6 +494,18 @@ SOUND: dict[str, Tale] = {
     .healed(1000)
     .dequeue(1100, 1700, 1, id="0-2", mark="b")
     .present(2000, ROW, {"id": "0-2", "mark": "b", "state": "leased"}),
+    # 19
+    "purged": item().purge(20, 30).present(40),
+    "purged while its consumer has it": item()
+    .dequeue(20, 30, 1)
+    .purge(40, 50)
+    .op("ack", 60, 70, 1, gone=True)
+    .present(80),
+    "asked for while it was purged": item().purge(20, 40).dequeue(30, 60, 1).present(5000),
+    "enqueued while its topic was purged, and kept": Tale().purge(0, 30).enqueue(10, 20).present(40, ROW),
+    "enqueued while its topic was purged, and gone": Tale().purge(0, 30).enqueue(10, 20).present(40),
+    "perhaps purged, and there": item().purge(20, None).dequeue(40, 50, 1).present(60, ROW | {"state": "leased"}),
+    "perhaps purged, and gone": item().purge(20, None).dequeue(40, 50, 1).present(5000),
     # 16
     "failed once, then enqueued": item(error="RATE_LIMITED").enqueue(20, 30).present(60, ROW),
     "ack failed, item there": item().dequeue(20, 30, 1).op("ack", 40, 50, 1, error="STALE_LEASE").present(5000, ROW),
@@ -500,7 +525,7 @@ def test_a_near_miss_passes(name: str) -> None:
 
 
 def test_every_invariant_is_broken_by_some_tale() -> None:
-    assert {invariant for invariant, _ in BROKEN.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17}
+    assert {invariant for invariant, _ in BROKEN.values()} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 19}
 
 
 def test_a_violation_tells_the_whole_story_of_its_item() -> None:
