@@ -33,7 +33,6 @@ class Purger:
         cuts: those that stand, as they are now.
         page_items: rows read and deleted at once.
         pause_s: after a failure.
-        serving: false when the shard is being closed; the next owner goes on.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Purger:
         cuts: Cuts,
         page_items: int,
         pause_s: float,
-        serving: Callable[[], bool],
     ) -> None:
         self._writer = writer
         self._intake = intake
@@ -52,7 +50,6 @@ class Purger:
         self._cuts = cuts
         self._page_items = page_items
         self._pause_s = pause_s
-        self._serving = serving
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -60,8 +57,8 @@ class Purger:
         self._wake.set()
 
     async def run(self) -> None:
-        """Works whenever there is a cut, until the shard is closed."""
-        while self._serving():
+        """Works whenever there is a cut, until the writer has ended; the next owner goes on."""
+        while True:
             cut = self._cuts.first()
             if cut is None:
                 self._wake.clear()
@@ -78,7 +75,7 @@ class Purger:
         """Deletes the rows of a cut; ends it, unless it rises meanwhile. Raises FoqsError."""
         for state in _ORDER:
             after: Key | None = None
-            while self._serving():
+            while True:
                 page = await self._read(cut, state, after)
                 rows = [row for row in page if row.id <= cut.last]
                 if rows:
@@ -86,8 +83,7 @@ class Purger:
                 if len(page) < self._page_items:
                     break
                 after = page[-1].key
-        if self._serving():
-            await self._write(lambda done: EndCut(cut, done))
+        await self._write(lambda done: EndCut(cut, done))
 
     async def _read(self, cut: Cut, state: State, after: Key | None) -> Sequence[Row]:
         topic, limit = (cut.namespace, cut.topic), self._page_items

@@ -257,7 +257,6 @@ class Shard:
             self.memory.cuts,
             settings.purge_page_items,
             settings.retry_ms_max / 1000,
-            lambda: self.serving,
         )
         # Before anything is written, so that what is written from now on need only be added.
         self._counting = self._store.reads()

@@ -8,7 +8,7 @@ import pytest
 
 from foqs.core.errors import DeadlineExceeded, NotFound, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.filter import ItemFilter
-from foqs.core.item import Row, State, parse_id
+from foqs.core.item import Row, State, parse_id, unpack_key
 from foqs.core.life import Kind
 from foqs.service.api import ALREADY_GONE, Explained
 from foqs.service.engine import Engine
@@ -186,6 +186,10 @@ def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
         await engine.abort()
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
+        shard, topic = engine.shards[1], ("default", "t")
+        shard.refill(topic)
+        await world.until(lambda: not shard.index.needs_refill(topic))
+        assert [unpack_key(key)[0] for key in shard.index.peek(topic, 9)] == [5, 5]
         assert [seen.row.priority for seen in (await caller.get(count=9, wait_ms=500)).items] == [5, 5]
         await world.until(lambda: not engine.shards[1].counts.lag)
         stats = await caller.stats()
@@ -254,6 +258,21 @@ def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: p
         assert shard.index.topics() == []
         assert shard.index.reserved == 0
         await gone(world, engine)
+
+    play(story)
+
+
+def test_keys_that_are_reserved_until_their_rows_have_gone_have_nothing_to_give_back() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(count=5)
+        shard, topic = engine.shards[1], ("default", "t")
+        taken = shard.index.take(topic, 3)
+        await purge(caller)
+        await gone(world, engine)
+        shard.give_back([(topic, taken)])
+        assert shard.index.topics() == []
 
     play(story)
 
@@ -415,6 +434,23 @@ def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
     play(story)
 
 
+def test_a_purged_topic_leaves_the_table_of_topics_and_may_come_back() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put()
+        await purge(caller)
+        await world.pass_s(2)
+        await caller.put("other")  # a flush, which takes it out
+        assert world.database.tables[1].topics == {("default", "other")}
+        await caller.put()
+        assert world.database.tables[1].topics == {("default", "other"), ("default", "t")}
+        assert len((await caller.get()).items) == 1
+        await gone(world, engine)
+
+    play(story)
+
+
 def test_the_backlog_shrinks_as_rows_go() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
@@ -496,12 +532,21 @@ def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
         caller = Caller(world, engine)
         for _ in range(20):
             await caller.put(count=100)
+        most = 0
+
+        def watch(writes: Writes) -> None:
+            nonlocal most
+            most = max(most, len({row.id for row in stored(world)}.intersection(writes.deletes)))
+
+        world.database.refuse = watch
         await purge(caller)
         before = len(stored(world))
         await caller.put("other", count=10)
         assert await caller.do(Kind.ACK, (await caller.get("other", 10)).items) == [None] * 10
         assert len(stored(world)) > 0
         assert before - len(stored(world)) < 500
+        await world.until(lambda: stored(world) == [])
+        assert most == 20  # of a flush of 100
         await gone(world, engine)
         assert stored(world) == []
 
