@@ -137,6 +137,8 @@ class Client(AdminCalls):
         may have been written ends as `UnknownOutcome` or with its id. A key that was
         used before brings the first id, marked as `repeated`.
         """
+        if not items:
+            return []
         attempts = Enqueue(convert.items(items), self._keys)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
@@ -350,6 +352,9 @@ class Client(AdminCalls):
     async def _by_id(
         self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
     ) -> list[Outcome]:
+        """An outcome for each entry; none without a call when there are none."""
+        if not entries:
+            return []
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()

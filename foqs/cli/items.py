@@ -6,6 +6,7 @@ nothing of how calls travel.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +14,7 @@ import click
 
 from foqs.cli.output import Column, Row, bytes_fields, say, short, show, show_fields
 from foqs.cli.session import Session, connected, finish
-from foqs.cli.values import DURATION, parse_leases, parse_wants, show_duration
+from foqs.cli.values import DURATION, STATES, parse_leases, parse_wants, show_duration
 
 if TYPE_CHECKING:
     from foqs_client import Client, Delivery, ItemView, Outcome
@@ -42,7 +43,18 @@ _VIEW_COLUMNS: Final[list[Column]] = [
     ("BYTES", lambda row: str(row["payload_bytes"])),
     ("PAYLOAD", lambda row: short(row, "payload")),
 ]
+_PAUSES_SHOWN: Final = 5
 _OUTCOME_COLUMNS: Final[list[Column]] = [("ID", lambda row: row["id"]), ("OUTCOME", lambda row: row["outcome"])]
+
+
+async def _paused(client: Client, topics: Sequence[str]) -> list[str]:
+    """A sentence for each of the topics that hold items and are paused."""
+    pages = [await client.topics(topic, STATES, 1) for topic in topics]
+    return [
+        f"{topic} is paused; foqs topic resume {shlex.quote(topic)}"
+        for topic, page in zip(topics, pages, strict=True)
+        if any(found.topic == topic and found.paused for found in page.topics)
+    ]
 
 
 @click.command(
@@ -65,7 +77,8 @@ def dequeue(session: Session, topics: Sequence[str], wait: int, lease: int | Non
         deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
         show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.form)
         if not deliveries:
-            say("Nothing is ready." if not wait else f"Nothing became ready within {show_duration(wait)}.")
+            nothing = "Nothing is ready." if not wait else f"Nothing became ready within {show_duration(wait)}."
+            say(" ".join([nothing, *await _paused(client, list(wants)[:_PAUSES_SHOWN])]))
         elif ack:
             return list(await client.ack(deliveries))
         return []

@@ -101,7 +101,8 @@ def sentence(error: FoqsError) -> str:
         return f"{error.message} Is a host running? Start one with: foqs dev, or name it with --address."
     where = f" ({error.field})" if error.field else ""
     retry = f" Try again in {error.retry_after_ms} ms." if error.retry_after_ms else ""
-    return f"{error.code}{where}: {error.message}{retry}"
+    stop = "." if retry and not error.message.endswith((".", "!", "?")) else ""
+    return f"{error.code}{where}: {error.message}{stop}{retry}"
 
 
 def finish(errors: Sequence[FoqsError], total: int) -> None:

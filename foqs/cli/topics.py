@@ -14,14 +14,13 @@ import click
 
 from foqs.cli.output import Column, Row, say, show, show_fields
 from foqs.cli.session import NOT_FOUND, Failed, Session, connected
-from foqs.cli.values import show_duration
+from foqs.cli.values import STATES, show_duration
 from foqs.cli.watch import look, watchable
 
 if TYPE_CHECKING:
     from foqs_client import Client
 
 PAGE_TOPICS: Final = 500
-_ALL: Final = ("ready", "leased", "deferred", "dead")
 
 _COLUMNS: Final[list[Column]] = [
     ("TOPIC", lambda row: row["topic"]),
@@ -55,7 +54,7 @@ def topic_list(session: Session, everything: bool, prefix: str, watch_ms: int | 
         rows: list[Row] = []
         cursor: str | None = None
         while True:
-            states = list(_ALL) if everything else None
+            states = STATES if everything else None
             page = await client.topics(prefix=prefix, states=states, limit=PAGE_TOPICS, cursor=cursor)
             rows += [dataclasses.asdict(found) for found in page.topics]
             cursor = page.next_cursor
@@ -82,7 +81,7 @@ def topic_show(session: Session, name: str) -> None:
 
     async def work(client: Client) -> Row | None:
         # By name, so the topic itself comes before those whose names begin with its own.
-        page = await client.topics(prefix=name, states=list(_ALL), limit=1)
+        page = await client.topics(prefix=name, states=STATES, limit=1)
         return next((dataclasses.asdict(found) for found in page.topics if found.topic == name), None)
 
     row = session.run(work)

@@ -14,6 +14,8 @@ import click
 
 UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,6})?)(ms|s|m|h|d)", re.ASCII)
+STATES: Final = ("ready", "leased", "deferred", "dead")
+"""Of an item: all of them."""
 _COUNT_MAX: Final = 2**31 - 1
 _TOKEN_MAX: Final = 2**63 - 1
 

@@ -237,3 +237,11 @@ async def test_every_entry_has_its_own_outcome(site: Site) -> None:
     assert_done(first)
     assert isinstance(again.error, InvalidArgument)
     assert again.error.field == "leases[1].id"
+
+
+@story
+async def test_nothing_to_do_is_done_without_a_call(site: Site) -> None:
+    client = site.client
+    assert await client.enqueue([]) == []
+    for call in (client.ack, client.nack, client.extend, client.release, client.cancel, client.redrive):
+        assert await call([]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -250,11 +251,17 @@ def test_dequeue_acks_when_told_and_only_then(run: Callable[..., Result], client
 
 
 def test_dequeue_of_nothing_is_no_failure_and_prints_no_data(run: Callable[..., Result], client: FakeClient) -> None:
-    client.answers["dequeue"] = []
+    client.answers.update(dequeue=[], topics=TopicPage([], None))
     result = run("dequeue", "mail", "--ack")
     assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Nothing is ready.\n")
     assert run("dequeue", "mail", "-o", "json").stdout == "[]\n"
     assert "within 5.0s" in run("dequeue", "mail", "--wait", "5s").stderr
+
+
+def test_dequeue_of_nothing_says_which_topics_are_paused(run: Callable[..., Result], client: FakeClient) -> None:
+    client.answers.update(dequeue=[], topics=TopicPage([replace(TOPIC, paused=True)], None))
+    said = run("dequeue", TOPIC.topic, "other").stderr
+    assert said == f"Nothing is ready. {TOPIC.topic} is paused; foqs topic resume '{TOPIC.topic}'\n"
 
 
 def test_ack_shows_each_outcome_and_fails_with_the_first_error(run: Callable[..., Result], client: FakeClient) -> None:
@@ -336,7 +343,7 @@ def test_item_show_is_one_object_in_json(run: Callable[..., Result], client: Fak
 
 
 def test_address_and_namespace_come_from_option_or_environment(run: Callable[..., Result], client: FakeClient) -> None:
-    client.answers["dequeue"] = []
+    client.answers.update(dequeue=[], topics=TopicPage([], None))
     run("dequeue", "t", FOQS_ADDRESS="foqs://a:1", FOQS_NAMESPACE="b")
     run("dequeue", "t", "--address", "foqs://c", "-n", "d", "--timeout", "1s", FOQS_ADDRESS="foqs://a:1")
     assert client.opened == [("foqs://a:1", "b", 10_000), ("foqs://c", "d", 1_000)]
