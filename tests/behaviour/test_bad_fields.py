@@ -25,8 +25,6 @@ ITEMS_MAX: Final = 1_000
 TOPICS_MAX: Final = 100
 
 LATER: Final = {
-    "explain",
-    "purgeTopic",
     "bindTopic",
     "moveShard",
     "drainShard",

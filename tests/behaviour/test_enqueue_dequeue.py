@@ -173,7 +173,6 @@ async def test_one_bad_item_fails_alone_with_the_field_at_fault(site: Site) -> N
 async def test_a_bad_call_fails_as_a_whole_with_the_field_at_fault(site: Site) -> None:
     client, t = site.client, site.topic
     calls: list[tuple[Coroutine[Any, Any, object], type[FoqsError], str | None]] = [
-        (client.enqueue([]), InvalidArgument, "items"),
         (client.enqueue([Item(t)] * 100_001), LimitExceeded, None),
         (client.dequeue({}), InvalidArgument, "topics"),
         (client.dequeue({t: 0}), InvalidArgument, "topics[0].count"),
@@ -182,7 +181,6 @@ async def test_a_bad_call_fails_as_a_whole_with_the_field_at_fault(site: Site) -
         (client.dequeue({"": 1}), InvalidArgument, "topics[0].topic"),
         (client.dequeue({t: 1}, lease_ms=0), InvalidArgument, "lease_ms"),
         (client.dequeue({t: 1}, wait_ms=-1), InvalidArgument, "wait_ms"),
-        (client.ack([]), InvalidArgument, "leases"),
         (client.peek(t, limit=0), InvalidArgument, "page.limit"),
         (client.item("no id"), InvalidArgument, "id"),
         (client.item(NEVER), NotFound, None),

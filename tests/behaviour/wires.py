@@ -188,6 +188,8 @@ def _verdicts(result: Any) -> list[Verdict]:
         return [_of_error(result.failed.error)]
     assert getattr(result, "success", None) is not None, result
     reply = result.success
+    if getattr(reply, "absent", None):
+        return [("NOT_FOUND", None)]  # explain answers for what is not there too
     entries = getattr(reply, "results", None) or getattr(reply, "outcomes", None)
     return [OK] if entries is None else [_of_entry(entry) for entry in entries]
 

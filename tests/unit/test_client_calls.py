@@ -89,7 +89,7 @@ def test_what_is_there_can_be_looked_at() -> None:
 @pytest.mark.parametrize(
     ("call", "kind"),
     [
-        (lambda c: c.enqueue([]), InvalidArgument),
+        (lambda c: c.dequeue({}), InvalidArgument),
         (lambda c: c.enqueue([Item("t")] * 1_001), LimitExceeded),
         (lambda c: c.enqueue([Item("t", priority=1 << 31)]), InvalidArgument),
         (lambda c: c.enqueue([Item("t", payload=cast(bytes, "text"))]), InvalidArgument),
