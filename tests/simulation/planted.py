@@ -397,7 +397,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "pauses-ignored": Bug(pauses_ignored, (19,)),
     "limits-ignored": Bug(limits_ignored, (19,)),
     "cuts-unread": Bug(cuts_unread, (19,)),
-    "cuts-hide-nothing": Bug(cuts_hide_nothing, (10, 13, 19)),
+    "cuts-hide-nothing": Bug(cuts_hide_nothing, (10, 13, 15, 19)),
 }
 
 
