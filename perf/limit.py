@@ -162,7 +162,7 @@ _SESSION: Final = (
 
 def _mariadb_tables(connection: Connection, shard: int) -> None:
     """The product's own tables, empty and owned."""
-    names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot")}
+    names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot", "cut")}
     for step in sql_mysql.MIGRATIONS:
         run_all(connection, [text.format(**names) for text in step.statements])
     run_all(connection, [f"UPDATE {names['owner']} SET epoch = {rows.EPOCH}, nonce = '{rows.NONCE}', flush = 0"])

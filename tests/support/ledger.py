@@ -58,7 +58,9 @@ def account(events: Iterable[Event]) -> Account:
 
 
 def _removals(case: Case) -> list[Event]:
-    return [entry.result for entry in case.done(*DESTROYING) if not entry.result.get("already_gone")]
+    """What removed it; where nothing says that it did, one that found it gone: a client tries again by itself."""
+    done = [entry.result for entry in case.done(*DESTROYING)]
+    return [result for result in done if not result.get("already_gone")] or done[:1]
 
 
 def _is_exact(case: Case) -> bool:

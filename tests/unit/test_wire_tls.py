@@ -24,7 +24,7 @@ from tests.support.fake_queue import FakeQueue
 from tests.support.wire import Served, served, until
 
 QUICK = WireLimits(reply_grace_s=0.2, handshake_timeout_s=0.2, handshakes_max=3)
-TIMEOUT_MS = 300
+TIMEOUT_MS = 1_000
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 

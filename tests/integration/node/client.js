@@ -67,7 +67,7 @@ async function main() {
       again: again.outcomes.map((outcome) => outcome.already_gone),
       routed: all.length,
       no_namespace: await failure(client.enqueue(new types.EnqueueRequest({ ...NAMESPACE, namespace_name: "absent", items }))),
-      not_served: await failure(client.explain(new types.GetItemRequest({ ...NAMESPACE, id: "1-1" }))),
+      not_served: await failure(client.bindTopic(new types.BindTopicRequest({ ...NAMESPACE, topic: "t", regions: [] }))),
     })
   );
   connection.end();
