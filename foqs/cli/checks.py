@@ -11,6 +11,7 @@ import importlib.metadata
 import json
 import shutil
 import sqlite3
+import ssl
 import sys
 import tempfile
 import urllib.error
@@ -109,6 +110,8 @@ async def calls(config: Config, connect: Connect) -> Finding:
     problem = port_problem(host, port, "port")
     if problem is None:
         return Finding("Calls", "ok", f"{host}:{port} is free: no host is running there")
+    if config.server.tls_cert_file:
+        return await _speaks_tls(host, port, problem)
     try:
         async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
             async with connect(f"foqs://{reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
@@ -118,6 +121,19 @@ async def calls(config: Config, connect: Connect) -> Finding:
             return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, which answers {error.code}")
         return Finding("Calls", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
     return Finding("Calls", "ok", f"{host}:{port} is served by FOQS, {len(routing.shards)} shards")
+
+
+async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
+    """Whose certificate it shows is for its clients to judge."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
+            _, writer = await asyncio.open_connection(reachable(host).strip("[]"), port, ssl=context)
+    except (OSError, TimeoutError) as error:
+        return Finding("Calls", "bad", f"{host}:{port} does not speak TLS ({error or 'no answer'})", problem)
+    writer.close()
+    return Finding("Calls", "ok", f"{host}:{port} speaks TLS")
 
 
 async def http(config: Config) -> Finding:

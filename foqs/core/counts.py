@@ -102,6 +102,10 @@ class TopicCounts:
         """All items of a namespace."""
         return sum(map(sum, self._topics.get(namespace, _NONE).values()))
 
+    def topics_of(self, namespace: str) -> int:
+        """How many topics of a namespace have an item."""
+        return len(self._topics.get(namespace, ()))
+
     def topics(self, namespace: str) -> list[str]:
         """The names of a namespace's topics that have an item, in no particular order."""
         return list(self._topics.get(namespace, ()))

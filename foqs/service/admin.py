@@ -170,8 +170,8 @@ class Administration:
         self.namespace(name)
         shards = self._all_shards()
         topics = {topic for shard in shards for topic in shard.counts.topics(name)}
-        items = max(0, sum(shard.counts.items(name) for shard in shards))
-        return Usage(items, self._quota.usage(name)[1], len(topics), self._quota.last_minute(name))
+        items, size = self._quota.usage(name)
+        return Usage(items, size, len(topics), self._quota.last_minute(name))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""
@@ -275,6 +275,10 @@ class Administration:
                             await self._catalog.replace(after)
                         except CatalogConflict:
                             continue
+                        except CatalogUnknown:
+                            # What was closed must not be opened for a document that may be gone.
+                            self._apply(await self._catalog.load())
+                            raise
                     self._apply(after)
                 return after
         except CatalogUnknown as error:

@@ -106,6 +106,8 @@ class Explainer:
     async def _better(self, row: Row, until: float) -> int | None:
         """READY items of all shards that come before it, one more than is counted at most; None: it cannot be told."""
         better = 0
+        if len(self._shards) < len(self._statuses):
+            return None
         try:
             async with asyncio.timeout_at(until):
                 for shard in list(self._shards.values()):

@@ -87,8 +87,10 @@ class Namespaces:
         self.document = document
         namespaces = document.namespaces
         settings = {name: replace(self.default, **own.settings) for name, own in namespaces.items()}
-        self.policies.clear()
+        # Never empty, not for a moment: a flush on SQLite is judged in a thread of its own.
         self.policies.update({name: _policy(own) for name, own in settings.items()})
+        for name in [name for name in self.policies if name not in settings]:
+            del self.policies[name]
         self._settings = {name: own for name, own in settings.items() if name not in self._closed}
         self.limited = {name: own for name, own in settings.items() if own.is_limited}
         before = self.paused

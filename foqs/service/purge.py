@@ -27,6 +27,8 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
             done.set()
 
     for shard in shards:
+        if not shard.may_hold(topic):
+            continue
         try:
             works.append(shard.purge(topic, finished))
         except FoqsError as error:
@@ -36,6 +38,8 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         for work in works:
             work.expire()
         raise refusals[0]
+    if not works:
+        return 0
     try:
         async with asyncio.timeout_at(deadline):
             await done.wait()

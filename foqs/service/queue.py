@@ -461,8 +461,11 @@ class QueueService:
         self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
         after = None if cursor is None else _parse_cursor(cursor)
+        shards = self._all_owned()
+        if payload:
+            limit = self._payloads(namespace, limit, len(shards))
         seen: list[Seen] = []
-        for shard in list(self._shards.values()):
+        for shard in shards:
             try:
                 async with asyncio.timeout_at(deadline):
                     rows = await shard.listed((namespace, topic), state, after, limit + 1, payload=payload)
@@ -477,7 +480,13 @@ class QueueService:
     async def matching(
         self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
+        if payload:
+            limit = self._payloads(namespace, limit, 1)
         return await list_matching(self._all_owned(), namespace, only, cursor, limit, payload, deadline)
+
+    def _payloads(self, namespace: str, limit: int, shards: int) -> int:
+        """So many rows with their payloads a page of so many shards may read: what a hand-out may carry."""
+        return max(1, min(limit, self._handout_bytes_max // _item_bytes_max(self.namespace(namespace)) // shards))
 
     async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
         return await count_matching(self._all_owned(), namespace, only, deadline)

@@ -95,8 +95,7 @@ class Quota:
         new = [name for name in names if not any((namespace, name) in shard.counts for shard in shards)]
         if not new:
             return {}
-        known = {name for shard in shards for name in shard.counts.topics(namespace)}
-        room = max(0, settings.topics_max - len(known))
+        room = max(0, settings.topics_max - _topics(shards, namespace, len(new), settings.topics_max))
         beyond = set(new[room:])
         told: dict[int, FoqsError] = {
             place: LimitExceeded(
@@ -155,3 +154,13 @@ class Quota:
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )
+
+
+def _topics(shards: Sequence[Shard], namespace: str, more: int, most: int) -> int:
+    """How many topics the namespace has, as exactly as it matters to whether so many more are too many."""
+    each = [shard.counts.topics_of(namespace) for shard in shards]
+    if sum(each) + more <= most:
+        return sum(each)
+    if max(each, default=0) >= most:
+        return max(each)
+    return len({name for shard in shards for name in shard.counts.topics(namespace)})

@@ -88,7 +88,7 @@ class Purger:
     async def _read(self, cut: Cut, state: State, after: Key | None) -> Sequence[Row]:
         topic, limit = (cut.namespace, cut.topic), self._page_items
         return await self._reader.once(
-            cut.namespace, lambda reads, past: reads.listed(past, topic, state, after, limit, payload=False)
+            cut.namespace, lambda reads, past: reads.listed(past, topic, state, after, limit, payload=False), limit
         )
 
     async def _write(self, make: Callable[[Callable[[], None]], Work]) -> None:

@@ -87,10 +87,10 @@ class Reader:
         self._jobs.push(namespace, cost, job)
         self._wake.set()
 
-    async def once(self, namespace: str, what: Callable[[Reads, Fence], Awaitable[T]]) -> T:
-        """What `what` returns. Raises `Unavailable`."""
+    async def once(self, namespace: str, what: Callable[[Reads, Fence], Awaitable[T]], cost: float = 1) -> T:
+        """What `what` returns; for its cost see `submit`. Raises `Unavailable`."""
         job = _Once(what)
-        self.submit(namespace, 1, job)
+        self.submit(namespace, cost, job)
         return await job.future
 
     async def run(self) -> None:

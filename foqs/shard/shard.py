@@ -47,6 +47,8 @@ log = logging.getLogger(__name__)
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
+KEYS_A_ROW: Final = 100
+"""So many keys cost a reader what one row does."""
 TOPIC_PRIORITIES_MAX: Final = 50
 """Looked at for the age of a topic's oldest: a page of topics is many of them."""
 
@@ -413,6 +415,10 @@ class Shard:
         self._writer.poke()
         return work
 
+    def may_hold(self, topic: TopicName) -> bool:
+        """The topic has an item, or a cut, or it is not known yet."""
+        return self.counts.lag or topic in self.counts or bool(self.memory.cuts.last(topic))
+
     def purge(self, topic: TopicName, finished: Callable[[], None]) -> MakeCut:
         """Queues a cut: all items that the topic has when it is committed are gone. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
@@ -480,7 +486,7 @@ class Shard:
                 self._consumers.ready([topic])
 
             job = RefillJob(self.memory, topic, self._writer.between, ended)
-            self._reader.submit(topic[0], self._settings.ready_window_items_max / 100, job)
+            self._reader.submit(topic[0], self._settings.ready_window_items_max / KEYS_A_ROW, job)
 
     def load(self, topic: TopicName, keys: Sequence[Key]) -> None:
         """Loads the rows of READY keys, which are in order, so that handing them out reads nothing."""
@@ -504,7 +510,7 @@ class Shard:
     async def rows(self, namespace: str, ids: Sequence[int]) -> list[Row]:
         """The rows of these ids that exist."""
         self._check_serving()
-        rows = await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids))
+        rows = await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids), len(ids))
         return [row for row in rows if not self.memory.cuts.covers(row)]
 
     async def listed(
@@ -516,6 +522,7 @@ class Shard:
         return await self._reader.once(
             topic[0],
             lambda reads, past: reads.listed(past, topic, state, after, limit, cuts.last(topic), payload=payload),
+            limit,
         )
 
     async def key_of(self, row: Row) -> bytes | None:
@@ -540,7 +547,7 @@ class Shard:
         if after is not None and left > 0:
             last_cut = self.memory.cuts.last(topic)
             keys = await self._reader.once(
-                topic[0], lambda reads, past: reads.ready(past, topic, after, left, last_cut)
+                topic[0], lambda reads, past: reads.ready(past, topic, after, left, last_cut), left / KEYS_A_ROW
             )
             better += bisect_left(keys, key)
         return min(better, most + 1)

@@ -24,6 +24,7 @@ from foqs.core.errors import (
 )
 from foqs.core.item import State
 from foqs.core.life import Kind
+from foqs.service import namespaces
 from foqs.service.engine import Engine
 from foqs.service.namespaces import Namespaces
 from tests.support.builders import engine_settings
@@ -620,5 +621,29 @@ def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutin
         engine = await world.engine()
         with pytest.raises(NamespaceNotFound):
             await call(world, engine)
+
+    play(story)
+
+
+def test_a_change_of_the_catalog_leaves_no_moment_without_the_policies_of_namespaces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A flush on SQLite is judged in a thread of its own, and may look at any moment."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        names = set(engine.namespaces.policies)
+        assert names >= {"default", "other"}
+        seen: list[set[str]] = []
+        original: Any = vars(namespaces)["_policy"]
+
+        def policy(settings: Any) -> Any:
+            seen.append(set(engine.namespaces.policies))
+            return original(settings)
+
+        monkeypatch.setattr(namespaces, "_policy", policy)
+        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        assert seen
+        assert all(names <= found for found in seen)
 
     play(story)

@@ -487,6 +487,9 @@ def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
+        while not all(shard.may_hold(("default", "t")) for shard in engine.shards.values()):
+            await caller.put()
+            await world.pass_s(0.3)
         refused: list[Writes] = []
 
         def refuse(writes: Writes) -> str | None:
@@ -585,5 +588,16 @@ def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_a
         assert (await explained(name)).better_items == 0
         assert len(stored(world)) == 21
         assert (await explained(purged[0])).seen is None
+
+    play(story)
+
+
+def test_a_topic_that_holds_nothing_takes_no_cut() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2, purge_topics_max=1))
+        caller = Caller(world, engine)
+        for number in range(3):
+            assert await purge(caller, f"made up {number}") == 0
+        assert cuts(world) == 0
 
     play(story)

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from foqs.core.errors import Unavailable
+from foqs.core.item import State, format_id
 from foqs.core.life import Kind
 from foqs.store.memory import MemoryReads, MemoryStore
-from tests.support.builders import BUFFER, engine_settings, new_item
+from tests.support.builders import BUFFER, NAMESPACE, engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.races import Gate, begin, closed, rest, restarted
 
@@ -145,5 +147,38 @@ def test_a_read_that_fails_in_an_unforeseen_way_has_the_shard_taken_over_anew(
         await putting
         assert len((await waiting).items) == 3
         assert "nobody thought of this" in caplog.text
+
+    play(story)
+
+
+def test_a_page_with_payloads_is_as_long_as_a_hand_out_may_be() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        most = NAMESPACE.payload_bytes_max + NAMESPACE.metadata_bytes_max + 1_024
+        caller = Caller(world, await world.engine(replace(settings, handout_bytes_max=3 * most)))
+        ids = await caller.put(count=8)
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 8, True, world.in_s(5))
+            assert len(page) <= 3
+            found += [format_id(seen.shard, seen.row.id) for seen in page]
+            if cursor is None:
+                break
+        assert found == ids
+
+    play(story)
+
+
+def test_a_look_that_would_leave_out_a_shard_is_refused() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        shard = engine.shards.pop(2)
+        try:
+            with pytest.raises(Unavailable):
+                await caller.queue.peek("default", "t", State.READY, None, 8, False, world.in_s(5))
+        finally:
+            engine.shards[2] = shard
 
     play(story)
