@@ -13,8 +13,9 @@ import argparse
 import multiprocessing
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -81,6 +82,16 @@ def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> 
         return _race(_on_mariadb, places, shape, size, flushes, payload, server.pid)
 
 
+def _result(results: Any, processes: Sequence[Any]) -> Any:
+    """What one of the processes found. Raises RuntimeError when one failed: nobody else would say so."""
+    while True:
+        try:
+            return results.get(timeout=1)
+        except Empty:
+            if any(process.exitcode for process in processes):
+                raise RuntimeError("a process of the race failed; what it says stands above") from None
+
+
 def _race(
     target: Callable[..., None],
     places: list[str],
@@ -101,7 +112,7 @@ def _race(
         process.start()
     barrier.wait(300)
     before = machine.cpu_s(server) if server else 0.0
-    found = [results.get(timeout=600) for _ in processes]
+    found = [_result(results, processes) for _ in processes]
     database_s = machine.cpu_s(server) - before if server else sum(result["cpu_s"] for result in found)
     for process in processes:
         process.join(30)
@@ -251,7 +262,7 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
     content = _content(payload)
     steps = [
         (
-            (flush.number, rows.NOW_MS, rows.EPOCH, rows.NONCE, flush.number) if flush.number else None,
+            (flush.number, rows.NOW_MS, 0, rows.EPOCH, rows.NONCE, flush.number) if flush.number else None,
             [(number,) for number in flush.leased] if flush.read else [],
             [(number,) for number in flush.done],
             [(*_lease(flush).values(), number) for number in flush.leased],
