@@ -17,6 +17,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.client import HTTPException
 from typing import Final
 
 from foqs.cli.checks_mysql import mysql
@@ -144,6 +145,8 @@ async def http(config: Config) -> Finding:
         return Finding("HTTP", "ok", f"{host}:{port} is free: no host is running there")
     try:
         answer = await asyncio.to_thread(_ready, f"http://{reachable(host)}:{port}/readyz")
+    except HTTPException:
+        return Finding("HTTP", "bad", f"{host}:{port} is not served by FOQS (it does not speak HTTP)", problem)
     except (OSError, ValueError) as error:
         return Finding("HTTP", "bad", f"{host}:{port} is not served by FOQS ({error})", problem)
     if answer:

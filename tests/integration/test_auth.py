@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -235,3 +236,18 @@ def test_peers_that_do_not_finish_tls_cost_a_line_each_and_nobody_else_anything(
         assert "foqs_tls_handshake_failures_total 2.0" in page[1]
         assert host.stop() == 0
         host.whole()
+
+
+def test_doctor_tells_a_host_that_speaks_tls_from_one_that_does_not(tmp_path: Path, authority: Authority) -> None:
+    with Guarded(tmp_path / "a", authority) as host:
+        host.start()
+
+        def calls(**more: str) -> dict[str, str]:
+            done = foqs(host, "doctor", "--config", str(host.config), "-o", "json", **more)
+            assert done.stdout, done.stderr
+            found: dict[str, str] = next(row for row in json.loads(done.stdout) if row["check"] == "Calls")
+            return found
+
+        assert calls()["found"] == f"127.0.0.1:{host.port} speaks TLS"
+        crossed = calls(FOQS_SERVER__PORT=str(host.http_port), FOQS_SERVER__HTTP_PORT=str(host.port))
+        assert "does not speak TLS" in crossed["found"]

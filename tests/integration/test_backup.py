@@ -19,6 +19,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.processes import HostProcess
 from tests.support.runbook import blocks, section
 from tests.support.tables import Tables, in_mariadb, in_sqlite
+from tests.support.wire import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -69,8 +70,7 @@ async def under_load(host: HostProcess, backup: Callable[[], None]) -> tuple[Boo
     book, stop = Book(loop.time), asyncio.Event()
 
     async def acked(items: int) -> None:
-        while len(book.acked) < items:  # noqa: ASYNC110 - the load is this test's own
-            await asyncio.sleep(0.01)
+        await until(lambda: len(book.acked) >= items)
 
     async with Client(host.address) as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(produce(client, book, stop))

@@ -549,6 +549,27 @@ def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> N
     play(story)
 
 
+def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_namespace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def unseen(self: MemoryCatalog, version: int) -> None:
+        """The catalog is looked at again much later."""
+        await asyncio.sleep(1_000)
+
+    monkeypatch.setattr(MemoryCatalog, "changed", unseen)
+
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.failure = CatalogUnknown("the folder cannot be synced")
+        with pytest.raises(UnknownOutcome, match="synced"):
+            await engine.admin.delete("other", world.in_s(5))
+        with pytest.raises(NamespaceNotFound):
+            engine.namespaces.of("other")
+
+    play(story)
+
+
 def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
     async def story(world: World) -> None:
         catalog = await gated(world)
