@@ -1,6 +1,8 @@
-"""What a host asks of its coordinator: with which epoch to take a shard over.
+"""What a host and the manager of shards tell each other.
 
-Implementations: `local`, for a host that owns everything.
+`Coordinator` is what the keeper of a shard asks; `Holder` is what the agent
+tells the host. Always true: between `assigned` and the next `dropped` the shard
+is this host's as far as the plan was read; the database has the last word.
 """
 
 from __future__ import annotations
@@ -13,14 +15,45 @@ class CoordinatorFailed(Exception):
 
 
 class Coordinator(Protocol):
-    """Issues epochs. No epoch is ever issued twice, across restarts too."""
+    """Issues epochs. No epoch is ever issued twice for two owners, across restarts too."""
 
     async def issue_epoch(self, shard: int, above: int) -> int:
-        """An epoch for a takeover of `shard`, higher than any issued before and than `above`.
+        """An epoch for a takeover of `shard`, higher than any with which another host was told to take it over, and than `above`.
 
-        It is recorded durably before this returns.
+        It is recorded durably before this returns. May take as long as it takes somebody to plan.
+
+        Args:
+            above: the highest epoch that served here, or that a takeover found; 0 for none.
 
         Raises:
             CoordinatorFailed: it could not be recorded.
         """
+        ...
+
+    def tell(self, shard: int, epoch: int, state: str) -> None:
+        """What the keeper of a shard does now, a value of `Ownership`; the last word counts. Never blocks."""
+        ...
+
+
+class Holder(Protocol):
+    """A host, as its agent sees it. Calls come on the event loop, in this order for each shard: assigned, release, dropped."""
+
+    def assigned(self, shard: int, database: str) -> None:
+        """Acquire, recover and serve it; the database is a name in the host's own configuration."""
+        ...
+
+    def release(self, shard: int) -> None:
+        """Drain it: take in nothing more, write what waits, and tell the coordinator that it is free."""
+        ...
+
+    def dropped(self, shard: int) -> None:
+        """It is another's, or may be: stop serving it at once, whatever is under way."""
+        ...
+
+    def suspended(self) -> None:
+        """Hand nothing out until `resumed`: the session may be ending."""
+        ...
+
+    def resumed(self) -> None:
+        """The session lives."""
         ...
