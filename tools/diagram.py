@@ -19,10 +19,12 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from foqs.core.item import State  # noqa: E402 - the project need not be installed
-from foqs.core.life import TABLE, Kind  # noqa: E402
+from foqs.core.life import LEASED_ANEW, TABLE, Kind  # noqa: E402
 
 BEGIN: Final = "<!-- life:begin -->"
 END: Final = "<!-- life:end -->"
+_CHANGES: Final = ((Kind.EXTEND, ""), (Kind.DUE, LEASED_ANEW))
+"""Ways that end in the state where they began, and yet change what the diagram is about."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,7 +60,7 @@ def diagram() -> str:
     edges: dict[tuple[str, str], list[str]] = {}
     for (state, kind), rule in TABLE.items():
         for condition, following in rule.ways:
-            if following is state and (condition or kind is not Kind.EXTEND):
+            if following is state and (kind, condition) not in _CHANGES:
                 continue
             label = kind.value if not condition else f"{kind.value} ({condition})"
             edges.setdefault((state.name, _name(following)), []).append(label)

@@ -6,13 +6,14 @@ knows how many entries it has, and which ids its events name. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from foqs.core.cuts import EndCut, MakeCut, PurgeRows
 from foqs.core.errors import FoqsError
+from foqs.core.item import Row
 from foqs.core.keys import KeyName
-from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Events, HandOut, Inserts, Lane, Work
+from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Dues, Events, HandOut, Inserts, Lane, Work
 
 __all__ = [
     "ALREADY_GONE",
@@ -21,6 +22,7 @@ __all__ = [
     "Acks",
     "AlreadyGone",
     "Batch",
+    "Dues",
     "Events",
     "HandOut",
     "Inserts",
@@ -66,8 +68,9 @@ class Batch:
         acks, events, hand_outs, inserts: the same by what their works are.
         touched: ids of the acks and events.
         leased: ids of the hand-outs.
-        claims: hand-outs of items that this very batch inserts: they are
-            written leased. They hold whole works.
+        dues: those of the events that came from the timers.
+        claims: hand-outs of items that this very batch inserts, or finds due: they
+            are written leased. They hold whole works.
         slots: of keys, that the shard is given.
         purging: cuts that are made, or over, and rows that one covers.
     """
@@ -76,6 +79,7 @@ class Batch:
         "_count",
         "acks",
         "claims",
+        "dues",
         "events",
         "hand_outs",
         "inserts",
@@ -90,6 +94,7 @@ class Batch:
         self.parts: list[Part[Any]] = []
         self.acks: list[Part[Acks]] = []
         self.events: list[Part[Events]] = []
+        self.dues: list[Part[Dues]] = []
         self.hand_outs: list[Part[HandOut]] = []
         self.inserts: list[Part[Inserts]] = []
         self.touched: list[int] = []
@@ -118,10 +123,25 @@ class Batch:
             elif kind is Events:
                 self.events.append(part)
                 self.touched += part.numbers
+            elif kind is Dues:
+                self.dues.append(part)
+                self.events.append(part)
+                self.touched += part.numbers
             else:
                 self.purging.append(part)
             self.parts.append(part)
             self._count += part.count
+
+    def due_rows(self) -> list[Mapping[int, Row]]:
+        """Rows of its dues, as they are in the table; those that were remembered elsewhere are not among them."""
+        return [work.rows for work in {part.work for part in self.dues}]
+
+    def wanted(self) -> dict[int, int | None]:
+        """The dues that a claim names, with its `lease_ms`."""
+        if not (self.claims and self.dues):
+            return {}
+        due = {number for part in self.dues for number in part.numbers}
+        return {number: claim.lease_ms for claim in self.claims for number in claim.numbers if number in due}
 
     def key_names(self) -> list[KeyName]:
         """The idempotency keys of its inserts; one may stand in it twice."""

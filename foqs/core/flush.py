@@ -87,14 +87,19 @@ def judge_batch(
         find = cuts.hide(find)
     if batch.acks:
         _acks(batch.acks, find, moment, decision)
+    wanted = batch.wanted()
     for events in batch.events:
         work = events.work
         of = work.events[events.start : events.stop]
+        if wanted:
+            of = [_wanted(event, wanted) for event in of]
         decision.results.append((events, [_event(event, find(event.id), moment, timers, decision) for event in of]))
     if batch.hand_outs:
         _hand_outs(batch.hand_outs, find, moment, timers, decision)
     if batch.inserts:
         _inserts(batch, moment, timers, keys, cuts, decision)
+    if batch.claims:
+        _claims(batch.claims, moment, timers, decision)
     if batch.purging:
         _purging(batch, decision)
     return decision
@@ -136,6 +141,13 @@ def _event(event: Event, row: Row | None, moment: Moment, timers: Timers, decisi
             verdict.row.due_ms = timers.lift(verdict.row.due_ms)
         decision.changed.append((event.kind, row, verdict.row))
     return verdict
+
+
+def _wanted(event: Event, wanted: Mapping[int, int | None]) -> Event:
+    """A DUE event whose item a claim names, which gets it."""
+    if event.kind is not Kind.DUE or event.id not in wanted:
+        return event
+    return Event(Kind.DUE, event.id, lease_ms=wanted[event.id], wanted=True)
 
 
 def _hand_outs(parts: Sequence[Part[HandOut]], find: Find, moment: Moment, timers: Timers, decision: Decision) -> None:
@@ -222,8 +234,6 @@ def _inserts(
         for row in inserted:
             if row.due_ms is not None:
                 row.due_ms = timers.lift(row.due_ms)
-    if batch.claims:
-        _claims(batch.claims, moment, timers, decision)
 
 
 def _not_purged(
@@ -281,15 +291,16 @@ def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow],
 
 
 def _claims(claims: Sequence[HandOut], moment: Moment, timers: Timers, decision: Decision) -> None:
-    """New items that a waiter gets enter the table leased."""
+    """New items that a waiter gets enter the table leased; those that were due and wanted are leased already."""
     places = {row.id: place for place, row in enumerate(decision.inserted)}
+    woken = {new.id: new for kind, _, new in decision.changed if kind is Kind.DUE and new.state is State.LEASED}
     lift_ms = timers.lift(0)
     for claim in claims:
         rows: list[Row | None] = []
         for number in claim.numbers:
             place = places.get(number)
-            if place is None:  # not inserted: its key was taken
-                rows.append(None)
+            if place is None:  # not inserted, as its key was taken; or due, if there still is something to deliver
+                rows.append(woken.get(number))
                 continue
             row = decision.inserted[place]
             if row.state is State.READY:

@@ -330,6 +330,10 @@ class Intake:
         """(new items, bytes that they write) of a namespace that wait."""
         return self._inserts.used(namespace)
 
+    def is_free(self, number: int) -> bool:
+        """No event on this id waits or is in a flush: the next one finds its row as it is now."""
+        return number not in self._ids
+
     def submit(self, work: Work, *, internal: bool = False) -> None:
         """Queues a work, of at least one entry.
 

@@ -54,8 +54,9 @@ class Event:
     `delay_ms` / `deliver_after_ms`: NACK, where both None means backoff, and UPDATE, where it means unchanged.
     `jitter`: NACK; a number in [0, 1) drawn by the caller, so that rules stay pure.
     `metadata`: NACK and UPDATE; None means unchanged.
-    `lease_ms`: HAND_OUT and EXTEND; None means the item's own.
+    `lease_ms`: HAND_OUT, EXTEND and a DUE that is wanted; None means the item's own.
     `priority`: UPDATE; None means unchanged.
+    `wanted`: DUE; somebody waits for the item, and gets it instead of its becoming READY.
     `only`: the caller named the item by a filter, and means it as long as it matches.
     """
 
@@ -71,6 +72,7 @@ class Event:
     lease_ms: int | None = None
     priority: int | None = None
     only: ItemFilter | None = None
+    wanted: bool = False
 
 
 class Fate(enum.Enum):
@@ -157,6 +159,16 @@ def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
     return TABLE[row.state, event.kind].decide(event, row, moment)
 
 
+def wakes(row: Row, now_ms: int) -> bool:
+    """A DUE event makes this row READY, or leases it to who waits for it."""
+    if _expired(row, now_ms):
+        return False
+    if row.state is State.DEFERRED:
+        return row.deliver_after_ms <= now_ms
+    ended = row.state is State.LEASED and _lease_over(row, now_ms)
+    return ended and row.policy is not Delivery.AT_MOST_ONCE and not _exhausted(row)
+
+
 def backoff_ms(policy: Policy, attempt: int, jitter: float) -> int:
     """Exponential backoff with full jitter over its upper half, in milliseconds.
 
@@ -178,6 +190,14 @@ def _judge_missing(event: Event, row: Row | None) -> Verdict:
 
 def _expired(row: Row, now_ms: int) -> bool:
     return row.expires_at_ms is not None and row.expires_at_ms <= now_ms
+
+
+def _lease_over(row: Row, now_ms: int) -> bool:
+    return row.due_ms is not None and row.due_ms <= now_ms
+
+
+def _exhausted(row: Row) -> bool:
+    return bool(row.attempts_max) and row.attempt >= row.attempts_max
 
 
 def _ready(
@@ -224,6 +244,11 @@ def _dead(row: Row, moment: Moment, metadata: bytes | None = None) -> Verdict:
     return _changed(row, State.DEAD, min(due, TIME_MS_MAX), metadata=metadata)
 
 
+def _leased(event: Event, row: Row, moment: Moment) -> Verdict:
+    lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
+    return Verdict(Fate.CHANGED, row=row.leased(min(moment.now_ms + lease, TIME_MS_MAX), moment.token))
+
+
 def _stale() -> Verdict:
     return Verdict(
         Fate.KEPT,
@@ -250,7 +275,7 @@ def _deferred_due(event: Event, row: Row, moment: Moment) -> Verdict:
     if _expired(row, moment.now_ms):
         return _GONE
     if row.deliver_after_ms <= moment.now_ms:
-        return _ready(row)
+        return _leased(event, row, moment) if event.wanted else _ready(row)
     return _KEPT
 
 
@@ -263,20 +288,19 @@ def _dead_due(event: Event, row: Row, moment: Moment) -> Verdict:
 
 
 def _leased_due(event: Event, row: Row, moment: Moment) -> Verdict:
-    if row.due_ms is None or row.due_ms > moment.now_ms:
+    if not _lease_over(row, moment.now_ms):
         return _KEPT
     if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
         return _GONE
-    if row.attempts_max and row.attempt >= row.attempts_max:
+    if _exhausted(row):
         return _dead(row, moment)
-    return _ready(row)
+    return _leased(event, row, moment) if event.wanted else _ready(row)
 
 
 def _hand_out(event: Event, row: Row, moment: Moment) -> Verdict:
     if _expired(row, moment.now_ms):
         return _GONE
-    lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return Verdict(Fate.CHANGED, row=row.leased(min(moment.now_ms + lease, TIME_MS_MAX), moment.token))
+    return _leased(event, row, moment)
 
 
 def _ack(event: Event, row: Row, moment: Moment) -> Verdict:
@@ -292,7 +316,7 @@ def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
         return _dead(row, moment, metadata)
     if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
         return _GONE
-    if row.attempts_max and row.attempt >= row.attempts_max:
+    if _exhausted(row):
         return _dead(row, moment, metadata)
     if event.deliver_after_ms is not None:
         after = event.deliver_after_ms
@@ -397,10 +421,16 @@ class Rule:
     ways: tuple[tuple[str, State | None], ...]
 
 
+LEASED_ANEW: Final = "lease over and wanted, leased anew"
+"""The one way of a DUE that ends where it began and yet changes the row."""
+
 _D, _R, _L, _X = State.DEFERRED, State.READY, State.LEASED, State.DEAD
 
 TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
-    (_D, Kind.DUE): Rule(_deferred_due, (("deliver-after reached", _R), ("TTL over", None), ("not yet", _D))),
+    (_D, Kind.DUE): Rule(
+        _deferred_due,
+        (("deliver-after reached", _R), ("deliver-after reached and wanted", _L), ("TTL over", None), ("not yet", _D)),
+    ),
     (_D, Kind.HAND_OUT): Rule(_keep, (("not ready", _D),)),
     (_D, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
     (_D, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
@@ -426,6 +456,7 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
         _leased_due,
         (
             ("lease over", _R),
+            (LEASED_ANEW, _L),
             ("lease over, attempts exhausted", _X),
             ("lease over, at most once or TTL over", None),
             ("not yet", _L),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
-from foqs.core.item import NUMBER_MAX, Key, KeyedItem, NewItem, TopicName
+from foqs.core.item import NUMBER_MAX, Key, KeyedItem, NewItem, Row, TopicName
 from foqs.core.life import Event, Kind
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
@@ -188,6 +188,21 @@ class Events(Work):
 
     def size(self, start: int, stop: int) -> int:
         return sum(len(event.metadata) for event in self.events[start:stop] if event.metadata)
+
+
+class Dues(Events):
+    """Items whose moment may have come, by their numbers. Results: their verdicts.
+
+    Args:
+        rows: those of them that were read, without payload, by number. They hold until
+            they are written: each is of a number that no earlier event stands on.
+    """
+
+    __slots__ = ("rows",)
+
+    def __init__(self, numbers: Sequence[int], rows: Mapping[int, Row], finished: Callable[[], None]) -> None:
+        super().__init__("", [Event(Kind.DUE, number) for number in numbers], finished)
+        self.rows = rows
 
 
 class HandOut(Work):

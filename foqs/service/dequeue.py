@@ -70,7 +70,6 @@ class Dequeue:
         "_deadline",
         "_done",
         "_handout_s_max",
-        "_items_max",
         "_open",
         "_patience",
         "_slot",
@@ -79,6 +78,7 @@ class Dequeue:
         "_wake",
         "_works",
         "item_bytes",
+        "items_max",
         "lease_ms",
         "topics",
     )
@@ -99,7 +99,7 @@ class Dequeue:
         self.lease_ms = lease_ms
         self.item_bytes = item_bytes
         self._counter = counter
-        self._items_max = items_max
+        self.items_max = items_max
         self._until = until
         self._patience = inf
         """Until when it waits for a read that is under way; infinite when there is none."""
@@ -124,7 +124,7 @@ class Dequeue:
 
     def _look(self, now: float) -> bool:
         counter = self._counter
-        taken = counter.take(self.topics, self._items_max, late=self._patience <= now)
+        taken = counter.take(self.topics, self.items_max, late=self._patience <= now)
         if taken:
             self._stop_waiting()
             self._lease(taken)
@@ -167,7 +167,7 @@ class Dequeue:
             self._works.append((shard, shard.hand_out(namespace, spans, self.lease_ms, self.item_bytes, self._leased)))
 
     def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> HandOutWork:
-        """It gets these, which the shard is about to insert; it must be waiting."""
+        """It gets these, which the shard is about to insert, or finds due; it must be waiting."""
         self._stop_waiting()
         self._state = _State.LEASING
         self._slot = self._counter.deadlines.add(min(self._deadline, self._counter.now() + self._handout_s_max), self)

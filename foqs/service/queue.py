@@ -411,7 +411,7 @@ class QueueService:
         return self.waiters.waits(namespace)
 
     def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> list[HandOutWork]:
-        """Hand-outs of items about to be inserted, for those who wait for a topic that is known to be empty."""
+        """Hand-outs of items about to be inserted, or due, for those who wait for a topic that is known to be empty."""
         waiter = self.waiters.first(topic)
         if waiter is None or topic in self._namespaces.paused or any(topic in other.index for other in self._serving()):
             return []
@@ -419,7 +419,7 @@ class QueueService:
         start = 0
         while waiter is not None and start < len(keys):
             count = next(count for name, count in waiter.topics if name == topic)
-            part = keys[start : start + min(count, self.limits.items_per_call_max)]
+            part = keys[start : start + min(count, waiter.items_max)]
             claims.append(waiter.claim(shard, topic, part))
             start += len(part)
             waiter = self.waiters.first(topic)

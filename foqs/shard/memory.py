@@ -18,9 +18,9 @@ from typing import Any, Final, Protocol
 from foqs.core.batch import Batch, HandOut, Part
 from foqs.core.counts import TopicCounts
 from foqs.core.cuts import Cut, Cuts, MakeCut
-from foqs.core.flush import Decision
-from foqs.core.item import Key, Row, State, TopicName, pack_key
-from foqs.core.life import Kind
+from foqs.core.flush import Decision, find_in
+from foqs.core.item import Key, Row, State, TopicName, key_number, pack_key
+from foqs.core.life import Kind, wakes
 from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
 from foqs.core.usage import Usage
@@ -43,7 +43,7 @@ class Consumers(Protocol):
         ...
 
     def claim(self, shard: Any, topic: TopicName, keys: Sequence[Key]) -> list[HandOut]:
-        """Hand-outs, of these keys in order, that waiters get as soon as they are inserted."""
+        """Hand-outs, of these keys in order, that waiters get as soon as they are inserted, or due."""
         ...
 
     def ready(self, topics: Iterable[TopicName]) -> None:
@@ -57,6 +57,7 @@ class ShardMemory:
     Args:
         timed: told the least due that a flush has written.
         linger_ms: how long a topic without items keeps its row in the topics table.
+        claim_bytes_max: payloads of due items that one flush may read for those who wait.
         release: gives back items whose lease nobody has received.
         refused: told the keys of a hand-out that the database refused.
         cut: told that a cut was made.
@@ -71,6 +72,7 @@ class ShardMemory:
         consumers: Consumers,
         facts: Facts,
         linger_ms: int,
+        claim_bytes_max: int,
         now_ms: Callable[[], int],
         release: Callable[[Sequence[Row]], None],
         refused: Callable[[list[tuple[TopicName, list[Key]]]], None],
@@ -85,6 +87,7 @@ class ShardMemory:
         self._consumers = consumers
         self._facts = facts
         self._linger_ms = linger_ms
+        self._claim_bytes_max = claim_bytes_max
         self._now_ms = now_ms
         self._release = release
         self._hand_out_refused = refused
@@ -150,7 +153,10 @@ class ShardMemory:
     # ---------------------------------------------------------- before a flush
 
     def claims(self, batch: Batch) -> list[HandOut]:
-        """Hand-outs, for waiters, of items that this batch is about to insert."""
+        """Hand-outs, for waiters, of items that this batch is about to insert, or finds due.
+
+        The payloads of those that are due may have to be read: they are at most `claim_bytes_max`.
+        """
         now_ms = self._now_ms()
         found: dict[TopicName, list[Key]] = {}
         for part in batch.inserts:
@@ -162,11 +168,33 @@ class ShardMemory:
                 if not item.delay_ms and (item.deliver_after_ms is None or item.deliver_after_ms <= now_ms):
                     key = pack_key(item.priority, now_ms, number)
                     found.setdefault((namespace, item.topic), []).append(key)
+        due_bytes = self._due_keys(batch, now_ms, found) if batch.dues else {}
         claims: list[HandOut] = []
+        bytes_left = self._claim_bytes_max
         for topic, keys in found.items():
             keys.sort()
-            claims += self._consumers.claim(self._shard, topic, keys)
+            made = self._consumers.claim(self._shard, topic, _within(keys, due_bytes, bytes_left))
+            if due_bytes:
+                bytes_left -= sum([due_bytes.get(number, 0) for claim in made for number in claim.numbers])
+            claims += made
         return claims
+
+    def _due_keys(self, batch: Batch, now_ms: int, found: dict[TopicName, list[Key]]) -> dict[int, int]:
+        """Adds the keys of due items that become READY. Returns their payloads' bytes by number.
+
+        Those whose row is not known are left out: they were touched since the timers read them.
+        """
+        find = find_in(self.cache.get, *batch.due_rows())
+        due_bytes: dict[int, int] = {}
+        for part in batch.dues:
+            for number in part.numbers:
+                row = find(number)
+                if row is None or not self._consumers.waits(row.namespace) or self.cuts.covers(row):
+                    continue
+                if wakes(row, now_ms):
+                    found.setdefault((row.namespace, row.topic), []).append(row.key)
+                    due_bytes[number] = row.payload_bytes
+        return due_bytes
 
     def place_cuts(self, batch: Batch) -> None:
         """The cuts of this batch reach up to the last number given: so to all that is in the table after it."""
@@ -360,7 +388,7 @@ class ShardMemory:
         self.due.update([_ENDED_FOR_GOOD[row.state] for row in decision.gone.get(Kind.DUE, ())])
         if decision.inserted:
             facts.enqueued(len(decision.inserted))
-        leased = len(decision.leased[1]) + sum([len(rows) for rows in decision.claimed])
+        leased = len(decision.leased[1]) + sum([len(list(filter(None, rows))) for rows in decision.claimed])
         if leased:
             facts.handed_out(leased)
         tally = {kind: len(rows) for kind, rows in decision.gone.items()}
@@ -395,6 +423,17 @@ class ShardMemory:
     def answers_again(self) -> None:
         """The store answers after it had not."""
         self._consumers.ready(self.index.topics())
+
+
+def _within(keys: list[Key], sizes: Mapping[int, int], bytes_max: int) -> list[Key]:
+    """The first of these keys, as long as their items' sizes, as far as they have one, are not more than that."""
+    if not sizes:
+        return keys
+    for place, key in enumerate(keys):
+        bytes_max -= sizes.get(key_number(key), 0)
+        if bytes_max < 0:
+            return keys[:place]
+    return keys
 
 
 def _spots(rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:

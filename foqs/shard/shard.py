@@ -146,6 +146,7 @@ class Shard:
             consumers,
             facts,
             settings.topic_linger_ms,
+            settings.flush_bytes_max,
             self.now_ms,
             self.release,
             self._refused,
@@ -248,7 +249,9 @@ class Shard:
             ),
             self._breaker,
         )
-        self._timekeeper = Timekeeper(self._writer, self._intake, self._timers, self._time, settings)
+        self._timekeeper = Timekeeper(
+            self._writer, self._intake, self._timers, self._time, self.memory.cache.get, settings
+        )
         self._reader = Reader(
             self.number, self._store.reads(), lambda: self._writer.past, self._weight, retry, self._rng
         )

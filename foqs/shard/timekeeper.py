@@ -8,13 +8,13 @@ is judged as it then is. Knows nothing of what becomes of a due row.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from foqs.core.batch import Events
+from foqs.core.batch import Dues
 from foqs.core.errors import FoqsError, NotOwner, Unavailable
+from foqs.core.flush import Find
 from foqs.core.intake import Intake
-from foqs.core.life import Event, Kind
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.writer import Writer
@@ -35,15 +35,26 @@ class TimerSettings(Protocol):
 
 
 class Timekeeper:
-    """Two tasks of a shard: `run` serves its timers, `follow` its clock."""
+    """Two tasks of a shard: `run` serves its timers, `follow` its clock.
+
+    Args:
+        remembered: a row that need not be read.
+    """
 
     def __init__(
-        self, writer: Writer, intake: Intake, timers: Timers, time: ShardTime, settings: TimerSettings
+        self,
+        writer: Writer,
+        intake: Intake,
+        timers: Timers,
+        time: ShardTime,
+        remembered: Find,
+        settings: TimerSettings,
     ) -> None:
         self._writer = writer
         self._intake = intake
         self._timers = timers
         self._time = time
+        self._remembered = remembered
         self._settings = settings
         self._wake = asyncio.Event()
         self._until_ms: int | None = None
@@ -111,9 +122,9 @@ class Timekeeper:
         after: Due | None = None
         whole = True
         while True:
-            page = await self._writer.read(lambda store, after=after: store.due(low_ms, now_ms, after, page_items))  # type: ignore[misc]
+            page, written = await self._writer.read(partial(self._begin, low_ms, now_ms, after))
             if page:
-                results = await self._apply(page)
+                results = await written
                 whole = whole and not any(isinstance(result, FoqsError) for result in results)
                 after = page[-1]
             if len(page) < page_items:
@@ -128,13 +139,30 @@ class Timekeeper:
 
         await self._writer.read(finish)
 
-    async def _apply(self, page: Sequence[Due]) -> list[Any]:
-        done = asyncio.Event()
-        work = Events("", [Event(Kind.DUE, due.id) for due in page], done.set)
-        self._intake.submit(work, internal=True)
-        self._writer.poke()
-        await done.wait()
-        return work.results
+    async def _begin(
+        self, low_ms: int | None, now_ms: int, after: Due | None, store: Store
+    ) -> tuple[list[Due], asyncio.Future[list[Any]]]:
+        """Reads a page of what is due with its rows, and queues it. Returns the page, and what will be its results.
+
+        All of it lies between two flushes, so a row holds until it is written, unless
+        something else on it waits already: then it is left for the flush to read.
+        """
+        page = await store.due(low_ms, now_ms, after, self._settings.timer_page_items)
+        numbers = [due.id for due in page]
+        unknown = [number for number in numbers if self._remembered(number) is None]
+        rows = await store.rows(unknown) if unknown else []
+        done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        if page:
+            held = {row.id: row for row in rows if self._intake.is_free(row.id)}
+
+            def finished() -> None:
+                if not done.done():
+                    done.set_result(work.results)
+
+            work = Dues(numbers, held, finished)
+            self._intake.submit(work, internal=True)
+            self._writer.poke()
+        return page, done
 
     def _again_ms(self) -> int:
         return self._time.now_ms() + self._settings.retry_ms_max

@@ -21,7 +21,7 @@ from foqs.core.batch import Batch, HandOut, Inserts, Part
 from foqs.core.cuts import Cuts
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
-from foqs.core.flush import Decision, find_in, judge_batch
+from foqs.core.flush import Decision, Find, find_in, judge_batch
 from foqs.core.intake import Intake
 from foqs.core.item import Row, State, TopicName
 from foqs.core.keys import KeyName, KeyRow
@@ -72,7 +72,7 @@ class Memory(Protocol):
     """What the shard's memory tells the writer, and is told by it. Called between two flushes only."""
 
     def claims(self, batch: Batch) -> list[HandOut]:
-        """Hand-outs, for waiters, of items that this batch is about to insert."""
+        """Hand-outs, for waiters, of items that this batch is about to insert, or finds due."""
         ...
 
     @property
@@ -310,7 +310,7 @@ class Writer:
         batch = self._intake.seal(inserts=not self._suspects)
         if batch or self._beat:
             self._beat = False
-            if batch.inserts:
+            if batch.inserts or batch.dues:
                 batch.claims = self._memory.claims(batch)
             if batch.purging:
                 self._memory.place_cuts(batch)
@@ -442,9 +442,12 @@ class Writer:
         now_ms = self._time.now_ms()
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, self._time.offset_ms)
         moment = Moment(now_ms, begun_ms, fence.token, self._policies)
-        get = self._cache.get
-        touched = [number for number in batch.touched if get(number) is None]
-        loaded = [number for number in batch.leased if (row := get(number)) is None or row.payload is None]
+        get: Find = self._cache.get
+        if batch.dues:
+            get = find_in(get, *batch.due_rows())
+        wanted = batch.wanted()
+        touched = [number for number in batch.touched if get(number) is None and number not in wanted]
+        loaded = [number for number in (*batch.leased, *wanted) if (row := get(number)) is None or row.payload is None]
         keys: list[KeyName] = batch.key_names() if self._keys_read else []
         over_ms, self._keys_over_ms = self._keys_over_ms, None
         result: list[Flush] = []

@@ -274,6 +274,10 @@ class MemoryStore:
         await self._reach()
         return self._table.due_page(low_ms, high_ms, after, limit)
 
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        await self._reach()
+        return self._table.copies(ids, payload=False)
+
     async def next_due_ms(self, above_ms: int) -> int | None:
         await self._reach()
         return self._table.next_due_ms(above_ms)

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import TopicName
+from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
@@ -108,6 +108,9 @@ class MysqlStore:
     async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
         (found,) = await self._read([self._sql.due(low_ms, high_ms, after, limit)])
         return [Due(at, number) for at, number in found.rows]
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        return rows_in(await self._read(self._sql.read_rows(ids, payload=False)))
 
     async def next_due_ms(self, above_ms: int) -> int | None:
         (found,) = await self._read([self._sql.next_due(above_ms)])

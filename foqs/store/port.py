@@ -258,6 +258,10 @@ class Store(Protocol):
         """
         ...
 
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        """The rows of these ids that exist, without payload, in no particular order."""
+        ...
+
     async def next_due_ms(self, above_ms: int) -> int | None:
         """The least due_ms above `above_ms`; None when there is none."""
         ...

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import TopicName
+from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName, KeyRow
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import (
@@ -119,6 +119,9 @@ class SqliteStore:
         if after is not None:
             start = max(start, (after.due_ms, after.id))
         return await self._read(lambda db: [Due(*found) for found in db.execute(sql.DUE, (*start, high_ms, limit))])
+
+    async def rows(self, ids: Sequence[int]) -> list[Row]:
+        return await self._read(lambda db: found_rows(db, sql.READ_ROW, dict.fromkeys(ids)))
 
     async def next_due_ms(self, above_ms: int) -> int | None:
         found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms,)).fetchone())

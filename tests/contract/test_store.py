@@ -260,6 +260,18 @@ def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> No
     bench.run(story())
 
 
+def test_rows_are_read_without_their_payload_and_those_that_are_gone_are_not_there(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = [make_row(n, namespace="n\u00e9", metadata=b"m", payload=b"p" * n, due_ms=n) for n in range(1, 600)]
+        await owned.write(inserts=rows)
+        await owned.write(deletes=[7])
+        found = await owned.store.rows([600, *range(9, 0, -1), *range(10, 600)])
+        assert sorted(found, key=lambda row: row.id) == [replace(row, payload=None) for row in rows if row.id != 7]
+
+    bench.run(story())
+
+
 def test_shards_do_not_see_each_other(bench: Bench) -> None:
     async def story() -> None:
         first, second = await opened(bench.store(1)), await opened(bench.store(2), epoch=5)

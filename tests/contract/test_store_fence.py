@@ -41,6 +41,8 @@ async def assert_lost(store: Store) -> None:
     with pytest.raises(StoreLost):
         await store.due(None, 1, None, 1)
     with pytest.raises(StoreLost):
+        await store.rows([1])
+    with pytest.raises(StoreLost):
         await store.next_due_ms(1)
     with pytest.raises(StoreLost):
         await store.take_over(9, NONCE)

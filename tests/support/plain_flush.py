@@ -88,6 +88,7 @@ def plain_flush(
     after = dict(table)
     named = dict(keys)
     results: list[list[Any]] = []
+    woken: set[int] = set()
 
     def lifted(row: Row) -> Row:
         if row.due_ms is None or watermark_ms is None:
@@ -100,7 +101,13 @@ def plain_flush(
             del after[event.id]
         elif verdict.row is not None:
             after[event.id] = lifted(verdict.row)
+            if event.kind is Kind.DUE and verdict.row.state is State.READY:
+                woken.add(event.id)
         return verdict
+
+    def claimed(number: int, lease_ms: int | None) -> Row | None:
+        """What is new, or was due and has become READY just now."""
+        return leased(Event(Kind.HAND_OUT, number, lease_ms=lease_ms)) if number in woken else None
 
     def leased(event: Event) -> Row | None:
         return after[event.id] if apply(event).row is not None else None
@@ -128,12 +135,11 @@ def plain_flush(
                 until_ms = moment.now_ms + moment.policies[item.namespace].key_window_ms
                 named[name] = KeyRow(*name, number, item.digest, until_ms)
             after[number] = lifted(admit(item, number, moment.now_ms))
+            woken.add(number)
             told.append(None)
         results.append(told)
-    claimed = [
-        [leased(Event(Kind.HAND_OUT, n, lease_ms=claim.lease_ms)) for n in claim.numbers] for claim in batch.claims
-    ]
-    return PlainOutcome(after, named, results, claimed)
+    got = [[claimed(number, claim.lease_ms) for number in claim.numbers] for claim in batch.claims]
+    return PlainOutcome(after, named, results, got)
 
 
 def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:

@@ -149,7 +149,7 @@ def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pyt
     play(story)
 
 
-def test_a_deferred_item_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deferred_item_is_not_claimed_when_it_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         claims = claims_of(monkeypatch)
@@ -157,10 +157,10 @@ def test_a_deferred_item_is_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None
         await world.pass_s(0.1)
         await caller.put(delay_ms=300)
         assert not waiting.done()
+        assert claims == []
         before = world.loop.time()
         assert len((await waiting).items) == 1
         assert world.loop.time() - before >= 0.299
-        assert claims == []
 
     play(story)
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.batch import ALREADY_GONE, Acks, Batch, Events, HandOut, Inserts, Part
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, Dues, Events, HandOut, Inserts, Part
 from foqs.core.errors import KeyConflict, StaleLease
 from foqs.core.flush import Decision, find_in, judge_batch, outcome
 from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
@@ -135,10 +135,17 @@ def a_batch(draw: st.DrawFn) -> Batch:
         elif kind is Kind.HAND_OUT and draw(st.booleans()):
             spans = [((namespace, "t"), keys_of(mine[:2])), ((namespace, "u"), keys_of(mine[2:]))]
             work = HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody)
+        elif kind is Kind.DUE and draw(st.booleans()):
+            work = Dues(mine, {}, nobody)
         else:
             work = Events(namespace, [draw(an_event(kind, number, namespace)) for number in mine], nobody)
         start = draw(st.integers(0, len(work) - 1))
-        batch.add([Part(work, start, draw(st.integers(start + 1, len(work))))])
+        part = Part(work, start, draw(st.integers(start + 1, len(work))))
+        batch.add([part])
+        wanted = [number for number in part.numbers if isinstance(work, Dues) and draw(st.booleans())]
+        if wanted:
+            spans = [((namespace, "t"), keys_of(wanted))]
+            batch.claims.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
     first = FIRST_NEW
     for namespace in draw(st.lists(st.sampled_from("nm"), max_size=4)):
         items: list[NewItem] = draw(st.lists(a_new_item(namespace), min_size=1, max_size=4))
@@ -147,10 +154,10 @@ def a_batch(draw: st.DrawFn) -> Batch:
             items = [KeyedItem(**asdict(item), key=draw(some_keys), digest=draw(some_digests)) for item in items]
         inserts = Inserts(namespace, items, first, nobody, keyed=keyed)
         start = draw(st.integers(0, len(items) - 1))
-        part = Part(inserts, start, draw(st.integers(start + 1, len(items))))
-        batch.add([part])
+        inserted = Part(inserts, start, draw(st.integers(start + 1, len(items))))
+        batch.add([inserted])
         first += len(items)
-        claimed = [number for number in part.numbers if draw(st.booleans())]
+        claimed = [number for number in inserted.numbers if draw(st.booleans())]
         if claimed:
             spans = [((namespace, "t"), keys_of(claimed))]
             batch.claims.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
@@ -278,6 +285,24 @@ def test_a_claimed_item_enters_leased_for_the_first_time() -> None:
     ]
     assert decision.claimed == [[None, decision.inserted[2]]]
     assert (decision.leases, decision.leased) == ({}, ([], []))
+
+
+def test_what_is_due_and_wanted_is_leased_with_the_flushs_token_and_what_is_not_comes_to_nothing() -> None:
+    due = {"state": State.DEFERRED, "due_ms": NOW, "deliver_after_ms": NOW}
+    rows = [a_row(1, **due), a_row(2, **due), a_row(3, **due | {"deliver_after_ms": NOW + 1})]
+    rows += [a_row(4, **due, expires_at_ms=NOW), a_row(5, state=State.LEASED, due_ms=NOW, token=7, attempt=2)]
+    batch = whole(Dues([1, 2, 3, 4, 5, 6], {}, nobody))
+    batch.claims = [HandOut("n", [(("n", "t"), keys_of([1, 3, 4, 5, 6]))], 50, 0, nobody)]
+    decision = judged(batch, rows)
+    ((first, *nothing),) = [[row and (row.id, row.token, row.attempt, row.due_ms) for row in decision.claimed[0]]]
+    assert first == (1, TOKEN, 1, NOW + 50)
+    assert nothing == [None, None, (5, TOKEN, 3, NOW + 50), None]
+    assert [(kind, new.id, new.state) for kind, _, new in decision.changed] == [
+        (Kind.DUE, 1, State.LEASED),
+        (Kind.DUE, 2, State.READY),
+        (Kind.DUE, 5, State.LEASED),
+    ]
+    assert [row.id for row in decision.gone[Kind.DUE]] == [4]
 
 
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from foqs.core.errors import Code
 from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
-from foqs.core.life import TABLE, Event, Fate, Kind, Moment, Policy, Verdict, admit, backoff_ms, judge
+from foqs.core.life import TABLE, Event, Fate, Kind, Moment, Policy, Verdict, admit, backoff_ms, judge, wakes
 from tools import diagram
 
 NOW = 1_000_000
@@ -95,6 +95,9 @@ def happenings(kind: Kind) -> Iterator[Event]:
         if kind in (Kind.EXTEND, Kind.HAND_OUT):
             yield replace(event, lease_ms=1)
             yield replace(event, lease_ms=TIME_MS_MAX)
+        if kind is Kind.DUE:
+            yield replace(event, wanted=True)
+            yield replace(event, wanted=True, lease_ms=1)
 
 
 def has_time(event: Event) -> bool:
@@ -161,9 +164,10 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> N
         lasting = ("id", "namespace", "topic", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
         for name in (*lasting, "attempts_max", "payload_bytes"):
             assert getattr(new, name) == getattr(row, name), name
-        assert new.token == (NEW if kind is Kind.HAND_OUT else row.token)
-        attempts = {Kind.HAND_OUT: row.attempt + 1, Kind.RELEASE: row.attempt - 1, Kind.REDRIVE: 0}
-        assert new.attempt == attempts.get(kind, row.attempt)
+        leased = kind is Kind.HAND_OUT or (event.wanted and new.state is State.LEASED)
+        assert new.token == (NEW if leased else row.token)
+        attempts = {Kind.RELEASE: row.attempt - 1, Kind.REDRIVE: 0}
+        assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
         if kind is not Kind.REDRIVE:
             assert new.expires_at_ms == row.expires_at_ms
         if kind not in (Kind.NACK, Kind.REDRIVE, Kind.UPDATE):
@@ -238,6 +242,19 @@ def test_an_at_most_once_item_is_never_ready_again(kind: Kind) -> None:
         if row.policy is Delivery.AT_MOST_ONCE and verdict.row is not None:
             assert verdict.row.state is State.DEAD
             assert event.dead
+
+
+def test_what_is_due_and_wanted_is_as_if_it_had_become_ready_and_was_then_handed_out() -> None:
+    for state, lease_ms in product(State, (None, 77)):
+        for row in rows(state):
+            due = judge(Event(Kind.DUE, row.id), row, MOMENT)
+            wanted = judge(Event(Kind.DUE, row.id, lease_ms=lease_ms, wanted=True), row, MOMENT)
+            woken = due.row is not None and due.row.state is State.READY
+            assert wakes(row, NOW) == woken
+            if woken:
+                assert wanted == judge(Event(Kind.HAND_OUT, row.id, lease_ms=lease_ms), due.row, MOMENT)
+            else:
+                assert wanted == due
 
 
 def test_nothing_happens_to_another_namespaces_item() -> None:
