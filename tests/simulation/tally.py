@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.core import flush
+from foqs.core.batch import Batch
 from foqs.core.cuts import Cut
 from foqs.core.errors import KeyConflict
 from foqs.core.flush import Decision
@@ -35,6 +36,7 @@ NAMES: Final = (
     "loads distrusted",
     "waits",
     "claims",
+    "due and wanted",
     "claims that came to nothing",
     "claims for nobody",
     "held events",
@@ -113,6 +115,16 @@ def _claim(original: Callable[..., Any]) -> Callable[..., Any]:
         return work
 
     return claim
+
+
+def _claims(original: Callable[..., Any]) -> Callable[..., Any]:
+    def claims(self: ShardMemory, batch: Batch) -> list[HandOut]:
+        made: list[HandOut] = original(self, batch)
+        due = {number for part in batch.dues for number in part.numbers}
+        COUNTS["due and wanted"] += sum(number in due for claim in made for number in claim.numbers)
+        return made
+
+    return claims
 
 
 def _settle(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,6 +222,7 @@ def install() -> None:
     _wrap(KeyTaken, "__init__", _key_taken)
     _wrap(flush, "_firsts", _firsts)
     _wrap(NoFacts, "breaker_changed", _breaker_changed)
+    _wrap(ShardMemory, "claims", _claims)
     _wrap(ShardMemory, "_cut", _cut)
     _wrap(ShardMemory, "_purged", _purged)
     _wrap(flush, "_not_purged", _not_purged)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from typing import Any, Final
 from foqs.core.errors import FoqsError
 from foqs.core.item import Delivery, NewItem, Row, State, format_id, make_number
 from foqs.core.life import Event as Happening
-from foqs.core.life import Fate, Kind, Moment, Policy, admit, judge
+from foqs.core.life import Fate, Kind, Moment, Policy, admit, judge, wakes
 from tests.support.history import Event, History, mark
 from tests.support.reckon import Bounds
 
@@ -61,6 +62,8 @@ class Model:
         self.now_ms = 0.0
         self.rows: dict[int, Row] = {}
         self.dropped: Callable[[str, str], None] = lambda number, why: None
+        self.waited: Counter[str] = Counter()
+        """How many consumers wait on a topic: what comes due there goes straight to one of them."""
         self._keys: dict[str, tuple[int, str, float]] = {}
         self._numbers = 0
 
@@ -86,11 +89,12 @@ class Model:
         self.tick()
         found = []
         for topic, count in topics.items():
-            ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
+            ready = [row for row in self.rows.values() if row.topic == topic and self._is_to_be_had(row)]
             if self.flaw == "forgets some ready items":
                 ready = [row for row in ready if row.id % 5]
             for row in sorted(ready, key=lambda row: row.key)[:count]:
-                self.apply(Happening(Kind.HAND_OUT, row.id, lease_ms=lease_ms))
+                kind = Kind.HAND_OUT if row.state is State.READY else Kind.DUE
+                self.apply(Happening(kind, row.id, lease_ms=lease_ms, wanted=kind is Kind.DUE))
                 if row.id in self.rows:
                     found.append(self._delivery(self.rows[row.id]))
         return found
@@ -116,10 +120,15 @@ class Model:
         return self.apply(happening)
 
     def tick(self) -> None:
-        """Does what is due."""
+        """Does what is due, but for what is left to who waits for it."""
         for row in list(self.rows.values()):
-            if row.due_ms is not None and row.due_ms <= self.now_ms:
+            if row.due_ms is None or row.due_ms > self.now_ms:
+                continue
+            if not self.waited[row.topic] or not wakes(row, int(self.now_ms)):
                 self.apply(Happening(Kind.DUE, row.id))
+
+    def _is_to_be_had(self, row: Row) -> bool:
+        return row.state is State.READY or wakes(row, int(self.now_ms))
 
     def apply(self, happening: Happening) -> Event:
         self._numbers += 1
@@ -137,7 +146,7 @@ class Model:
         return {"already_gone": True} if verdict.already_gone else {}
 
     def _spoil(self, old: Row, new: Row) -> Row:
-        leased = new.state is State.LEASED and old.state is State.READY
+        leased = new.state is State.LEASED and new.token != old.token
         if leased and self.flaw == "counts leases from the enqueue":
             return replace(new, due_ms=new.enqueued_at_ms + new.lease_ms)
         if leased and self.flaw == "does not count attempts":
@@ -296,12 +305,14 @@ class _Play:
         """A consumer that waits twice the bound, then acks most of what it got."""
         call = self._history.invoke("drain", "dequeue", [], namespace="n", topics={topic: 5}, lease_ms=None)
         until_ms = self._model.now_ms + 2 * _BOUND_MS
+        self._model.waited[topic] += 1
 
         def poll() -> None:
             results = self._model.dequeue({topic: 5}, None)
             if not results and self._model.now_ms < until_ms:
                 self._plan(self._model.now_ms + 5, poll)
                 return
+            self._model.waited[topic] -= 1
             self._history.ok(call, results)
             for held in results:
                 if self._rng.random() < 0.8:
