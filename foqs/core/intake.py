@@ -29,7 +29,7 @@ _KIB: Final = 1024
 
 @dataclass(slots=True, frozen=True)
 class Share:
-    """What a lane gets of a flush, in hundredths of its items: `least` whenever it has that much, `most` ever."""
+    """What a lane gets of a flush, in hundredths of its items: `least` beside one whenever it has that much, `most` ever."""
 
     least: int
     most: int
@@ -412,7 +412,9 @@ class Intake:
             items_max = min(items_max, self._limits.express_items)
             bytes_max = min(bytes_max, self._limits.express_items * _KIB)
         total = room = max(items_max, len(waiting))
-        least = [max(1, min(line.items, total * shares[lane].least // 100)) for lane, line in waiting]
+        # One place each, and shares of the rest: together never more than there is.
+        rest = total - len(waiting)
+        least = [min(line.items, 1 + rest * shares[lane].least // 100) for lane, line in waiting]
         later = sum(least)
         for (lane, line), own in zip(waiting, least, strict=True):
             later -= own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foqs.core.batch import Events, Lane, Work
@@ -34,6 +34,7 @@ def test_a_flush_carries_kinds_in_order_of_precedence() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(Lane), st.integers(1, 60), min_size=1), st.integers(1, 60))
+@example(dict(zip(Lane, (2, 1, 1, 1, 1, 1, 2, 2), strict=True)), 10)
 def test_every_lane_gets_its_least_and_none_more_than_its_most(waiting: dict[Lane, int], items_max: int) -> None:
     queue, caller = intake(flush_items_max=items_max), Caller()
     for lane, count in waiting.items():
@@ -45,11 +46,13 @@ def test_every_lane_gets_its_least_and_none_more_than_its_most(waiting: dict[Lan
     for lane in Lane:
         if lane in waiting:
             share = SHARES[lane]
-            assert taken[lane] >= min(waiting[lane], max(1, total * share.least // 100))
+            assert taken[lane] >= min(waiting[lane], max(1, (total - len(waiting)) * share.least // 100))
             assert taken[lane] <= max(1, total * share.most // 100)
             # Whoever comes before leaves to those behind their least and takes the rest.
             later = sum(
-                max(1, min(waiting[other], total * SHARES[other].least // 100)) for other in waiting if other > lane
+                min(waiting[other], 1 + (total - len(waiting)) * SHARES[other].least // 100)
+                for other in waiting
+                if other > lane
             )
             assert taken[lane] == min(waiting[lane], max(1, total * share.most // 100), room - later)
             room -= taken[lane]
