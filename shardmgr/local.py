@@ -1,19 +1,300 @@
-"""The coordinator of a host that owns every shard it is told of.
+"""A coordination service inside the process: for a host alone, for tests and for the simulation.
 
-Keeps the last epoch issued for each shard in a file of its own, so that an
-epoch is never issued twice even when a database comes back without its last
-one. The file is replaced as a whole and synced before an epoch is used.
+`LocalEnsemble` is the service, `LocalRegistry` one user of it. Always true: what
+was replaced is durable when there is a file, before anybody reads it. One process
+at a time uses the file. Knows nothing of what the documents say.
+
+`LocalCoordinator` serves a host that owns every shard it is told of. It keeps the
+last epoch issued for each shard in a file of its own, so that an epoch is never
+issued twice even when a database comes back without its last one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
+from collections.abc import Callable, Mapping
+from contextvars import Context, copy_context
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
+from shardmgr.checks import check_data, check_member, check_name
+from shardmgr.document_file import DocumentFile
+from shardmgr.durable import replace_file
 from shardmgr.port import CoordinatorFailed
+from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed
+
+_EXPIRY_MARGIN_MS: Final = 1
+"""Timers of some event loops fire up to a millisecond early; a session never ends early."""
+
+
+@dataclass(slots=True, frozen=True)
+class _Announced:
+    data: bytes
+    owner: LocalRegistry
+
+
+class LocalEnsemble:
+    """Documents and members, and the controls of a test over its sessions.
+
+    Args:
+        path: of the file that keeps the documents; None keeps them in memory. It is read when the first session begins.
+        boot_ms: the boot-time clock, integer milliseconds.
+    """
+
+    def __init__(self, path: Path | None, boot_ms: Callable[[], int]) -> None:
+        self._file = None if path is None else DocumentFile(path)
+        self._boot_ms = boot_ms
+        self._documents: dict[str, Entry] | None = None
+        self._members: dict[str, dict[str, _Announced]] = {}
+        self._open: list[LocalRegistry] = []
+
+    def registry(self, session_timeout_ms: int, boot_ms: Callable[[], int] | None = None) -> LocalRegistry:
+        """One more user, who has not begun a session; `boot_ms` is its own clock where that is another."""
+        return LocalRegistry(self, session_timeout_ms, boot_ms or self._boot_ms)
+
+    # ---------------------------------------------------------------- controls
+
+    def suspend(self, registry: LocalRegistry) -> None:
+        """Cuts a user off. To everybody else that is what its death looks like: its session ends after its timeout."""
+        registry.cut()
+
+    def resume(self, registry: LocalRegistry) -> None:
+        """It is reached again: in its session, or in a new one where that is over."""
+        registry.heal()
+
+    def expire(self, registry: LocalRegistry) -> None:
+        """Ends its session now. One that is reached begins another; one that is not learns of it by its timeout, or when resumed."""
+        registry.expire()
+
+    # ------------------------------------------------------------ for sessions
+
+    def enter(self, registry: LocalRegistry) -> None:
+        """A user's first session begins. Raises `RegistryFailed` when the file cannot be read."""
+        if self._documents is None:
+            self._documents = {} if self._file is None else self._file.load()
+        self._open.append(registry)
+
+    def leave(self, registry: LocalRegistry) -> None:
+        """A user has closed."""
+        self._open.remove(registry)
+
+    def end_session(self, registry: LocalRegistry) -> None:
+        """What a session had announced is gone."""
+        for folder, entries in self._members.items():
+            kept = {name: entry for name, entry in entries.items() if entry.owner is not registry}
+            if len(kept) != len(entries):
+                self._members[folder] = kept
+                self._changed()
+
+    def read(self, name: str) -> Entry | None:
+        assert self._documents is not None
+        return self._documents.get(name)
+
+    def replace(self, name: str, data: bytes, version: int | None) -> int:
+        assert self._documents is not None
+        former = self._documents.get(name)
+        if (None if former is None else former.version) != version:
+            found = "is not there" if former is None else f"has version {former.version}"
+            raise RegistryConflict(f"{name} {found}, and not version {version}: read it again")
+        entry = Entry(data, 0 if former is None else former.version + 1)
+        documents = {**self._documents, name: entry}
+        if self._file is not None:
+            self._file.save(documents)
+        self._documents = documents
+        self._changed()
+        return entry.version
+
+    def members(self, folder: str) -> Mapping[str, bytes]:
+        return {name: entry.data for name, entry in self._members.get(folder, {}).items()}
+
+    def announce(self, registry: LocalRegistry, folder: str, name: str, data: bytes) -> None:
+        entries = self._members.setdefault(folder, {})
+        if name in entries and entries[name].owner is not registry:
+            raise RegistryConflict(f"{folder}/{name} is announced by another session")
+        entries[name] = _Announced(data, registry)
+        self._changed()
+
+    def withdraw(self, registry: LocalRegistry, folder: str, name: str) -> None:
+        entries = self._members.get(folder, {})
+        if name in entries and entries[name].owner is registry:
+            del entries[name]
+            self._changed()
+
+    def _changed(self) -> None:
+        for registry in self._open:
+            registry.hear()
+
+
+class LocalRegistry:
+    """One user of a `LocalEnsemble`; see `registry.Registry`. `LocalEnsemble.registry` makes it.
+
+    Callbacks run in the context in which they were given.
+    """
+
+    def __init__(self, ensemble: LocalEnsemble, session_timeout_ms: int, boot_ms: Callable[[], int]) -> None:
+        self._ensemble = ensemble
+        self._timeout_ms = session_timeout_ms
+        self._boot_ms = boot_ms
+        self._link = Link.LOST
+        self._session = 0
+        self._reached = True
+        self._lives = False
+        """The session, at the service."""
+        self._closed = False
+        self._alive_until_ms = 0
+        """Of a session that is not reached."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._listeners: list[tuple[Callable[[], None], Context]] = []
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    @property
+    def session(self) -> int:
+        return self._session
+
+    @property
+    def alive_until_ms(self) -> int:
+        return self._boot_ms() + self._timeout_ms if self._link is Link.CONNECTED else self._alive_until_ms
+
+    def on_change(self, changed: Callable[[], None]) -> None:
+        self._listeners.append((changed, copy_context()))
+
+    # ------------------------------------------------------------------- calls
+
+    async def open(self) -> None:
+        if self._closed or self._session:
+            raise RegistryFailed("the registry was opened before; make another one")
+        if not self._reached:
+            raise RegistryFailed("the coordination service does not answer; try again")
+        self._ensemble.enter(self)
+        self._begin_session()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._listeners.clear()
+        if self._session:
+            self._ensemble.leave(self)
+        if self._link is Link.CONNECTED:
+            self._alive_until_ms = self._boot_ms()
+            self._end_session()
+        self._link = Link.LOST
+
+    async def read(self, name: str) -> Entry | None:
+        check_name(name)
+        self._require_link()
+        return self._ensemble.read(name)
+
+    async def replace(self, name: str, data: bytes, version: int | None) -> int:
+        check_name(name)
+        check_data(name, data)
+        self._require_link()
+        return self._ensemble.replace(name, data, version)
+
+    async def members(self, folder: str) -> Mapping[str, bytes]:
+        check_name(folder)
+        self._require_link()
+        return self._ensemble.members(folder)
+
+    async def announce(self, folder: str, name: str, data: bytes) -> None:
+        check_member(folder, name)
+        check_data(name, data)
+        self._require_link()
+        self._ensemble.announce(self, folder, name, data)
+
+    async def withdraw(self, folder: str, name: str) -> None:
+        check_member(folder, name)
+        self._require_link()
+        self._ensemble.withdraw(self, folder, name)
+
+    def _require_link(self) -> None:
+        if self._link is not Link.CONNECTED:
+            reason = (
+                "the registry is not open"
+                if self._closed or not self._session
+                else f"the session is {self._link.value}"
+            )
+            raise RegistryFailed(f"{reason}; nothing was asked")
+
+    # ---------------------------------------------------------- of the ensemble
+
+    def hear(self) -> None:
+        """Something has changed; one that is not reached hears nothing."""
+        if self._reached:
+            self._tell()
+
+    def cut(self) -> None:
+        if not self._reached:
+            return
+        self._reached = False
+        if self._link is Link.CONNECTED:
+            self._alive_until_ms = self.alive_until_ms
+            self._link = Link.SUSPENDED
+            self._tell()
+            delay_s = (self._timeout_ms + _EXPIRY_MARGIN_MS) / 1000
+            self._expiry = asyncio.get_running_loop().call_later(delay_s, self._time_out)
+
+    def heal(self) -> None:
+        if self._reached:
+            return
+        self._reached = True
+        if self._closed or not self._session:
+            return
+        if self._lives:
+            self._cancel_expiry()
+            self._link = Link.CONNECTED
+            self._tell()
+        else:
+            self._lose()
+
+    def expire(self) -> None:
+        if self._reached and self._link is Link.CONNECTED:
+            self._alive_until_ms = self._boot_ms()
+            self._end_session()
+            self._lose()
+        elif self._lives:
+            self._end_session()
+
+    def _time_out(self) -> None:
+        self._expiry = None
+        if self._lives:
+            self._end_session()
+        self._link = Link.LOST
+        self._tell()
+
+    def _lose(self) -> None:
+        """The session is known to be over, and the service is there: the next one begins."""
+        self._cancel_expiry()
+        self._link = Link.LOST
+        self._tell()
+        asyncio.get_running_loop().call_soon(self._begin_session)
+
+    def _begin_session(self) -> None:
+        if self._closed or not self._reached or self._lives:
+            return
+        self._lives = True
+        self._session += 1
+        self._link = Link.CONNECTED
+        self._tell()
+
+    def _end_session(self) -> None:
+        self._lives = False
+        self._ensemble.end_session(self)
+
+    def _cancel_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+
+    def _tell(self) -> None:
+        loop = asyncio.get_running_loop()
+        for changed, context in self._listeners:
+            loop.call_soon(changed, context=context)
 
 
 class EpochBook(Protocol):
@@ -54,19 +335,8 @@ class FileEpochBook:
 
     def save(self, epochs: dict[int, int]) -> None:
         text = json.dumps({"epochs": {str(shard): epoch for shard, epoch in sorted(epochs.items())}})
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}.new")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with fresh.open("w", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._path, text + "\n")
         except OSError as error:
             raise CoordinatorFailed(f"cannot write {self._path}: {error.strerror}") from error
 

@@ -1,0 +1,247 @@
+"""The coordination service inside the process: its file, and sessions that are cut, healed and ended, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.registry import Entry, Link, RegistryFailed, RegistryUnknown
+from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
+
+TIMEOUT_MS = 6_000
+
+
+def told(story: Callable[[LocalEnsemble], Coroutine[Any, Any, None]], path: Path | None = None) -> None:
+    """Plays a story on an ensemble under virtual time."""
+
+    async def play() -> None:
+        await story(LocalEnsemble(path, VirtualClock(asyncio.get_running_loop()).monotonic_ms))
+
+    run_virtual(play)
+
+
+async def joined(ensemble: LocalEnsemble) -> LocalRegistry:
+    registry = ensemble.registry(TIMEOUT_MS)
+    await registry.open()
+    return registry
+
+
+# ------------------------------------------------------------------------ file
+
+
+def test_documents_and_their_versions_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "coordinator.json"
+    data = bytes(range(256)) + "ü𝄞\ud800".encode("utf-8", "surrogatepass")
+
+    async def write(ensemble: LocalEnsemble) -> None:
+        registry = await joined(ensemble)
+        await registry.replace("plan", b"old", None)
+        await registry.replace("plan", data, 0)
+        await registry.announce("members", "a", b"gone with its session")
+
+    async def read(ensemble: LocalEnsemble) -> None:
+        registry = await joined(ensemble)
+        assert await registry.read("plan") == Entry(data, 1)
+        assert await registry.members("members") == {}
+
+    told(write, path)
+    told(read, path)
+    assert [entry.name for entry in path.parent.iterdir()] == ["coordinator.json"]
+
+
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"epochs": {"1": 2}}', '{"documents": {"a": {"version": 1, "data": 2}}}']
+)
+def test_a_spoiled_file_is_named_with_its_remedy(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "coordinator.json"
+    path.write_text(content)
+
+    async def story(ensemble: LocalEnsemble) -> None:
+        with pytest.raises(RegistryFailed, match=r"coordinator\.json .* move it away"):
+            await joined(ensemble)
+
+    told(story, path)
+
+
+def test_a_document_that_cannot_be_kept_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "coordinator.json"
+
+    async def story(ensemble: LocalEnsemble) -> None:
+        registry = await joined(ensemble)
+        path.parent.write_text("in the way")
+        with pytest.raises(RegistryFailed, match="cannot write"):
+            await registry.replace("plan", b"1", None)
+        assert await registry.read("plan") is None
+        path.parent.unlink()
+        assert await registry.replace("plan", b"1", None) == 0
+
+    told(story, path)
+
+
+def test_a_document_is_synced_before_it_takes_its_place_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "coordinator.json"
+    seen: list[tuple[bool, bool]] = []
+
+    def note(descriptor: int) -> None:
+        seen.append((path.exists(), os.path.isdir(f"/proc/self/fd/{descriptor}")))  # noqa: PTH112
+
+    monkeypatch.setattr(os, "fsync", note)
+
+    async def story(ensemble: LocalEnsemble) -> None:
+        await (await joined(ensemble)).replace("plan", b"1", None)
+
+    told(story, path)
+    assert seen == [(False, False), (True, True)]
+
+
+def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = iter((False, True))
+
+    def fail(descriptor: int) -> None:
+        if next(calls, False):
+            raise OSError(5, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+
+    async def story(ensemble: LocalEnsemble) -> None:
+        registry = await joined(ensemble)
+        with pytest.raises(RegistryUnknown, match="input/output error"):
+            await registry.replace("plan", b"1", None)
+        assert await registry.read("plan") is None
+
+    told(story, tmp_path / "coordinator.json")
+
+
+# -------------------------------------------------------------------- sessions
+
+
+def test_a_user_that_is_cut_off_fails_its_calls_and_keeps_its_session_when_healed_in_time() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        cut, other = await joined(ensemble), await joined(ensemble)
+        await cut.announce("members", "a", b"1")
+        ensemble.suspend(cut)
+        assert cut.link is Link.SUSPENDED
+        with pytest.raises(RegistryFailed):
+            await cut.read("plan")
+        await asyncio.sleep((TIMEOUT_MS - 1) / 1000)
+        assert await other.members("members") == {"a": b"1"}
+        ensemble.resume(cut)
+        assert (cut.link, cut.session) == (Link.CONNECTED, 1)
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        assert await other.members("members") == {"a": b"1"}
+
+    told(story)
+
+
+def test_a_user_that_is_cut_off_for_too_long_loses_its_session_and_gets_another() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        cut, other = await joined(ensemble), await joined(ensemble)
+        await cut.announce("members", "a", b"1")
+        links: list[tuple[Link, int]] = []
+        cut.on_change(lambda: links.append((cut.link, cut.session)))
+        ensemble.suspend(cut)
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        assert cut.link is Link.LOST
+        assert await other.members("members") == {}
+        ensemble.resume(cut)
+        await asyncio.sleep(0.001)
+        assert (cut.link, cut.session) == (Link.CONNECTED, 2)
+        assert (Link.SUSPENDED, 1) in links
+        assert (Link.LOST, 1) in links
+        assert links[-1] == (Link.CONNECTED, 2)
+
+    told(story)
+
+
+def test_the_end_of_a_session_comes_after_the_moment_that_was_told() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        clock = VirtualClock(asyncio.get_running_loop())
+        cut, other = await joined(ensemble), await joined(ensemble)
+        await cut.announce("members", "a", b"1")
+        gone = asyncio.Event()
+        await asyncio.sleep(1.2345)
+        ensemble.suspend(cut)
+        until_ms = cut.alive_until_ms
+        other.on_change(gone.set)
+        await gone.wait()
+        assert clock.monotonic_ms() >= until_ms
+        assert cut.alive_until_ms == until_ms
+
+    told(story)
+
+
+def test_a_session_that_is_ended_under_a_user_that_is_cut_off_is_found_over_when_healed() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        cut, other = await joined(ensemble), await joined(ensemble)
+        await cut.announce("members", "a", b"1")
+        ensemble.suspend(cut)
+        ensemble.expire(cut)
+        assert (cut.link, cut.session) == (Link.SUSPENDED, 1)
+        assert await other.members("members") == {}
+        ensemble.resume(cut)
+        assert (cut.link, cut.session) == (Link.LOST, 1)
+        await asyncio.sleep(0)
+        assert (cut.link, cut.session) == (Link.CONNECTED, 2)
+
+    told(story)
+
+
+def test_a_service_that_is_not_reached_lets_nobody_begin() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        registry = ensemble.registry(TIMEOUT_MS)
+        ensemble.suspend(registry)
+        with pytest.raises(RegistryFailed, match="does not answer"):
+            await registry.open()
+        ensemble.resume(registry)
+        await registry.open()
+        assert registry.session == 1
+
+    told(story)
+
+
+def test_a_user_that_closes_while_it_is_cut_off_leaves_its_session_to_time_out() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        cut, other = await joined(ensemble), await joined(ensemble)
+        await cut.announce("members", "a", b"1")
+        ensemble.suspend(cut)
+        await cut.close()
+        assert await other.members("members") == {"a": b"1"}
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        assert await other.members("members") == {}
+
+    told(story)
+
+
+def test_a_process_that_was_killed_hears_nothing_and_its_session_ends() -> None:
+    async def story(ensemble: LocalEnsemble) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        heard: list[str] = []
+
+        async def live() -> LocalRegistry:
+            registry = await joined(ensemble)
+            registry.on_change(lambda: heard.append("dead"))
+            await registry.announce("members", "a", b"1")
+            return registry
+
+        process = loop.process("host")
+        registry = await process.spawn(live())
+        other = await joined(ensemble)
+        process.kill()
+        heard.clear()
+        ensemble.suspend(registry)
+        await asyncio.sleep(2 * TIMEOUT_MS / 1000)
+        assert await other.members("members") == {}
+        assert heard == []
+
+    told(story)
