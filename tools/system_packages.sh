@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs the system packages that the tests need and that are missing, found by their programs;
+# Installs the system packages that the tests need and that are missing, found by their programs or files;
 # `system_packages.sh bench` those that the benchmarks need.
 # As root or in CI without asking; else asks on a terminal; else says what to install and fails.
 set -euo pipefail
@@ -25,6 +25,8 @@ npm npm
 strace strace
 sqlite3 sqlite3
 mariadb-dump mariadb-client
+java default-jre-headless
+/usr/share/java/zookeeper.jar libzookeeper-java
 LIST
 }
 
@@ -32,7 +34,7 @@ LIST
 PATH=$PATH:/usr/sbin:/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)
 missing=()
 while read -r program package; do
-    if ! command -v "$program" >/dev/null && [[ " ${missing[*]-} " != *" $package "* ]]; then
+    if ! command -v "$program" >/dev/null && [[ ! -e $program ]] && [[ " ${missing[*]-} " != *" $package "* ]]; then
         missing+=("$package")
     fi
 done < <(programs)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
+from tests.support.frozen import freeze, thaw
 from tests.support.poll import until
 from tests.support.ports import free_port
 
@@ -149,15 +150,10 @@ class HostProcess:
 
     def freeze(self) -> None:
         """Stops all of its threads where they are; returns when they stand."""
-        self.signal(signal.SIGSTOP)
-        until(lambda: all(state == "T" for state in self._thread_states()), "the host stands still")
+        freeze(self.pid)
 
     def thaw(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def _thread_states(self) -> list[str]:
-        tasks = Path(f"/proc/{self.pid}/task").glob("*/stat")
-        return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]
+        thaw(self.pid)
 
     def _ready(self) -> bool:
         assert self.runs, f"the host ended by itself:\n{self.log[-_TAIL_BYTES:]}"

@@ -1,0 +1,254 @@
+"""One session with ZooKeeper: kazoo, behind the event loop.
+
+The only module that knows kazoo. Always true: kazoo's threads do nothing but
+post to the loop; an object is one session, and nothing is sent in its name once
+kazoo has said that it is over; every future is answered, at the latest by `end`.
+Knows nothing of documents and members.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.protocol.serialization import Connect
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+
+from shardmgr.registry import RegistryFailed, RegistryUnknown
+
+log = logging.getLogger(__name__)
+
+_RETRY_DELAY_S: Final = 0.05
+_RETRY_DELAY_S_MAX: Final = 0.5
+
+_REFUSED: Final = (
+    kazoo_errors.BadArgumentsError,
+    kazoo_errors.InvalidACLError,
+    kazoo_errors.NoChildrenForEphemeralsError,
+    kazoo_errors.NotReadOnlyCallError,
+    kazoo_errors.QuotaExceededError,
+    kazoo_errors.ThrottledOpError,
+    kazoo_errors.UnimplementedError,
+)
+"""Answers after which nothing was written."""
+
+
+class NodeMissing(Exception):
+    """There is no such node, or none to hold it."""
+
+
+class NodeExists(Exception):
+    """There is one already."""
+
+
+class NodeChanged(Exception):
+    """It has another version."""
+
+
+class Listener(Protocol):
+    """Who has sessions. Calls come on the event loop."""
+
+    def connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
+        """It is reached, for the first time or again. The server took up what was asked at `sent_ms`, for `timeout_ms`."""
+        ...
+
+    def suspended(self, session: ZooKeeperSession) -> None:
+        """Its connection is gone."""
+        ...
+
+    def over(self, session: ZooKeeperSession) -> None:
+        """It is over, or kazoo has given up; nothing more comes of it."""
+        ...
+
+    def touched(self) -> None:
+        """Something that was watched may have changed."""
+        ...
+
+
+class ZooKeeperSession:
+    """Begins when made.
+
+    Args:
+        hosts: `host:port,host:port`.
+        timeout_ms: of the session, as it is asked for; the server may shorten or lengthen it.
+        credentials: user and password; what is created is then theirs alone, else everybody's.
+        boot_ms: the boot-time clock; called by other threads too.
+
+    Raises:
+        RegistryFailed: `hosts` is not a list of addresses.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        timeout_ms: int,
+        credentials: tuple[str, str] | None,
+        boot_ms: Callable[[], int],
+        listener: Listener,
+    ) -> None:
+        self.number = 0
+        """ZooKeeper's own for the session; 0 before it has begun."""
+        self._acl = OPEN_ACL_UNSAFE if credentials is None else CREATOR_ALL_ACL
+        self._boot_ms = boot_ms
+        self._listener = listener
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._over = False
+        """Guarded by the lock: kazoo would go on with another session in the same object."""
+        self._futures: dict[asyncio.Future[Any], None] = {}
+        self._connect_answer = (0, 0)
+        self._ended: asyncio.Future[None] | None = None
+        retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
+        auth = None if credentials is None else [("digest", ":".join(credentials))]
+        try:
+            self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth)
+        except (ValueError, kazoo_errors.ConfigurationError) as error:
+            raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
+        self._note_connects()
+        self._client.add_listener(self._state_changed)
+        self._client.start_async()
+
+    # ------------------------------------------------------------------- calls
+
+    async def ask(self, writes: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
+        """The answer to one of kazoo's requests, named without its `_async`.
+
+        Raises:
+            NodeMissing, NodeExists, NodeChanged: nothing was written.
+            RegistryFailed: nothing was written.
+            RegistryUnknown: only where `writes`; it was sent, perhaps, and not answered.
+        """
+        try:
+            return await self.submit(request, path, *args, **more)
+        except kazoo_errors.NoNodeError:
+            raise NodeMissing(path) from None
+        except kazoo_errors.NodeExistsError:
+            raise NodeExists(path) from None
+        except kazoo_errors.BadVersionError:
+            raise NodeChanged(path) from None
+        except kazoo_errors.NoAuthError:
+            raise RegistryFailed(
+                f"ZooKeeper does not let this user {request} {path}: use the credentials with which it was created, or change its ACL"
+            ) from None
+        except _REFUSED as error:
+            raise RegistryFailed(f"ZooKeeper refuses to {request} {path}: {type(error).__name__}") from error
+        except kazoo_errors.KazooException as error:
+            text = (
+                f"ZooKeeper has not answered to {request} {path}: {type(error).__name__}; read again when it is reached"
+            )
+            raise (RegistryUnknown if writes else RegistryFailed)(text) from error
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        """Creates a node, and those above it. Raises as `ask` does."""
+        try:
+            await self.ask(True, "create", path, data, self._acl, ephemeral)
+        except NodeMissing:
+            parent = path.rpartition("/")[0]
+            if not parent:
+                raise RegistryFailed(f"ZooKeeper has no node that could hold {path}: create its root folder") from None
+            with contextlib.suppress(NodeExists):
+                await self.create(parent, b"")
+            await self.ask(True, "create", path, data, self._acl, ephemeral)
+
+    def submit(self, request: str, path: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
+        """Sends a request. The future's exceptions are kazoo's, and `RegistryFailed` where nothing was sent."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        with self._lock:
+            if self._over:
+                future.set_exception(RegistryFailed("the session with ZooKeeper is over; nothing was asked"))
+                return future
+            self._futures[future] = None
+            future.add_done_callback(self._forget)
+            result = getattr(self._client, f"{request}_async")(path, *args, **more)
+        result.rawlink(lambda done: self._post(_settle, future, done.value, done.exception))
+        return future
+
+    def watch(self, event: object) -> None:
+        """Give it as a watch. Kazoo keeps it once for each path, and forgets it with the first event."""
+        self._post(self._listener.touched)
+
+    async def end(self, timeout_s: float) -> None:
+        """Closes the session at the server where it is reached; waits for that at most so long. Safe to repeat."""
+        if self._ended is None:
+            self._ended = self._loop.create_future()
+            with self._lock:
+                self._over = True
+            for future in list(self._futures):
+                _settle(future, None, kazoo_errors.ConnectionClosedError())
+            # Kazoo joins its threads, for longer than anybody should wait; at exit nobody waits for a daemon.
+            threading.Thread(target=self._stop, name="zookeeper-stop", daemon=True).start()
+        await asyncio.wait([self._ended], timeout=timeout_s)
+
+    def _forget(self, future: asyncio.Future[Any]) -> None:
+        del self._futures[future]
+        if not future.cancelled():
+            future.exception()
+
+    # --------------------------------------------------------- kazoo's threads
+
+    def _note_connects(self) -> None:
+        """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here."""
+        connection = self._client._connection
+        invoke = connection._invoke
+
+        def noted(timeout: float, request: Any, xid: int | None = None) -> Any:
+            sent_ms = self._boot_ms()
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect):
+                self._connect_answer = (answer[0].time_out, sent_ms)
+            return answer
+
+        connection._invoke = noted
+
+    def _state_changed(self, state: str) -> None:
+        with self._lock:
+            if self._over:
+                return
+            if state == KazooState.LOST:
+                self._over = True
+        if state == KazooState.CONNECTED:
+            self._post(self._connected, self._client.client_id[0], *self._connect_answer)
+        elif state == KazooState.SUSPENDED:
+            self._post(self._listener.suspended, self)
+        else:
+            self._post(self._listener.over, self)
+
+    def _stop(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:
+            log.warning("a session with ZooKeeper did not end cleanly: %s", error)
+        self._post(self._has_ended)
+
+    def _post(self, call: Callable[..., None], *args: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
+            self._loop.call_soon_threadsafe(call, *args)
+
+    # ---------------------------------------------------------------- the loop
+
+    def _connected(self, number: int, timeout_ms: int, sent_ms: int) -> None:
+        self.number = number
+        self._listener.connected(self, timeout_ms, sent_ms)
+
+    def _has_ended(self) -> None:
+        assert self._ended is not None
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

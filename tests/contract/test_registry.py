@@ -1,0 +1,352 @@
+"""What every registry keeps to: versions, sessions, entries that vanish with them, and changes that are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from shardmgr.checks import DOCUMENT_BYTES_MAX
+from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
+from tests.support.registries import LONG_MS, SHORT_MS, LocalBench, RegistryBench, ZooKeeperBench, awaited, boot_ms
+from tests.support.zookeeper import ZooKeeper
+
+_fresh = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def bench(request: pytest.FixtureRequest) -> Iterator[RegistryBench]:
+    if request.param == "local":
+        yield LocalBench()
+        return
+    bench = ZooKeeperBench(request.getfixturevalue("zookeeper"), f"/foqs/test-{next(_fresh)}")
+    yield bench
+    bench.remove()
+
+
+async def told(registry: Registry) -> asyncio.Event:
+    """Set by the next change; what was under way when it was asked for is over."""
+    event = asyncio.Event()
+    registry.on_change(event.set)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    event.clear()
+    return event
+
+
+# ------------------------------------------------------------------- documents
+
+
+def test_a_document_is_read_as_it_was_written_with_versions_that_go_up_by_one(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        assert await registry.read("plan") is None
+        versions = [await registry.replace("plan", b"first", None)]
+        versions.append(await registry.replace("plan", bytes(range(256)), versions[-1]))
+        versions.append(await registry.replace("plan", b"", versions[-1]))
+        assert versions == [versions[0], versions[0] + 1, versions[0] + 2]
+        assert await registry.read("plan") == Entry(b"", versions[-1])
+        await registry.replace("plan", bytes(range(256)), versions[-1])
+        await awaited(other, lambda: _has(other, "plan", bytes(range(256))))
+
+    bench.run(story())
+
+
+async def _has(registry: Registry, name: str, data: bytes) -> bool:
+    entry = await registry.read(name)
+    return entry is not None and entry.data == data
+
+
+def test_a_document_is_only_replaced_by_who_has_seen_it(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        with pytest.raises(RegistryConflict):
+            await registry.replace("plan", b"?", 0)
+        version = await registry.replace("plan", b"1", None)
+        for wrong in (None, -1, version - 1, version + 1):
+            with pytest.raises(RegistryConflict, match="plan"):
+                await registry.replace("plan", b"?", wrong)
+        assert await registry.read("plan") == Entry(b"1", version)
+
+    bench.run(story())
+
+
+def test_one_of_many_who_replace_at_once_succeeds(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registries = [await bench.joined() for _ in range(3)]
+        for version in (None, 0, 1):
+            attempts = [registry.replace("a/b/plan", b"%d" % n, version) for n, registry in enumerate(registries * 3)]
+            outcomes = await asyncio.gather(*attempts, return_exceptions=True)
+            assert sorted(type(outcome).__name__ for outcome in outcomes) == ["RegistryConflict"] * 8 + ["int"]
+
+    bench.run(story())
+
+
+def test_a_document_and_what_lies_below_it_are_apart(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        await registry.replace("planner/notes", b"below", None)
+        await registry.announce("planner", "leader", b"me")
+        assert await registry.members("planner") == {"leader": b"me"}
+        assert await registry.read("planner/leader") is None
+
+    bench.run(story())
+
+
+def test_a_large_document_is_kept_and_a_larger_one_refused(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        data = b"x" * DOCUMENT_BYTES_MAX
+        await registry.replace("plan", data, None)
+        assert (await registry.read("plan")) == Entry(data, 0)
+        with pytest.raises(RegistryFailed, match=r"1000001 bytes.*at most 1000000"):
+            await registry.replace("plan", data + b"x", 0)
+        with pytest.raises(RegistryFailed, match="1000001 bytes"):
+            await registry.announce("members", "a", data + b"x")
+        assert registry.link is Link.CONNECTED
+
+    bench.run(story())
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", ".", "a/../b", "a b", "ä", "a\0", "a\n", "x" * 201])
+def test_a_name_that_is_none_is_refused(bench: RegistryBench, name: str) -> None:
+    async def story() -> None:
+        registry = bench.registry()
+        for call in (
+            registry.read(name),
+            registry.replace(name, b"", None),
+            registry.members(name),
+            registry.announce("members", name, b""),
+            registry.announce(name, "a", b""),
+            registry.withdraw("members", name),
+        ):
+            with pytest.raises(ValueError, match="name"):
+                await call
+
+    bench.run(story())
+
+
+def test_a_members_name_is_one_part(bench: RegistryBench) -> None:
+    async def story() -> None:
+        with pytest.raises(ValueError, match="has a /"):
+            await bench.registry().announce("members", "a/b", b"")
+
+    bench.run(story())
+
+
+# --------------------------------------------------------------------- members
+
+
+def test_what_is_announced_is_seen_by_all_until_it_is_withdrawn(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        assert await other.members("members") == {}
+        await registry.withdraw("members", "a")
+        await registry.announce("members", "a", b"1")
+        await other.announce("members", "b", b"2")
+        await registry.announce("members", "a", b"3")
+        await awaited(other, lambda: _members_are(other, {"a": b"3", "b": b"2"}))
+        await registry.withdraw("members", "a")
+        await registry.withdraw("members", "a")
+        await awaited(other, lambda: _members_are(other, {"b": b"2"}))
+
+    bench.run(story())
+
+
+async def _members_are(registry: Registry, members: dict[str, bytes]) -> bool:
+    return await registry.members("members") == members
+
+
+def test_a_name_that_another_session_has_is_neither_taken_nor_withdrawn(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        await registry.announce("members", "a", b"1")
+        with pytest.raises(RegistryConflict, match="members/a"):
+            await other.announce("members", "a", b"2")
+        await other.withdraw("members", "a")
+        assert await registry.members("members") == {"a": b"1"}
+
+    bench.run(story())
+
+
+def test_what_was_announced_is_gone_when_close_returns(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        await registry.announce("members", "a", b"1")
+        await registry.close()
+        await registry.close()
+        # A name that is free again can be had.
+        await other.announce("members", "a", b"2")
+        assert await other.members("members") == {"a": b"2"}
+
+    bench.run(story())
+
+
+def test_calls_before_open_and_after_close_fail(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = bench.registry()
+        for _ in range(2):
+            assert registry.link is Link.LOST
+            for call in (
+                registry.read("plan"),
+                registry.replace("plan", b"", None),
+                registry.members("members"),
+                registry.announce("members", "a", b""),
+                registry.withdraw("members", "a"),
+            ):
+                with pytest.raises(RegistryFailed, match="not open"):
+                    await call
+            if not registry.session:
+                await registry.open()
+                with pytest.raises(RegistryFailed, match="opened before"):
+                    await registry.open()
+            await registry.close()
+        with pytest.raises(RegistryFailed, match="opened before"):
+            await registry.open()
+
+    bench.run(story())
+
+
+# --------------------------------------------------------------------- changes
+
+
+def test_every_kind_of_change_to_what_was_read_is_told(bench: RegistryBench) -> None:
+    async def story() -> None:
+        reader, writer = await bench.joined(), await bench.joined()
+
+        for change in (
+            lambda: writer.replace("plan", b"1", None),
+            lambda: writer.replace("plan", b"2", 0),
+            lambda: writer.announce("members", "a", b"1"),
+            lambda: writer.announce("members", "a", b"2"),
+            lambda: writer.withdraw("members", "a"),
+            lambda: reader.announce("members", "b", b"1"),
+            lambda: writer.announce("members", "a", b"1"),
+            lambda: writer.close(),
+        ):
+            await reader.read("plan")
+            await reader.members("members")
+            event = await told(reader)
+            await change()
+            await event.wait()
+
+    bench.run(story())
+
+
+# -------------------------------------------------------------------- sessions
+
+
+def test_a_session_that_ends_takes_its_members_and_another_begins(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        assert (registry.session, registry.link) == (1, Link.CONNECTED)
+        seen: list[tuple[Link, int]] = []
+        registry.on_change(lambda: seen.append((registry.link, registry.session)))
+        await registry.announce("members", "a", b"1")
+        await other.announce("members", "b", b"2")
+        await bench.expire(registry)
+        await awaited(registry, lambda: registry.session == 2 and registry.link is Link.CONNECTED)
+        await awaited(other, lambda: _members_are(other, {"b": b"2"}))
+        await registry.announce("members", "a", b"3")
+        assert dict(await registry.members("members")) == {"a": b"3", "b": b"2"}
+        assert (Link.LOST, 1) in seen
+
+    bench.run(story())
+
+
+def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_healed(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        await registry.announce("members", "a", b"1")
+        bench.cut(registry)
+        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        for call in (
+            registry.read("plan"),
+            registry.replace("plan", b"", None),
+            registry.announce("members", "a", b""),
+        ):
+            with pytest.raises(RegistryFailed, match="suspended"):
+                await call
+        event = await told(registry)
+        bench.heal(registry)
+        await event.wait()
+        await awaited(registry, lambda: registry.link is Link.CONNECTED)
+        assert registry.session == 1
+        assert await other.members("members") == {"a": b"1"}
+        await registry.announce("members", "a", b"2")
+
+    bench.run(story())
+
+
+def test_a_change_that_came_while_a_user_was_cut_off_is_told_when_it_is_healed(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(), await bench.joined()
+        await registry.read("plan")
+        bench.cut(registry)
+        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        await other.replace("plan", b"1", None)
+        bench.heal(registry)
+        await awaited(registry, lambda: _has(registry, "plan", b"1"))
+
+    bench.run(story())
+
+
+def test_a_user_that_is_cut_off_for_too_long_knows_before_others_can(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(SHORT_MS), await bench.joined()
+        await awaited(registry, lambda: _announced(registry, "a"))
+        session = registry.session
+        bench.cut(registry)
+        await awaited(other, lambda: _members_are(other, {}))
+        gone_ms = boot_ms()
+        assert registry.session == session
+        assert registry.alive_until_ms <= gone_ms
+        await awaited(registry, lambda: registry.link is Link.LOST)
+        bench.heal(registry)
+        await awaited(registry, lambda: registry.session > session and registry.link is Link.CONNECTED)
+        await awaited(registry, lambda: _announced(registry, "a"))
+
+    bench.run(story())
+
+
+async def _announced(registry: Registry, name: str) -> bool:
+    with contextlib.suppress(RegistryUnknown):
+        await registry.announce("members", name, b"1")
+        return True
+    return False
+
+
+def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined(SHORT_MS)
+        assert 0 < registry.alive_until_ms <= boot_ms() + SHORT_MS
+        first_ms = registry.alive_until_ms
+        while registry.alive_until_ms < first_ms + SHORT_MS:
+            assert registry.alive_until_ms <= boot_ms() + SHORT_MS
+            await asyncio.sleep(SHORT_MS / 20_000)
+
+    bench.run(story())
+
+
+def test_whoever_is_cancelled_in_a_call_leaves_the_registry_as_it_was(bench: RegistryBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined(LONG_MS)
+        for number in range(20):
+            task = asyncio.create_task(registry.announce("members", f"m{number}", b"1"))
+            for _ in range(number % 5):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await registry.announce("members", "m0", b"2")
+        assert (await registry.members("members"))["m0"] == b"2"
+
+    bench.run(story())

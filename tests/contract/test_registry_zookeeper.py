@@ -1,0 +1,369 @@
+"""What only a server can do to a registry: stop, start anew, freeze, refuse, grant less than was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
+from shardmgr.zookeeper import ZooKeeperRegistry
+from tests.support.aio import run
+from tests.support.ports import free_port
+from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, awaited, boot_ms
+from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper
+
+pytestmark = pytest.mark.zookeeper
+
+_fresh = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def bench(server: ZooKeeper) -> Iterator[ZooKeeperBench]:
+    bench = ZooKeeperBench(server, f"/foqs/test-{next(_fresh)}")
+    yield bench
+    bench.remove()
+
+
+async def is_connected(registry: Registry, after: int = 0) -> None:
+    await awaited(registry, lambda: registry.link is Link.CONNECTED and registry.session > after)
+
+
+async def announce(registry: Registry) -> int:
+    """Announces `members/a`, however often the session changes meanwhile; returns the session that has it."""
+    while True:
+        await is_connected(registry)
+        session = registry.session
+        with contextlib.suppress(RegistryFailed, RegistryUnknown):
+            await registry.announce("members", "a", b"1")
+            if registry.session == session:
+                return session
+
+
+# ---------------------------------------------------------------- the server
+
+
+def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
+    bench: ZooKeeperBench, server: ZooKeeper
+) -> None:
+    async def story() -> None:
+        registry, other = await bench.joined(SESSION_TIMEOUT_MS_MAX), await bench.joined(SESSION_TIMEOUT_MS_MAX)
+        await registry.announce("members", "a", b"1")
+        await registry.replace("plan", b"1", None)
+        await asyncio.to_thread(server.stop)
+        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        await asyncio.to_thread(server.start)
+        await is_connected(registry)
+        await is_connected(other)
+        assert (registry.session, other.session) == (1, 1)
+        assert await other.members("members") == {"a": b"1"}
+        version = await other.replace("plan", b"2", 0)
+        assert await registry.read("plan") == Entry(b"2", version)
+
+    bench.run(story())
+
+
+def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_forgives(
+    bench: ZooKeeperBench, server: ZooKeeper
+) -> None:
+    async def story() -> None:
+        registry = await bench.joined(SHORT_MS)
+        session = await announce(registry)
+        await asyncio.to_thread(server.stop)
+        await awaited(registry, lambda: registry.link is Link.LOST)
+        with pytest.raises(RegistryFailed, match="lost"):
+            await registry.read("plan")
+        await asyncio.to_thread(server.start)
+        await is_connected(registry, session)
+        assert await registry.members("members") == {}
+        await announce(registry)
+
+    bench.run(story())
+
+
+def test_a_frozen_server_is_noticed_and_a_write_that_it_has_is_of_unknown_outcome(
+    bench: ZooKeeperBench, server: ZooKeeper
+) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        await registry.replace("plan", b"1", None)
+        server.freeze()
+        try:
+            with pytest.raises(RegistryUnknown, match="plan"):
+                await registry.replace("plan", b"2", 0)
+            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        finally:
+            server.thaw()
+        await is_connected(registry)
+        entry = await registry.read("plan")
+        assert entry in (Entry(b"1", 0), Entry(b"2", 1))
+
+    bench.run(story())
+
+
+def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooKeeperBench, server: ZooKeeper) -> None:
+    async def story() -> None:
+        registry = await bench.joined(SHORT_MS)
+        session = await announce(registry)
+        server.freeze()
+        try:
+            await awaited(registry, lambda: registry.link is Link.LOST)
+            assert registry.alive_until_ms <= boot_ms()
+        finally:
+            server.thaw()
+        await is_connected(registry, session)
+        await awaited(registry, lambda: _nobody(registry))
+        await announce(registry)
+
+    bench.run(story())
+
+
+async def _nobody(registry: Registry) -> bool:
+    return await registry.members("members") == {}
+
+
+# ---------------------------------------------------------------- the session
+
+
+def test_the_timeout_that_counts_is_the_one_that_the_server_grants(bench: ZooKeeperBench) -> None:
+    async def story() -> None:
+        registry = await bench.joined(10 * SESSION_TIMEOUT_MS_MAX)
+        assert boot_ms() < registry.alive_until_ms <= boot_ms() + SESSION_TIMEOUT_MS_MAX
+
+    bench.run(story())
+
+
+class SteppedClock:
+    """The boot-time clock of a machine that was suspended for `away_ms`."""
+
+    def __init__(self) -> None:
+        self.away_ms = 0
+
+    def boot_ms(self) -> int:
+        return boot_ms() + self.away_ms
+
+
+def links_of(registry: Registry) -> list[tuple[Link, int]]:
+    """How the link stands, and in which session, at each change from now on."""
+    seen: list[tuple[Link, int]] = []
+    registry.on_change(lambda: seen.append((registry.link, registry.session)))
+    return seen
+
+
+def test_silence_suspends_a_session_whatever_its_connection_says(server: ZooKeeper) -> None:
+    async def story() -> None:
+        clock = SteppedClock()
+        registry = ZooKeeperRegistry(server.hosts, "/foqs/silence", LONG_MS, clock.boot_ms, connect_timeout_ms=60_000)
+        await registry.open()
+        try:
+            seen = links_of(registry)
+            clock.away_ms += LONG_MS // 2
+            await awaited(registry, lambda: (Link.SUSPENDED, 1) in seen and registry.link is Link.CONNECTED)
+            assert registry.session == 1
+        finally:
+            await registry.close()
+
+    run(story())
+
+
+def test_a_machine_that_was_suspended_past_its_session_leaves_it_although_the_server_still_has_it(
+    server: ZooKeeper,
+) -> None:
+    async def story() -> None:
+        clock = SteppedClock()
+        registry = ZooKeeperRegistry(server.hosts, "/foqs/away", LONG_MS, clock.boot_ms, connect_timeout_ms=60_000)
+        await registry.open()
+        try:
+            await registry.announce("members", "a", b"1")
+            seen = links_of(registry)
+            clock.away_ms += LONG_MS
+            await awaited(registry, lambda: registry.session == 2 and registry.link is Link.CONNECTED)
+            assert (Link.LOST, 1) in seen
+            assert await registry.members("members") == {}
+        finally:
+            await registry.close()
+
+    run(story())
+
+
+def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(server: ZooKeeper) -> None:
+    async def story() -> None:
+        clock = SteppedClock()
+        registry = ZooKeeperRegistry(server.hosts, "/foqs/sent", LONG_MS, clock.boot_ms, connect_timeout_ms=60_000)
+        await registry.open()
+        try:
+            zk = registry._zk
+            assert zk is not None
+            before_ms = registry.alive_until_ms
+            submit, answered = zk.submit, asyncio.Event()
+
+            def suspended_meanwhile(request: str, path: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
+                sent = submit(request, path, *args, **more)
+                clock.away_ms += LONG_MS
+                # Called after the registry's own.
+                asyncio.get_running_loop().call_soon(sent.add_done_callback, lambda _: answered.set())
+                return sent
+
+            zk.submit = suspended_meanwhile  # type: ignore[method-assign]
+            await answered.wait()
+            assert before_ms <= registry.alive_until_ms <= clock.boot_ms()
+            assert registry.link is Link.LOST
+        finally:
+            await registry.close()
+
+    run(story())
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_connection_that_dies_by_itself_is_the_end_of_a_session_and_not_of_the_registry(
+    bench: ZooKeeperBench,
+) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        assert isinstance(registry, ZooKeeperRegistry)
+        zk = registry._zk
+        assert zk is not None
+        await registry.announce("members", "a", b"1")
+
+        def fail(timeout: float) -> None:
+            raise RuntimeError("a defect of kazoo")
+
+        zk._client._connection._read_socket = fail
+        await is_connected(registry, 1)
+        await registry.announce("members", "a", b"2")
+        assert await registry.members("members") == {"a": b"2"}
+
+    bench.run(story())
+
+
+def test_what_an_earlier_session_of_the_same_registry_left_is_announced_over(
+    bench: ZooKeeperBench, server: ZooKeeper
+) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        assert isinstance(registry, ZooKeeperRegistry)
+        await registry.replace("members/x", b"", None)
+        earlier = await asyncio.to_thread(_begin, server)
+        try:
+            await asyncio.to_thread(earlier.create, f"{bench.root}/members/a", b"1", ephemeral=True)
+            with pytest.raises(RegistryConflict):
+                await registry.announce("members", "a", b"2")
+            registry._earlier.append(earlier.client_id[0])
+            await registry.announce("members", "a", b"2")
+        finally:
+            await asyncio.to_thread(_end, earlier)
+        assert await registry.members("members") == {"a": b"2"}
+
+    bench.run(story())
+
+
+def _begin(server: ZooKeeper) -> KazooClient:
+    client = KazooClient(server.hosts)
+    client.start(timeout=60.0)
+    return client
+
+
+def _end(client: KazooClient) -> None:
+    client.stop()
+    client.close()
+
+
+def test_a_registry_that_outlives_its_loop_disturbs_nobody(server: ZooKeeper, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> ZooKeeperRegistry:
+        registry = ZooKeeperRegistry(server.hosts, "/foqs/left", LONG_MS, boot_ms, connect_timeout_ms=60_000)
+        await registry.open()
+        await registry.read("plan")
+        return registry
+
+    registry = asyncio.run(story())
+    zk = registry._zk
+    assert zk is not None
+    # Its watch fires, its state changes, and a request is answered: all to a loop that is closed.
+    zk._client.ensure_path("/foqs/left/plan")
+    zk._client.sync("/")
+    _end(zk._client)
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+def test_a_server_that_is_not_there_is_named_and_may_come_later() -> None:
+    async def story() -> None:
+        port = free_port()
+        registry = ZooKeeperRegistry(f"127.0.0.1:{port}", "/foqs", LONG_MS, boot_ms, connect_timeout_ms=200)
+        for _ in range(2):
+            with pytest.raises(RegistryFailed, match=f"127.0.0.1:{port} gave no session within 200 ms"):
+                await registry.open()
+        await registry.close()
+
+    asyncio.run(story())
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    async def story() -> None:
+        with pytest.raises(RegistryFailed, match="host:port"):
+            await ZooKeeperRegistry("127.0.0.1:port", "/foqs", LONG_MS, boot_ms).open()
+
+    asyncio.run(story())
+
+
+# ------------------------------------------------------------------ credentials
+
+
+def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> None:
+    root = f"/foqs-{next(_fresh)}/v1"
+
+    def user(credentials: tuple[str, str] | None) -> ZooKeeperRegistry:
+        return ZooKeeperRegistry(server.hosts, root, LONG_MS, boot_ms, credentials, connect_timeout_ms=60_000)
+
+    async def story() -> None:
+        owner, same = user(("foqs", "secret:with colon")), user(("foqs", "secret:with colon"))
+        others = [user(None), user(("foqs", "guessed")), user(("other", "secret:with colon"))]
+        registries = [owner, same, *others]
+        try:
+            for registry in registries:
+                await registry.open()
+            await owner.replace("plan", b"1", None)
+            await owner.announce("members", "a", b"1")
+            assert await same.read("plan") == Entry(b"1", 0)
+            assert await same.replace("plan", b"2", 0) == 1
+            assert await same.members("members") == {"a": b"1"}
+            for other in others:
+                for call in (
+                    other.read("plan"),
+                    other.replace("plan", b"3", 1),
+                    other.replace("catalog", b"3", None),
+                    other.members("members"),
+                    other.announce("members", "b", b"1"),
+                ):
+                    with pytest.raises(RegistryFailed, match="credentials"):
+                        await call
+            assert await owner.read("plan") == Entry(b"2", 1)
+        finally:
+            await asyncio.gather(*(registry.close() for registry in registries))
+
+    asyncio.run(story())
+
+
+def test_what_is_created_without_credentials_is_everybodys(bench: ZooKeeperBench, server: ZooKeeper) -> None:
+    async def story() -> None:
+        registry = await bench.joined()
+        await registry.replace("plan", b"1", None)
+        other = ZooKeeperRegistry(server.hosts, bench.root, LONG_MS, boot_ms, ("foqs", "secret"))
+        await other.open()
+        try:
+            assert await other.replace("plan", b"2", 0) == 1
+        finally:
+            await other.close()
+
+    bench.run(story())

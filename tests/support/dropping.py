@@ -1,0 +1,95 @@
+"""A TCP proxy that can be told to swallow what passes, as a network that drops packets does.
+
+Always true: while it drops, connections stay open and new ones are taken, and
+nothing gets through either way, not even later. It runs on threads of its own, so
+that a test's loop may be blocked. Knows nothing of what passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from types import TracebackType
+from typing import Final, Self
+
+from tests.support.ports import free_port
+
+_CHUNK_BYTES: Final = 65_536
+
+
+class DroppingProxy:
+    """Listens on a port of its own in front of `127.0.0.1:to`; a context manager that closes everything."""
+
+    def __init__(self, to: int) -> None:
+        self.port = free_port()
+        self._to = to
+        self._dropping = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        self._closed = False
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def drop(self) -> None:
+        """From now on nothing gets through."""
+        self._dropping.set()
+
+    def heal(self) -> None:
+        """Lets things through again. Connections that have lost something are reset: their bytes make no sense any more."""
+        self._dropping.clear()
+        self._reset()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection(("127.0.0.1", self._to))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                if self._closed:
+                    near.close()
+                    far.close()
+                    return
+                self._sockets |= {near, far}
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(_CHUNK_BYTES):
+                if not self._dropping.is_set():
+                    sink.sendall(data)
+        if not self._dropping.is_set():
+            with contextlib.suppress(OSError):
+                sink.shutdown(socket.SHUT_RDWR)
+
+    def _reset(self) -> None:
+        with self._lock:
+            for one in self._sockets:
+                with contextlib.suppress(OSError):
+                    one.shutdown(socket.SHUT_RDWR)
+                one.close()
+            self._sockets.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._closed = True
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._reset()

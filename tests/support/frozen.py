@@ -1,0 +1,28 @@
+"""A process that stands still, and goes on later.
+
+Always true: when `freeze` returns no thread of the process runs. Knows nothing of what it does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.support.poll import until
+
+
+def freeze(pid: int) -> None:
+    """Stops all threads of a process where they are."""
+    os.kill(pid, signal.SIGSTOP)
+    until(lambda: all(state == "T" for state in _thread_states(pid)), f"process {pid} stands still")
+
+
+def thaw(pid: int) -> None:
+    """Lets it go on."""
+    os.kill(pid, signal.SIGCONT)
+
+
+def _thread_states(pid: int) -> list[str]:
+    tasks = Path(f"/proc/{pid}/task").glob("*/stat")
+    return [task.read_text().rpartition(")")[2].split()[0] for task in tasks]

@@ -1,0 +1,153 @@
+"""Both kinds of registry behind one bench, whose users can be cut off, healed, and robbed of their session.
+
+Always true: a bench starts empty; every registry that it gave out is closed in
+the loop that used it. Knows nothing of what is tested.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from kazoo.client import KazooClient
+
+from foqs.clock import SystemClock
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.registry import Registry, RegistryFailed
+from shardmgr.zookeeper import ZooKeeperRegistry
+from tests.support.aio import run
+from tests.support.dropping import DroppingProxy
+from tests.support.zookeeper import ZooKeeper
+
+T = TypeVar("T")
+LONG_MS: Final = 9_000
+"""A session that does not end during a test, however busy the machine."""
+SHORT_MS: Final = 1_500
+
+boot_ms: Final = SystemClock().monotonic_ms
+
+
+class RegistryBench(ABC):
+    """One kind of coordination service."""
+
+    def __init__(self) -> None:
+        self._given: list[Registry] = []
+
+    async def joined(self, session_timeout_ms: int = LONG_MS) -> Registry:
+        """One more user, in its first session."""
+        registry = self.registry(session_timeout_ms)
+        await registry.open()
+        return registry
+
+    def registry(self, session_timeout_ms: int = LONG_MS) -> Registry:
+        """One more user, not opened yet."""
+        registry = self._make(session_timeout_ms)
+        self._given.append(registry)
+        return registry
+
+    def run(self, story: Coroutine[Any, Any, T], timeout: float = 120.0) -> T:
+        """Runs a test's story and closes its registries."""
+
+        async def told() -> T:
+            try:
+                return await story
+            finally:
+                given, self._given = self._given, []
+                await asyncio.gather(*(registry.close() for registry in given))
+
+        return run(told(), timeout)
+
+    @abstractmethod
+    def _make(self, session_timeout_ms: int) -> Registry: ...
+
+    @abstractmethod
+    def cut(self, registry: Registry) -> None:
+        """Nothing gets through between a user and the service."""
+
+    @abstractmethod
+    def heal(self, registry: Registry) -> None:
+        """It does again."""
+
+    @abstractmethod
+    async def expire(self, registry: Registry) -> None:
+        """Ends a user's session at the service."""
+
+
+class LocalBench(RegistryBench):
+    def __init__(self) -> None:
+        super().__init__()
+        self._ensemble = LocalEnsemble(None, boot_ms)
+
+    def _make(self, session_timeout_ms: int) -> Registry:
+        return self._ensemble.registry(session_timeout_ms)
+
+    def cut(self, registry: Registry) -> None:
+        assert isinstance(registry, LocalRegistry)
+        self._ensemble.suspend(registry)
+
+    def heal(self, registry: Registry) -> None:
+        assert isinstance(registry, LocalRegistry)
+        self._ensemble.resume(registry)
+
+    async def expire(self, registry: Registry) -> None:
+        assert isinstance(registry, LocalRegistry)
+        self._ensemble.expire(registry)
+
+
+class ZooKeeperBench(RegistryBench):
+    """Each user has a proxy of its own before the server.
+
+    Args:
+        root: a path that nobody else uses.
+    """
+
+    def __init__(self, server: ZooKeeper, root: str) -> None:
+        super().__init__()
+        self.server = server
+        self.root = root
+        self._stack = contextlib.ExitStack()
+        self._proxies: dict[int, DroppingProxy] = {}
+
+    def _make(self, session_timeout_ms: int) -> Registry:
+        proxy = self._stack.enter_context(DroppingProxy(self.server.port))
+        registry = ZooKeeperRegistry(proxy.hosts, self.root, session_timeout_ms, boot_ms, connect_timeout_ms=60_000)
+        self._proxies[id(registry)] = proxy
+        return registry
+
+    def cut(self, registry: Registry) -> None:
+        self._proxies[id(registry)].drop()
+
+    def heal(self, registry: Registry) -> None:
+        self._proxies[id(registry)].heal()
+
+    async def expire(self, registry: Registry) -> None:
+        """As ZooKeeper's own tests do: somebody else takes the session over, and closes it."""
+        assert isinstance(registry, ZooKeeperRegistry)
+        zk = registry._zk
+        assert zk is not None
+        await asyncio.to_thread(self._close_session, zk._client.client_id)
+
+    def _close_session(self, client_id: tuple[int, bytes]) -> None:
+        thief = KazooClient(self.server.hosts, client_id=client_id)
+        thief.start(timeout=60.0)
+        thief.stop()
+        thief.close()
+
+    def remove(self) -> None:
+        self._stack.close()
+
+
+async def awaited(registry: Registry, condition: Callable[[], Awaitable[bool] | bool]) -> None:
+    """Returns once `condition` holds, asked anew after each change that the registry tells of; a call that fails is a no."""
+    changed = asyncio.Event()
+    registry.on_change(changed.set)
+    while True:
+        with contextlib.suppress(RegistryFailed):
+            held = condition()
+            if held if isinstance(held, bool) else await held:
+                return
+        await changed.wait()
+        changed.clear()
