@@ -1,8 +1,9 @@
 """What is known of a cluster: its members, its shards, who should own which.
 
-Holds the values that hosts, planner and administrators exchange, and their form
-in JSON. Always true of a value in hand: numbers are in range, names are not
-empty. Pure; knows neither where documents are kept nor what a shard holds.
+Holds the values that hosts, planner and administrators exchange. Always true of
+a value that was read: numbers are in range, names are not empty. Pure; knows
+neither their form in JSON (`documents`), nor where documents are kept, nor what
+a shard holds.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ WEIGHT_MAX: Final = 1_000_000
 
 
 class Malformed(Exception):
-    """A text is not what it should be: what, and where in it."""
+    """A text is not what it should be: where in it, and what is wrong there."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}" if path else problem)
+        self.path = path
+        self.problem = problem
 
 
 @dataclass(slots=True, frozen=True)

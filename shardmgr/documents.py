@@ -1,0 +1,200 @@
+"""The layout, the plan and a member's entry as JSON texts, and where they are kept.
+
+Always true: equal values have equal texts; a text that is read back gives the
+value it was made of; anything else is `Malformed`, never guessed at. A text
+says its format, so that a host of another version refuses it rather than
+misreads it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+from shardmgr.model import (
+    EPOCH_MAX,
+    SHARD_MAX,
+    WEIGHT_MAX,
+    Assignment,
+    Holding,
+    Layout,
+    Member,
+    Plan,
+    ShardSpec,
+)
+from shardmgr.ownership import Ownership
+from shardmgr.strict import Fields, bad, load, name, shown, whole
+
+FORMAT: Final = 1
+LAYOUT: Final = "layout"
+PLAN: Final = "plan"
+MEMBERS: Final = "members"
+LOAD_MAX: Final = 1e12
+
+_NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_STATES: Final = frozenset(state.value for state in Ownership)
+_epoch: Final = whole(0, EPOCH_MAX)
+
+# ------------------------------------------------------------------- to JSON
+
+
+def render_layout(layout: Layout) -> bytes:
+    """See `parse_layout`."""
+    shards = {
+        str(number): _some(
+            database=spec.database,
+            tier=None if spec.tier == "default" else spec.tier,
+            weight=None if spec.weight == 1 else spec.weight,
+            region=spec.region,
+            draining=spec.draining,
+        )
+        for number, spec in sorted(layout.shards.items())
+    }
+    return _text(
+        shards=shards,
+        drained=sorted(layout.drained),
+        pins={str(number): host for number, host in sorted(layout.pins.items())},
+    )
+
+
+def render_plan(plan: Plan) -> bytes:
+    """See `parse_plan`."""
+    assignments = {
+        str(number): _some(name=each.name, nonce=each.nonce, epoch=each.epoch, leaving=each.leaving)
+        for number, each in sorted(plan.assignments.items())
+    }
+    return _text(assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())})
+
+
+def render_member(member: Member) -> bytes:
+    """See `parse_member`."""
+    return _text(
+        name=member.name,
+        nonce=member.nonce,
+        address=member.address,
+        tier=member.tier,
+        region=member.region,
+        capacity=member.capacity,
+        load=member.load,
+        leaving=member.leaving,
+        holdings={
+            str(number): {"epoch": holding.epoch, "state": holding.state}
+            for number, holding in sorted(member.holdings.items())
+        },
+        wants={str(number): epoch for number, epoch in sorted(member.wants.items())},
+    )
+
+
+def _text(**fields: Any) -> bytes:
+    whole_text = {"format": FORMAT} | fields
+    return json.dumps(whole_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _some(**fields: Any) -> dict[str, Any]:
+    """Without what is left out because it is the usual."""
+    return {key: value for key, value in fields.items() if value is not None and value is not False and value != ""}
+
+
+# ----------------------------------------------------------------- from JSON
+
+
+def parse_layout(text: bytes) -> Layout:
+    """The layout of a text.
+
+    Raises:
+        Malformed: it is none; the error names the place.
+    """
+    fields = _fields(text, ("shards", "drained", "pins"))
+    return Layout(
+        {number: _spec(number, *found) for number, found in fields.numbered("shards", SHARD_MAX, _as_it_is).items()},
+        fields.names("drained"),
+        fields.numbered("pins", SHARD_MAX, name),
+    )
+
+
+def parse_plan(text: bytes) -> Plan:
+    """The plan of a text.
+
+    Raises:
+        Malformed: it is none; the error names the place.
+    """
+    fields = _fields(text, ("assignments", "epochs"))
+    plan = Plan(fields.numbered("assignments", SHARD_MAX, _assignment), fields.numbered("epochs", SHARD_MAX, _epoch))
+    for number, assignment in plan.assignments.items():
+        if assignment.epoch > plan.epochs.get(number, 0):
+            bad(f"epochs.{number}", f"this must be at least {assignment.epoch}, the epoch of its assignment")
+    return plan
+
+
+def parse_member(nonce: str, text: bytes) -> Member:
+    """The member of an entry.
+
+    Args:
+        nonce: the entry's name.
+
+    Raises:
+        Malformed: it is none; the error names the place.
+    """
+    known = ("name", "nonce", "address", "tier", "region", "capacity", "load", "leaving", "holdings", "wants")
+    fields = _fields(text, known)
+    if _nonce(fields, "") != nonce:
+        bad("nonce", f"this must be the entry's name, {shown(nonce)}")
+    return Member(
+        fields.name("name"),
+        nonce,
+        fields.name("address"),
+        fields.name("tier", "default"),
+        fields.name("region", ""),
+        fields.number("capacity", 1, WEIGHT_MAX, 1),
+        fields.measure("load", LOAD_MAX, 0.0),
+        fields.flag("leaving"),
+        fields.numbered("holdings", SHARD_MAX, _holding),
+        fields.numbered("wants", SHARD_MAX, _epoch),
+    )
+
+
+def _fields(text: bytes, known: tuple[str, ...]) -> Fields:
+    raw = load(text)
+    form = raw.get("format") if isinstance(raw, dict) else FORMAT
+    if form != FORMAT or type(form) is not int:
+        bad("format", f"{shown(form)} is not a format that this version reads; it reads {FORMAT}")
+    return Fields(raw, "", ("format", *known))
+
+
+def _as_it_is(raw: Any, path: str) -> tuple[Any, str]:
+    return raw, path
+
+
+def _spec(number: int, raw: Any, path: str) -> ShardSpec:
+    fields = Fields(raw, path, ("database", "tier", "weight", "region", "draining"))
+    return ShardSpec(
+        number,
+        fields.name("database"),
+        fields.name("tier", "default"),
+        fields.number("weight", 1, WEIGHT_MAX, 1),
+        fields.name("region", ""),
+        fields.flag("draining"),
+    )
+
+
+def _assignment(raw: Any, path: str) -> Assignment:
+    fields = Fields(raw, path, ("name", "nonce", "epoch", "leaving"))
+    return Assignment(
+        fields.name("name"), _nonce(fields, path), fields.number("epoch", 1, EPOCH_MAX), fields.flag("leaving")
+    )
+
+
+def _holding(raw: Any, path: str) -> Holding:
+    fields = Fields(raw, path, ("epoch", "state"))
+    state = fields.name("state")
+    if state not in _STATES:
+        bad(f"{path}.state", f"{shown(state)} is not a state; use {', '.join(sorted(_STATES))}")
+    return Holding(fields.number("epoch", 0, EPOCH_MAX), state)
+
+
+def _nonce(fields: Fields, path: str) -> str:
+    nonce = fields.name("nonce")
+    if _NONCE.fullmatch(nonce) is None:
+        bad(f"{path}.nonce" if path else "nonce", f"{shown(nonce)} is no name of an entry")
+    return nonce

@@ -1,0 +1,173 @@
+"""JSON read strictly: objects whose fields are taken out by name, and nothing else.
+
+Always true: what is taken out has its type and lies in its range; a field that
+is unknown, missing or named twice is `Malformed`, and the error says where.
+Knows nothing of what the fields mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+from shardmgr.model import Malformed
+
+T = TypeVar("T")
+
+NAME_BYTES_MAX: Final = 255
+_SHOWN_MAX: Final = 60
+
+
+class Fields:
+    """One object, and its path in the text.
+
+    Args:
+        known: the fields that it may have.
+
+    Raises:
+        Malformed: it is no object, or has another field.
+    """
+
+    __slots__ = ("_path", "_raw")
+
+    def __init__(self, raw: Any, path: str, known: tuple[str, ...]) -> None:
+        self._raw = _object(raw, path)
+        self._path = path
+        for key in self._raw:
+            if key not in known:
+                bad(_join(path, key), f"there is no such field; there are {', '.join(known)}")
+
+    def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
+        """A whole number from `low` to `high`."""
+        return whole(low, high)(self._get(key, default), _join(self._path, key))
+
+    def measure(self, key: str, high: float, default: float) -> float:
+        """Any number from 0 to `high`."""
+        value = self._get(key, default)
+        if type(value) not in (int, float) or not 0 <= value <= high:
+            bad(_join(self._path, key), f"this must be a number from 0 to {high:g}, not {shown(value)}")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        """True or false; false where it is left out."""
+        value = self._get(key, False)
+        if type(value) is not bool:
+            bad(_join(self._path, key), f"this must be true or false, not {shown(value)}")
+        return value
+
+    def name(self, key: str, default: str | None = None) -> str:
+        """See `name`; the default may be anything."""
+        value = self._get(key, default)
+        return value if value == default and default is not None else name(value, _join(self._path, key))
+
+    def names(self, key: str) -> frozenset[str]:
+        """A list of names, none of them twice; empty where it is left out."""
+        path, value = _join(self._path, key), self._get(key, [])
+        if not isinstance(value, list):
+            bad(path, f"this must be a list, not {shown(value)}")
+        found = frozenset(name(each, f"{path}[{place}]") for place, each in enumerate(value))
+        if len(found) < len(value):
+            bad(path, "a name stands in it twice; name it once")
+        return found
+
+    def numbered(self, key: str, high: int, read: Callable[[Any, str], T]) -> dict[int, T]:
+        """An object whose fields are named by whole numbers from 0 to `high`; empty where it is left out.
+
+        Args:
+            read: makes a value of its JSON; gets its path too.
+        """
+        path = _join(self._path, key)
+        return {
+            _numeral(text, high, path): read(raw, _join(path, text))
+            for text, raw in _object(self._get(key, {}), path).items()
+        }
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._raw.get(key, default)
+        if value is None:
+            bad(_join(self._path, key), "this is missing" if key not in self._raw else "this must not be null")
+        return value
+
+
+def load(text: bytes) -> Any:
+    """The JSON of a text. Raises `Malformed`."""
+    try:
+        return json.loads(text.decode(), object_pairs_hook=_pairs, parse_constant=_no_number)
+    except UnicodeDecodeError as error:
+        bad(f"byte {error.start}", "this is not UTF-8")
+    except json.JSONDecodeError as error:
+        bad(f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
+    except (ValueError, RecursionError):
+        bad("", "this is not JSON that can be read")
+
+
+def name(raw: Any, path: str) -> str:
+    """A name: printable, not empty, at most `NAME_BYTES_MAX` long. Raises `Malformed`."""
+    if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > NAME_BYTES_MAX:
+        bad(path, f"this must be a name of 1 to {NAME_BYTES_MAX} bytes that can be printed, not {shown(raw)}")
+    return raw
+
+
+def whole(low: int, high: int) -> Callable[[Any, str], int]:
+    """Reads a whole number from `low` to `high`; see `Fields.numbered`."""
+
+    def read(raw: Any, path: str) -> int:
+        if type(raw) is not int or not low <= raw <= high:
+            bad(path, f"this must be a whole number from {low} to {high}, not {shown(raw)}")
+        return raw
+
+    return read
+
+
+def bad(path: str, problem: str) -> NoReturn:
+    """Raises `Malformed`."""
+    raise Malformed(path, problem)
+
+
+def shown(raw: Any) -> str:
+    """A value as an error shows it: cut."""
+    text = json.dumps(raw)
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+
+
+class _Twice(dict[str, Any]):
+    """An object in which a name stands twice."""
+
+    name: str
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) == len(pairs):
+        return table
+    names = [key for key, _ in pairs]
+    twice = _Twice(table)
+    twice.name = next(key for key in names if names.count(key) > 1)
+    return twice
+
+
+def _object(raw: Any, path: str) -> Mapping[str, Any]:
+    if isinstance(raw, _Twice):
+        bad(path, f"{shown(raw.name)} stands in it twice; name it once")
+    if not isinstance(raw, dict):
+        bad(path, f"this must be an object, not {shown(raw)}")
+    return raw
+
+
+def _no_number(text: str) -> NoReturn:
+    bad("", f"{text} is not a number of JSON")
+
+
+def _numeral(text: str, high: int, path: str) -> int:
+    """One number has one form, so that no two fields mean the same."""
+    if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
+        number = int(text)
+        if number <= high and str(number) == text:
+            return number
+    bad(_join(path, text), f"this must be named by a whole number from 0 to {high}")
+
+
+def _join(path: str, key: str) -> str:
+    part = shown(key)[1:-1] if key.isprintable() else shown(key)
+    return f"{path}.{part}" if path else part

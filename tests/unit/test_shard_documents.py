@@ -1,0 +1,210 @@
+"""The layout, the plan and members as texts: read back as they were, or refused with the place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardmgr.documents import parse_layout, parse_member, parse_plan, render_layout, render_member, render_plan
+from shardmgr.model import (
+    EPOCH_MAX,
+    SHARD_MAX,
+    WEIGHT_MAX,
+    Assignment,
+    Holding,
+    Layout,
+    Malformed,
+    Member,
+    Plan,
+    ShardSpec,
+)
+from shardmgr.ownership import Ownership
+
+MIB = 1 << 20
+
+names = st.text(min_size=1, max_size=12).filter(str.isprintable)
+nonces = st.text("abcXYZ019_.-", min_size=1, max_size=64)
+numbers = st.integers(0, SHARD_MAX)
+epochs = st.integers(0, EPOCH_MAX)
+sizes = st.integers(1, WEIGHT_MAX)
+members = st.builds(
+    Member,
+    names,
+    nonces,
+    names,
+    names,
+    st.just("") | names,
+    sizes,
+    st.floats(0, 1e12),
+    st.booleans(),
+    st.dictionaries(numbers, st.builds(Holding, epochs, st.sampled_from([state.value for state in Ownership]))),
+    st.dictionaries(numbers, epochs),
+)
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    shards = {
+        number: ShardSpec(number, draw(names), draw(names), draw(sizes), draw(st.just("") | names), draw(st.booleans()))
+        for number in draw(st.sets(numbers, max_size=5))
+    }
+    return Layout(shards, draw(st.frozensets(names, max_size=3)), draw(st.dictionaries(numbers, names, max_size=3)))
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    issued = draw(st.dictionaries(numbers, epochs, max_size=6))
+    assignments = {
+        number: Assignment(draw(names), draw(nonces), draw(st.integers(1, epoch)), draw(st.booleans()))
+        for number, epoch in issued.items()
+        if epoch and draw(st.booleans())
+    }
+    return Plan(assignments, issued)
+
+
+@given(layouts())
+def test_a_layout_is_read_as_it_was_written(layout: Layout) -> None:
+    assert parse_layout(render_layout(layout)) == layout
+
+
+@given(plans())
+def test_a_plan_is_read_as_it_was_written(plan: Plan) -> None:
+    assert parse_plan(render_plan(plan)) == plan
+
+
+@given(members)
+def test_a_member_is_read_as_it_was_written(member: Member) -> None:
+    assert parse_member(member.nonce, render_member(member)) == member
+
+
+def test_equal_plans_have_equal_texts() -> None:
+    one, two = Assignment("a", "n1", 1), Assignment("b", "n2", 2)
+    first, second = Plan({1: one, 2: two}, {1: 1, 2: 2}), Plan({2: two, 1: one}, {2: 2, 1: 1})
+    assert render_plan(first) == render_plan(second)
+
+
+def test_a_plan_of_a_thousand_shards_stays_far_below_what_a_registry_takes() -> None:
+    shards = range(1_000)
+    usual = Plan(
+        {shard: Assignment(f"foqs-host-{shard % 50}.example.net", "f" * 32, 100_000) for shard in shards},
+        dict.fromkeys(shards, 100_000),
+    )
+    assert len(render_plan(usual)) < MIB / 8
+    numbers = range(SHARD_MAX - 999, SHARD_MAX + 1)
+    longest = Plan(
+        {number: Assignment('"' * 255, "n" * 64, EPOCH_MAX, leaving=True) for number in numbers},
+        dict.fromkeys(numbers, EPOCH_MAX),
+    )
+    assert len(render_plan(longest)) < MIB * 3 / 4
+
+
+LAYOUT = {"format": 1, "shards": {"1": {"database": "a"}}, "drained": [], "pins": {}}
+PLAN = {
+    "format": 1,
+    "assignments": {"1": {"name": "a", "nonce": "n", "epoch": 3}},
+    "epochs": {"1": 3},
+}
+MEMBER = {
+    "format": 1,
+    "name": "a",
+    "nonce": "n",
+    "address": "a:1",
+    "holdings": {"1": {"epoch": 1, "state": "owned"}},
+    "wants": {"1": 1},
+}
+
+
+def read(whole: dict[str, Any]) -> None:
+    text = json.dumps(whole).encode()
+    if "shards" in whole:
+        parse_layout(text)
+    elif "assignments" in whole:
+        parse_plan(text)
+    else:
+        parse_member("n", text)
+
+
+@pytest.mark.parametrize("whole", [LAYOUT, PLAN, MEMBER])
+def test_the_texts_from_which_bad_ones_are_made_are_good(whole: dict[str, Any]) -> None:
+    read(whole)
+
+
+@pytest.mark.parametrize(
+    ("whole", "place", "value", "where"),
+    [
+        (LAYOUT, "format", 2, "format"),
+        (LAYOUT, "format", True, "format"),
+        (LAYOUT, "other", 1, "other"),
+        (LAYOUT, "shards", [], "shards"),
+        (LAYOUT, "shards", None, "shards"),
+        (LAYOUT, "shards.01", {"database": "a"}, "shards.01"),
+        (LAYOUT, "shards.-1", {"database": "a"}, "shards.-1"),
+        (LAYOUT, f"shards.{SHARD_MAX + 1}", {"database": "a"}, f"shards.{SHARD_MAX + 1}"),
+        (LAYOUT, "shards.1", {}, "shards.1.database"),
+        (LAYOUT, "shards.1.database", "", "shards.1.database"),
+        (LAYOUT, "shards.1.database", "a\n", "shards.1.database"),
+        (LAYOUT, "shards.1.database", "a" * 256, "shards.1.database"),
+        (LAYOUT, "shards.1.database", "\ud800", "shards.1.database"),
+        (LAYOUT, "shards.1.weight", 0, "shards.1.weight"),
+        (LAYOUT, "shards.1.weight", 1.0, "shards.1.weight"),
+        (LAYOUT, "shards.1.weight", WEIGHT_MAX + 1, "shards.1.weight"),
+        (LAYOUT, "shards.1.draining", 1, "shards.1.draining"),
+        (LAYOUT, "shards.1.extra", 1, "shards.1.extra"),
+        (LAYOUT, "drained", {}, "drained"),
+        (LAYOUT, "drained", ["a", ""], "drained[1]"),
+        (LAYOUT, "drained", ["a", "a"], "drained"),
+        (LAYOUT, "pins.1", 7, "pins.1"),
+        (PLAN, "assignments.1.epoch", 0, "assignments.1.epoch"),
+        (PLAN, "assignments.1.epoch", 4, "epochs.1"),
+        (PLAN, "assignments.1.epoch", True, "assignments.1.epoch"),
+        (PLAN, "assignments.1.nonce", "a/b", "assignments.1.nonce"),
+        (PLAN, "assignments.1.leaving", None, "assignments.1.leaving"),
+        (PLAN, "epochs.1", EPOCH_MAX + 1, "epochs.1"),
+        (PLAN, "epochs", {}, "epochs.1"),
+        (MEMBER, "nonce", "m", "nonce"),
+        (MEMBER, "address", "", "address"),
+        (MEMBER, "capacity", 0, "capacity"),
+        (MEMBER, "load", -1, "load"),
+        (MEMBER, "load", "1", "load"),
+        (MEMBER, "load", True, "load"),
+        (MEMBER, "load", float("nan"), ""),
+        (MEMBER, "leaving", "yes", "leaving"),
+        (MEMBER, "holdings.1.state", "happy", "holdings.1.state"),
+        (MEMBER, "holdings.1.epoch", -1, "holdings.1.epoch"),
+        (MEMBER, "wants.1", EPOCH_MAX + 1, "wants.1"),
+    ],
+)
+def test_what_is_wrong_is_refused_with_its_place(whole: dict[str, Any], place: str, value: Any, where: str) -> None:
+    changed = json.loads(json.dumps(whole))
+    *path, last = place.split(".")
+    part = changed
+    for step in path:
+        part = part[step]
+    part[last] = value
+    with pytest.raises(Malformed) as refused:
+        read(changed)
+    assert refused.value.path == where
+    assert refused.value.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (b"", "line 1, column 1"),
+        (b"[]", ""),
+        (b"{", "line 1, column 2"),
+        (b"\xff", "byte 0"),
+        (b"[" * 100_000, ""),
+        (b'{"format":1,"shards":{"1":{"database":"a"},"1":{"database":"b"}}}', "shards"),
+        (b'{"format":1,"format":1}', ""),
+        (b'{"format":' + b"9" * 5_000 + b"}", ""),
+    ],
+)
+def test_what_is_no_document_is_refused(text: bytes, where: str) -> None:
+    with pytest.raises(Malformed) as refused:
+        parse_layout(text)
+    assert refused.value.path == where
