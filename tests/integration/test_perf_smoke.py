@@ -176,6 +176,15 @@ def test_a_backlog_can_be_raced_on_again_where_an_earlier_race_left_it() -> None
     assert 0 < second["left"] < first["left"] < 60_000
 
 
+def test_plan_measures_every_moment_of_a_cluster() -> None:
+    found = lines("plan", "--shards", "20", "--hosts", "4", "--rounds", "1")
+    assert len({(line["parameters"]["moment"], line["parameters"]["weights"]) for line in found}) == len(found) == 14
+    changed = {
+        line["parameters"]["moment"]: line["figures"]["changed"] for line in found if line["parameters"]["weights"] == 1
+    }
+    assert (changed["nothing planned yet"], changed["nothing to be done"], changed["a host has died"]) == (20, 0, 5)
+
+
 def test_bench_judges_a_row_by_its_cells() -> None:
     found = lines(
         "bench", "--seconds", "2", "--warmup", "0.1", *ONCE, "--idle-seconds", "0.3", "--items", "200", "--deep", "50000",
