@@ -42,12 +42,12 @@ _epoch: Final = whole(0, EPOCH_MAX)
 def render_layout(layout: Layout) -> bytes:
     """See `parse_layout`."""
     shards = {
-        str(number): _some(
-            database=spec.database,
+        str(number): {"database": spec.database}
+        | _some(
             tier=None if spec.tier == "default" else spec.tier,
             weight=None if spec.weight == 1 else spec.weight,
-            region=spec.region,
-            draining=spec.draining,
+            region=spec.region or None,
+            draining=spec.draining or None,
         )
         for number, spec in sorted(layout.shards.items())
     }
@@ -61,7 +61,7 @@ def render_layout(layout: Layout) -> bytes:
 def render_plan(plan: Plan) -> bytes:
     """See `parse_plan`."""
     assignments = {
-        str(number): _some(name=each.name, nonce=each.nonce, epoch=each.epoch, leaving=each.leaving)
+        str(number): {"name": each.name, "nonce": each.nonce, "epoch": each.epoch} | _some(leaving=each.leaving or None)
         for number, each in sorted(plan.assignments.items())
     }
     return _text(assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())})
@@ -88,12 +88,14 @@ def render_member(member: Member) -> bytes:
 
 def _text(**fields: Any) -> bytes:
     whole_text = {"format": FORMAT} | fields
-    return json.dumps(whole_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    return json.dumps(whole_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
+        "utf-8", "surrogatepass"
+    )
 
 
 def _some(**fields: Any) -> dict[str, Any]:
-    """Without what is left out because it is the usual."""
-    return {key: value for key, value in fields.items() if value is not None and value is not False and value != ""}
+    """Without what is as usual, None."""
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 # ----------------------------------------------------------------- from JSON

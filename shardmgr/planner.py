@@ -1,0 +1,177 @@
+"""The planner as a service: waits to be elected, and keeps the plan as it should be.
+
+Always true: a plan replaces the one from which it was made, or nothing; without a
+layout, or where layout or plan cannot be understood, nothing is written. So two
+that both believe to be elected do no harm, and one that dies leaves a whole plan
+behind. How long a drain has taken is remembered by whoever plans: the next one
+begins to count anew. Knows nothing of the rules; those are `plan`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from shardmgr.documents import PLAN, render_plan
+from shardmgr.model import Malformed, Plan
+from shardmgr.plan import next_plan
+from shardmgr.reading import read_cluster
+from shardmgr.registry import Registry, RegistryConflict, RegistryError
+
+log = logging.getLogger(__name__)
+
+FOLDER: Final = "planner"
+LEADER: Final = "leader"
+
+
+@dataclass(slots=True, frozen=True)
+class Pace:
+    """How patient a planner is. Milliseconds.
+
+    Attributes:
+        drain_timeout_ms: how long an owner may take to give a shard back, before it is given to another all the same.
+        moves_max: how many shards may be on their way only for balance or region; a number.
+        tick_ms: it looks again after this time, though nothing seems to have changed.
+        pause_ms: it looks not sooner than this after it has looked: what changes meanwhile is one change.
+        retry_ms_max: the longest pause after the registry has failed; it begins with `pause_ms` and doubles.
+    """
+
+    drain_timeout_ms: int = 10_000
+    moves_max: int = 1
+    tick_ms: int = 10_000
+    pause_ms: int = 20
+    retry_ms_max: int = 2_000
+
+
+class Planner:
+    """One candidate.
+
+    Args:
+        registry: open; it may have other users.
+        nonce: of this incarnation of the host.
+        boot_ms: the boot-time clock.
+        rng: spreads the pauses after failures.
+    """
+
+    def __init__(self, registry: Registry, nonce: str, pace: Pace, boot_ms: Callable[[], int], rng: Random) -> None:
+        self.trouble: str | None = "it has not looked yet"
+        """Why nothing can be planned, for a person; None while all is well, here or with the one that is elected."""
+        self._registry = registry
+        self._nonce = nonce
+        self._pace = pace
+        self._boot_ms = boot_ms
+        self._rng = rng
+        self._changed = asyncio.Event()
+        self._elected_in = 0
+        """The session in which this one was elected; 0 while another is, or nobody."""
+        self._leaving: dict[int, tuple[int, int]] = {}
+        """By shard that is leaving, its epoch, and when that was seen first."""
+        self._malformed: Mapping[str, str] = {}
+        registry.on_change(self._changed.set)
+
+    @property
+    def elected(self) -> bool:
+        """Whether this one plans, as far as it knows."""
+        return 0 != self._elected_in == self._registry.session
+
+    async def run(self) -> None:
+        """Plans whenever elected, until cancelled. What it had announced ends with the session."""
+        failures = 0
+        while True:
+            self._changed.clear()
+            try:
+                await self._turn()
+            except RegistryConflict:
+                # Somebody else has planned, or was elected: read again.
+                failures += 1
+            except RegistryError as error:
+                self._report(f"the registry failed: {error}")
+                failures += 1
+            except Malformed as error:
+                self._report(f"nothing is planned, and nothing overwritten, until this is mended: {error}")
+                failures = 0
+            else:
+                self._report(None)
+                failures = 0
+            await self._wait(failures)
+
+    async def _turn(self) -> None:
+        """Looks once, and does what is to be done."""
+        if not await self._is_elected():
+            self._leaving.clear()
+            return
+        reading = await read_cluster(self._registry)
+        self._complain(reading.malformed)
+        if reading.layout is None:
+            return
+        overdue = self._overdue(reading.plan)
+        plan = next_plan(reading.layout, reading.plan, reading.members, overdue, self._pace.moves_max)
+        if plan != reading.plan:
+            await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
+            self._tell(reading.plan, plan)
+            self._overdue(plan)
+
+    async def _is_elected(self) -> bool:
+        """Whether this one is, or can be made so. Reading who is has this one told when that one is gone."""
+        session = self._registry.session
+        leader = (await self._registry.members(FOLDER)).get(LEADER)
+        mine = leader == self._nonce.encode()
+        if leader is not None and not mine:
+            self._elected_in = 0
+        elif leader is None or self._elected_in != session:
+            # What an earlier session has left of it is replaced, not waited for.
+            await self._registry.announce(FOLDER, LEADER, self._nonce.encode())
+            self._elected_in = session
+            log.info("elected to plan", extra={"nonce": self._nonce})
+        return self.elected
+
+    def _overdue(self, plan: Plan) -> frozenset[int]:
+        """Shards whose owners have had their time; notes those that are leaving from now on."""
+        now_ms = self._boot_ms()
+        former, self._leaving = self._leaving, {}
+        for number, assignment in plan.assignments.items():
+            if assignment.leaving:
+                epoch, since_ms = former.get(number, (0, now_ms))
+                self._leaving[number] = (assignment.epoch, since_ms if epoch == assignment.epoch else now_ms)
+        latest_ms = now_ms - self._pace.drain_timeout_ms
+        return frozenset(number for number, (_, since_ms) in self._leaving.items() if since_ms <= latest_ms)
+
+    async def _wait(self, failures: int) -> None:
+        """Until something has changed, it is time to look, or a drain is overdue; after failures only for a time."""
+        pace = self._pace
+        pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
+        if failures:
+            await asyncio.sleep(pause_ms * self._rng.uniform(0.5, 1.0) / 1000)
+            return
+        await asyncio.sleep(pause_ms / 1000)
+        until_ms = pace.tick_ms
+        for _, since_ms in self._leaving.values():
+            until_ms = min(until_ms, since_ms + pace.drain_timeout_ms - self._boot_ms())
+        try:
+            async with asyncio.timeout(max(until_ms, 0) / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _report(self, trouble: str | None) -> None:
+        if trouble is not None and trouble != self.trouble:
+            log.error("cannot plan", extra={"reason": trouble})
+        self.trouble = trouble
+
+    def _complain(self, malformed: Mapping[str, str]) -> None:
+        for nonce, reason in malformed.items():
+            if self._malformed.get(nonce) != reason:
+                log.warning("an entry is no member, and gets no shards", extra={"entry": nonce, "reason": reason})
+        self._malformed = malformed
+
+    def _tell(self, before: Plan, after: Plan) -> None:
+        for number in sorted(before.assignments.keys() | after.assignments.keys()):
+            was, now = before.assignments.get(number), after.assignments.get(number)
+            if was != now:
+                what = "nobody's" if now is None else "leaving" if now.leaving else "assigned"
+                host, epoch = ("", after.epochs.get(number, 0)) if now is None else (now.name, now.epoch)
+                log.info("planned", extra={"shard": number, "what": what, "host": host, "epoch": epoch})

@@ -1,0 +1,438 @@
+"""The planner as a service: elections, drains that hang, and a registry that fails, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from shardmgr.administration import add_shard, drain_host, init, remove_shard
+from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.model import Assignment, Holding, Member, Plan, ShardSpec
+from shardmgr.planner import FOLDER, LEADER, Pace, Planner
+from shardmgr.registry import Link, RegistryFailed, RegistryUnknown
+from tests.support.obedient import host, obey, owners
+from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
+
+TIMEOUT_MS = 6_000
+DRAIN_MS = 3_000
+PACE = Pace(drain_timeout_ms=DRAIN_MS)
+SHARDS = [ShardSpec(number, "db") for number in (1, 2, 3, 4)]
+
+
+class Site:
+    """A coordination service, its planners and hosts."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(asyncio.get_running_loop())
+        self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def user(self) -> LocalRegistry:
+        registry = self.ensemble.registry(TIMEOUT_MS)
+        await registry.open()
+        return registry
+
+    async def planner(self, nonce: str, registry: LocalRegistry | None = None) -> tuple[Planner, LocalRegistry]:
+        """One that runs."""
+        registry = registry or await self.user()
+        planner = Planner(registry, nonce, PACE, self.clock.monotonic_ms, Random(1))
+        self.tasks.append(asyncio.create_task(planner.run()))
+        return planner, registry
+
+    async def host(self, member: Member) -> LocalRegistry:
+        """One that is there, and does nothing."""
+        registry = await self.user()
+        await registry.announce(MEMBERS, member.nonce, render_member(member))
+        return registry
+
+    async def obedient(self, member: Member) -> LocalRegistry:
+        """One that does as the plan says whenever that changes, in its first session."""
+        registry, changed = await self.host(member), asyncio.Event()
+        registry.on_change(changed.set)
+
+        async def follow() -> None:
+            while registry.session == 1 and registry.link is Link.CONNECTED:
+                changed.clear()
+                text = render_member(obey([member], await plan_of(registry))[0])
+                if (await registry.members(MEMBERS)).get(member.nonce) != text:
+                    await registry.announce(MEMBERS, member.nonce, text)
+                await changed.wait()
+
+        self.tasks.append(asyncio.create_task(follow()))
+        return registry
+
+
+def told(story: Callable[[Site, LocalRegistry], Coroutine[Any, Any, None]]) -> None:
+    """Plays a story at a site with four shards."""
+
+    async def play() -> None:
+        site = Site()
+        registry = await site.user()
+        await init(registry, SHARDS)
+        await story(site, registry)
+
+    run_virtual(play, until_s=3_600)
+
+
+async def plan_of(registry: LocalRegistry) -> Plan:
+    entry = await registry.read(PLAN)
+    return Plan() if entry is None else parse_plan(entry.data)
+
+
+async def version_of(registry: LocalRegistry) -> int | None:
+    entry = await registry.read(PLAN)
+    return None if entry is None else entry.version
+
+
+async def until(registry: LocalRegistry, true: Callable[[Plan], bool]) -> Plan:
+    """The first plan of which it is true."""
+    changed = asyncio.Event()
+    registry.on_change(changed.set)
+    while True:
+        changed.clear()
+        if true(plan := await plan_of(registry)):
+            return plan
+        await changed.wait()
+
+
+async def passes(ms: int) -> None:
+    await asyncio.sleep(ms / 1000)
+
+
+def now_ms() -> int:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    return round(loop.time() * 1000)
+
+
+def test_shards_are_assigned_as_hosts_join_and_die() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await site.obedient(host("a"))
+        await until(registry, lambda plan: set(owners(plan).values()) == {"a"} and len(plan.assignments) == 4)
+        b = await site.obedient(host("b"))
+        await until(registry, lambda plan: sorted(owners(plan).values()) == ["a", "a", "b", "b"])
+        site.ensemble.expire(b)
+        plan = await until(registry, lambda plan: list(owners(plan).values()) == ["a"] * 4)
+        assert sorted(plan.epochs.values()) == [1, 1, 3, 3]
+
+    told(story)
+
+
+def test_layout_changes_are_followed() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await site.obedient(host("a"))
+        await site.obedient(host("b"))
+        await until(registry, lambda plan: sorted(owners(plan).values()) == ["a", "a", "b", "b"])
+        await drain_host(registry, "a")
+        await until(registry, lambda plan: list(owners(plan).values()) == ["b"] * 4)
+        await add_shard(registry, ShardSpec(5, "db"))
+        await until(registry, lambda plan: owners(plan).get(5) == "b")
+        await remove_shard(registry, 1, force=True)
+        plan = await until(registry, lambda plan: 1 not in plan.assignments)
+        assert plan.epochs[1] == 2
+
+    told(story)
+
+
+def test_nothing_is_written_when_nothing_is_to_be_done() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await site.obedient(host("a"))
+        await passes(1_000)
+        version = await version_of(registry)
+        await registry.announce("elsewhere", "x", b"")
+        await passes(10 * PACE.tick_ms)
+        assert await version_of(registry) == version is not None
+
+    told(story)
+
+
+def test_without_a_layout_nothing_is_planned() -> None:
+    async def play() -> None:
+        site = Site()
+        planner, registry = await site.planner("p")
+        await site.host(host("a"))
+        await registry.replace(PLAN, render_plan(Plan({1: Assignment("b", "gone", 1)}, {1: 1})), None)
+        await passes(3 * PACE.tick_ms)
+        assert planner.elected
+        assert await version_of(registry) == 0
+
+    run_virtual(play, until_s=3_600)
+
+
+# ------------------------------------------------------------------------ elections
+
+
+def test_one_plans_and_the_next_takes_over_when_its_session_ends() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        first, gone = await site.planner("p1")
+        await passes(100)
+        second, _ = await site.planner("p2")
+        await passes(100)
+        assert (first.elected, second.elected, second.trouble) == (True, False, None)
+        site.ensemble.suspend(gone)
+        await site.host(host("a"))
+        await passes(TIMEOUT_MS - 200)
+        assert await plan_of(registry) == Plan()
+        plan = await until(registry, lambda plan: len(plan.assignments) == 4)
+        assert second.elected
+        assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 1)
+        site.ensemble.resume(gone)
+        await passes(1_000)
+        assert (first.elected, second.elected) == (False, True)
+
+    told(story)
+
+
+def test_a_planner_announces_itself_anew_in_its_next_session() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        planner, its = await site.planner("p")
+        await passes(100)
+        site.ensemble.expire(its)
+        await passes(100)
+        assert its.session == 2
+        assert planner.elected
+        assert await registry.members(FOLDER) == {LEADER: b"p"}
+
+    told(story)
+
+
+def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> None:
+    class Lingering(LocalRegistry):
+        """For a while it still sees the entry of its former session."""
+
+        lingers = False
+
+        async def members(self, folder: str) -> dict[str, bytes]:
+            return {LEADER: b"p"} if self.lingers else dict(await super().members(folder))
+
+        async def announce(self, folder: str, name: str, data: bytes) -> None:
+            self.lingers = False
+            await super().announce(folder, name, data)
+
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        its = Lingering(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+        await its.open()
+        await site.planner("p", its)
+        await passes(100)
+        its.lingers = True
+        site.ensemble.expire(its)
+        await passes(1_000)
+        assert await registry.members(FOLDER) == {LEADER: b"p"}
+
+    told(story)
+
+
+def test_two_that_both_believe_to_be_elected_do_no_harm() -> None:
+    class Deaf(LocalRegistry):
+        """It sees no other planner, and is told that it is elected; and it sees the plan late."""
+
+        async def members(self, folder: str) -> dict[str, bytes]:
+            await asyncio.sleep(0.001)
+            return {} if folder == FOLDER else dict(await super().members(folder))
+
+        async def announce(self, folder: str, name: str, data: bytes) -> None:
+            await asyncio.sleep(0.001)
+
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        planners = []
+        for nonce in ("p1", "p2"):
+            its = Deaf(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+            await its.open()
+            planners.append((await site.planner(nonce, its))[0])
+        for name in "abc":
+            await site.obedient(host(name))
+        plan = await until(
+            registry,
+            lambda plan: (
+                sorted(owners(plan).values()) == ["a", "a", "b", "c"]
+                and not any(each.leaving for each in plan.assignments.values())
+            ),
+        )
+        await passes(5 * PACE.tick_ms)
+        assert all(planner.elected and planner.trouble is None for planner in planners)
+        assert await plan_of(registry) == plan
+
+    told(story)
+
+
+# --------------------------------------------------------------------------- drains
+
+
+def test_a_drain_that_hangs_is_waited_for_until_it_is_overdue() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        a = host("a")
+        its = await site.host(a)
+        before = await until(registry, lambda plan: len(plan.assignments) == 4)
+        hangs = replace(a, holdings={n: Holding(1, "draining") for n in before.assignments})
+        await its.announce(MEMBERS, a.nonce, render_member(hangs))
+        await site.obedient(host("b"))
+        await drain_host(registry, "a")
+        await until(registry, lambda plan: all(plan.assignments[n].leaving for n in (1, 2, 3, 4)))
+        begun_ms = now_ms()
+        plan = await until(registry, lambda plan: "a" not in owners(plan).values())
+        assert list(owners(plan).values()) == ["b"] * 4
+        assert DRAIN_MS <= now_ms() - begun_ms <= DRAIN_MS + 2 * PACE.pause_ms
+        assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 2)
+
+    told(story)
+
+
+def test_each_drain_has_its_own_time() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await site.host(host("a"))
+        await until(registry, lambda plan: len(plan.assignments) == 4)
+        await remove_shard(registry, 1, force=True)
+        await passes(DRAIN_MS // 2)
+        await remove_shard(registry, 2, force=True)
+        await until(registry, lambda plan: 1 not in plan.assignments)
+        left = await plan_of(registry)
+        assert left.assignments[2].leaving
+        await passes(DRAIN_MS // 4)
+        assert await plan_of(registry) == left
+        await until(registry, lambda plan: 2 not in plan.assignments)
+
+    told(story)
+
+
+def test_the_next_planner_gives_a_drain_its_full_time_anew() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        _, its = await site.planner("p1")
+        await site.host(host("a"))
+        await until(registry, lambda plan: len(plan.assignments) == 4)
+        await site.planner("p2")
+        await remove_shard(registry, 1, force=True)
+        await passes(DRAIN_MS - 500)
+        await its.close()
+        await passes(DRAIN_MS - 500)
+        assert (await plan_of(registry)).assignments[1].leaving
+        await until(registry, lambda plan: 1 not in plan.assignments)
+
+    told(story)
+
+
+# -------------------------------------------------------------------------- failures
+
+
+@pytest.mark.parametrize("document", [LAYOUT, PLAN])
+def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwritten(
+    document: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        planner, _ = await site.planner("p")
+        await site.host(host("a"))
+        await until(registry, lambda plan: len(plan.assignments) == 4)
+        assert planner.trouble is None
+        good = await registry.read(document)
+        assert good is not None
+        broken = await registry.replace(document, b"{}", good.version)
+        await passes(3 * PACE.tick_ms)
+        assert planner.trouble is not None
+        assert f"{document}: format" in planner.trouble
+        found = await registry.read(document)
+        assert found is not None
+        assert (found.data, found.version) == (b"{}", broken)
+        await registry.replace(document, good.data, broken)
+        await passes(100)
+        assert planner.trouble is None
+
+    told(story)
+    errors = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+
+
+def test_an_entry_that_is_no_member_is_said_once_and_gets_no_shards(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await registry.announce(MEMBERS, "bad", b"{}")
+        await registry.announce(MEMBERS, "another", render_member(host("b")))
+        await site.obedient(host("a"))
+        plan = await until(registry, lambda plan: len(plan.assignments) == 4)
+        assert set(owners(plan).values()) == {"a"}
+        await passes(3 * PACE.tick_ms)
+
+    told(story)
+    said = sorted(record.__dict__["entry"] for record in caplog.records if record.levelno == logging.WARNING)
+    assert said == ["another", "bad"]
+
+
+def test_a_registry_that_fails_is_asked_again_with_growing_pauses() -> None:
+    class Failing(LocalRegistry):
+        asked: list[int]
+        fails = False
+
+        async def members(self, folder: str) -> dict[str, bytes]:
+            if self.fails:
+                self.asked.append(now_ms())
+                raise RegistryFailed("no answer")
+            return dict(await super().members(folder))
+
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        its = Failing(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+        its.asked = []
+        await its.open()
+        planner, _ = await site.planner("p", its)
+        await passes(100)
+        its.fails = True
+        await site.obedient(host("a"))
+        await passes(30_000)
+        assert planner.trouble == "the registry failed: no answer"
+        gaps = [later - sooner for sooner, later in zip(its.asked, its.asked[1:], strict=False)]
+        assert gaps[0] <= 2 * PACE.pause_ms
+        assert PACE.retry_ms_max // 2 <= max(gaps) <= PACE.retry_ms_max + 1
+        its.fails = False
+        await until(registry, lambda plan: len(plan.assignments) == 4)
+        assert planner.trouble is None
+
+    told(story)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_plan_whose_fate_is_unknown_is_read_again(written: bool) -> None:
+    class Unsure(LocalRegistry):
+        answers = False
+
+        async def replace(self, name: str, data: bytes, version: int | None) -> int:
+            if self.answers or written:
+                found = await super().replace(name, data, version)
+            if not self.answers:
+                self.answers = True
+                raise RegistryUnknown("no answer")
+            return found
+
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        its = Unsure(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+        await its.open()
+        await site.planner("p", its)
+        await site.obedient(host("a"))
+        await passes(1_000)
+        plan = await plan_of(registry)
+        assert list(owners(plan).values()) == ["a"] * 4
+        assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 1)
+        assert await version_of(registry) == 0
+
+    told(story)
+
+
+def test_what_changes_at_the_same_time_is_planned_at_once() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        await site.planner("p")
+        await passes(100)
+        for name in "abcd":
+            await site.host(host(name))
+        await passes(1_000)
+        assert sorted(owners(await plan_of(registry)).values()) == ["a", "b", "c", "d"]
+        assert await version_of(registry) == 0
+
+    told(story)
