@@ -94,7 +94,7 @@ class _Draft:
         owner = self._members[assignment.nonce]
         self._assignments[spec.number] = assignment
         self._hosts.load(owner, spec.weight)
-        if self._hosts.pinned(spec) is None and self._epochs[spec.number] < EPOCH_MAX:
+        if self._epochs[spec.number] < EPOCH_MAX:
             self._movable[spec.number] = spec, owner
 
     def let_go(self, number: int, assignment: Assignment) -> None:
@@ -118,8 +118,6 @@ class _Draft:
             if number not in self._assignments or self._assignments[number].leaving
         ]
         for spec in sorted(waiting, key=lambda spec: (-spec.weight, spec.number)):
-            if self._epochs.get(spec.number, 0) == EPOCH_MAX:
-                continue
             host = self._hosts.best(spec)
             if host is None:
                 continue

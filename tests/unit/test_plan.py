@@ -227,8 +227,10 @@ def test_moves_for_balance_are_bounded() -> None:
 
 def test_what_is_on_its_way_counts_where_it_goes() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(A), s4=assigned(A))
-    asked = step(layout(4), before, A, B, moves_max=10)
-    assert sum(each.leaving for each in asked.assignments.values()) == 2
+    for first in (1, 2, 10):
+        asked = step(layout(4), before, A, B, moves_max=first)
+        asked = step(layout(4), asked, A, B, moves_max=10)
+        assert sum(each.leaving for each in asked.assignments.values()) == 2
 
 
 def test_a_drain_does_not_use_up_the_moves_for_balance() -> None:
