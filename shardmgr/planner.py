@@ -113,7 +113,6 @@ class Planner:
         if plan != reading.plan:
             await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
             self._tell(reading.plan, plan)
-            self._overdue(plan)
 
     async def _is_elected(self) -> bool:
         """Whether this one is, or can be made so. Reading who is has this one told when that one is gone."""

@@ -69,6 +69,16 @@ class Site:
         return registry
 
 
+class Counting(LocalRegistry):
+    """It counts how often somebody asks who plans."""
+
+    looks = 0
+
+    async def members(self, folder: str) -> dict[str, bytes]:
+        self.looks += folder == FOLDER
+        return dict(await super().members(folder))
+
+
 def told(story: Callable[[Site, LocalRegistry], Coroutine[Any, Any, None]]) -> None:
     """Plays a story at a site with four shards."""
 
@@ -322,6 +332,29 @@ def test_the_next_planner_gives_a_drain_its_full_time_anew() -> None:
     told(story)
 
 
+def test_one_that_plans_no_more_does_not_wait_for_drains() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        its = Counting(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+        await its.open()
+        first, _ = await site.planner("p1", its)
+        await site.host(host("a"))
+        await until(registry, lambda plan: len(plan.assignments) == 4)
+        await remove_shard(registry, 1, force=True)
+        await until(registry, lambda plan: plan.assignments[1].leaving)
+        await passes(100)
+        await site.planner("p2")
+        site.ensemble.suspend(its)
+        await until(registry, lambda plan: 1 not in plan.assignments)
+        site.ensemble.resume(its)
+        await passes(1_000)
+        assert not first.elected
+        its.looks = 0
+        await passes(5 * PACE.tick_ms)
+        assert its.looks <= 6
+
+    told(story)
+
+
 # -------------------------------------------------------------------------- failures
 
 
@@ -434,5 +467,20 @@ def test_what_changes_at_the_same_time_is_planned_at_once() -> None:
         await passes(1_000)
         assert sorted(owners(await plan_of(registry)).values()) == ["a", "b", "c", "d"]
         assert await version_of(registry) == 0
+
+    told(story)
+
+
+def test_a_flood_of_changes_is_a_few_looks() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        its = Counting(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
+        await its.open()
+        await site.planner("p", its)
+        await passes(100)
+        its.looks = 0
+        for _ in range(10 * PACE.pause_ms):
+            await registry.announce("elsewhere", "x", b"")
+            await passes(1)
+        assert 1 <= its.looks <= 12
 
     told(story)
