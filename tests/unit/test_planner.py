@@ -242,7 +242,7 @@ def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> No
     told(story)
 
 
-def test_two_that_both_believe_to_be_elected_do_no_harm() -> None:
+def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
     class Deaf(LocalRegistry):
         """It sees no other planner, and is told that it is elected; and it sees the plan late."""
 
@@ -273,6 +273,7 @@ def test_two_that_both_believe_to_be_elected_do_no_harm() -> None:
         assert await plan_of(registry) == plan
 
     told(story)
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 # --------------------------------------------------------------------------- drains
