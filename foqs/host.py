@@ -276,20 +276,20 @@ def engine_settings(config: Config) -> EngineSettings:
     )
 
 
-def store_opener(config: Config, clock: Clock) -> Callable[[int], Store]:
-    """A function that gives a fresh, unopened store for a shard."""
+def store_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
+    """A function that gives a fresh, unopened store for a shard in a database that is named; "" is that of `[store]`."""
     options = config.store
     url = options.parsed
     if url.kind == "memory":
         database = MemoryDatabase(clock.wall_ms)
-        return database.store
+        return lambda shard, _: database.store(shard)
     if url.kind == "sqlite":
         folder = Path(url.path)
-        return lambda shard: SqliteStore(
+        return lambda shard, _: SqliteStore(
             folder / f"shard-{shard}.db", shard, unsafe_durability=options.unsafe_durability
         )
     settings = mysql_settings(config)
-    return lambda shard: MysqlStore(settings, shard)
+    return lambda shard, _: MysqlStore(settings, shard)
 
 
 def mysql_settings(config: Config) -> MysqlSettings:

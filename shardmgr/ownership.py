@@ -39,6 +39,8 @@ class Happening(enum.Enum):
     FENCED = "fenced"
     FAILED = "failed"
     """The database went away, or an attempt went wrong: try again."""
+    DROPPED = "dropped"
+    """It is another's, or may be: whatever is under way ends at once."""
 
 
 TABLE: Final[Mapping[tuple[Ownership, Happening], Ownership]] = {
@@ -58,6 +60,7 @@ TABLE: Final[Mapping[tuple[Ownership, Happening], Ownership]] = {
     (Ownership.DRAINING, Happening.FAILED): Ownership.LOST,
     (Ownership.LOST, Happening.ASSIGNED): Ownership.ACQUIRING,
     (Ownership.LOST, Happening.RELEASED): Ownership.FREE,
+    **{(state, Happening.DROPPED): Ownership.FREE for state in Ownership},
 }
 
 

@@ -54,7 +54,7 @@ async def _apply(config: Config) -> None:
 
     open_store = store_opener(config, SystemClock())
     for shard in range(config.store.shards):
-        opened = open_store(shard)
+        opened = open_store(shard, "")
         try:
             await opened.open()
         except StoreError as error:

@@ -27,6 +27,7 @@ class Scene:
         row: None where the table does not hold it, or was not read.
         unread: why its shard could not be asked; None when it was.
         is_written: False where its number was not given out yet, or is being written.
+        is_suspended: its host does not know how long its shards are its own.
         is_reserved: a hand-out of it is being written.
         is_in_memory: its place in the order is held in memory.
         better: READY items of the topic that come before it; None where that is not known.
@@ -46,6 +47,7 @@ class Scene:
     is_written: bool = True
     trouble: str | None = None
     is_draining: bool = False
+    is_suspended: bool = False
     is_paused: bool = False
     is_reserved: bool = False
     is_in_memory: bool = True
@@ -149,6 +151,11 @@ def _ready(scene: Scene, row: Row, told: Explanation) -> None:
         )
     if scene.is_draining:
         told.add("The host is stopping and hands out nothing more.", "Start the host again, or ask another.")
+    if scene.is_suspended:
+        told.add(
+            "The coordination service does not answer this host, so it hands out nothing: its shards may soon be another's.",
+            "Have ZooKeeper answer again: the host goes on by itself, or another takes its shards over.",
+        )
     _pause(scene, row, told, "Its topic is paused: nothing of it is handed out")
     if scene.is_reserved:
         told.add("It is being handed out at this moment.", "Ask again: it is leased, or ready once more.")

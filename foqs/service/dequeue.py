@@ -187,6 +187,8 @@ class Dequeue:
         """Answers with what committed; what commits later is given back by its shard."""
         found: list[Seen] = []
         for shard, work in self._works:
+            if shard.dropped:
+                continue
             now_ms, number = shard.now_ms(), shard.number
             found += [Seen(number, row, now_ms) for row in work.results if type(row) is Row]
         if not found and not late:

@@ -1,8 +1,10 @@
 """A host without its sockets: the keepers of its shards and the queue over them.
 
 Everything it depends on is passed in, so that the same engine runs on real
-databases and clocks or in a simulation. Ends by itself when a shard is taken
-by another host or its store must not be used.
+databases and clocks or in a simulation. Which shards it keeps, and for how
+long, it is told (`shardmgr.port.Holder`); one that is alone keeps those it was
+started with, and ends by itself when one is taken by another host or its store
+must not be used.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class BufferSettings:
 class EngineSettings:
     """What an engine is told once, at its start."""
 
-    shards: Sequence[int]
+    shards: Sequence[int] | None
+    """Those of a host alone. None: what it is assigned, in a cluster."""
     namespace_default: NamespaceSettings
     """What a namespace has that it does not set."""
     limits: CallLimits
@@ -63,10 +66,13 @@ class EngineSettings:
 
 
 class Engine:
-    """The shards of one host and the queue that serves them.
+    """The shards of one host and the queue that serves them; what a `shardmgr.port.Holder` is.
+
+    In a cluster it hands nothing out before the first `resumed`.
 
     Args:
-        open_store: a fresh, unopened store of a shard.
+        open_store: a fresh, unopened store of a shard, in the database of that name; empty where the host is alone.
+            Raises `StoreUnusable` where it knows of no such database.
         catalog: keeps namespaces, grants and pauses.
         nonce: of this incarnation of the host; no two incarnations share one.
     """
@@ -74,7 +80,7 @@ class Engine:
     def __init__(
         self,
         settings: EngineSettings,
-        open_store: Callable[[int], Store],
+        open_store: Callable[[int, str], Store],
         coordinator: Coordinator,
         catalog: Catalog,
         clock: Clock,
@@ -125,58 +131,128 @@ class Engine:
             return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue)
 
         retry = Retry(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
-        self._keepers = [
-            Keeper(
+
+        def make_keeper(number: int, database: str) -> Keeper:
+            return Keeper(
                 number,
                 nonce,
                 coordinator,
-                lambda number=number: open_store(number),  # type: ignore[misc]
-                lambda store, number=number: make_shard(number, store),  # type: ignore[misc]
+                lambda: open_store(number, database),
+                lambda store: make_shard(number, store),
                 self.shards,
                 self.statuses,
                 retry,
                 rng,
                 self._on_owned,
+                alone=settings.shards is not None,
             )
-            for number in settings.shards
-        ]
+
+        self._alone = settings.shards
+        self._make_keeper = make_keeper
+        self._keepers: dict[int, Keeper] = {}
+        self._tasks: dict[asyncio.Task[None], Keeper] = {}
+        """Of all keepers, also of those that were dropped and have not ended yet."""
+        self._closing = False
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ready = asyncio.Event()
-        """Set once every shard has been served."""
-        self._tasks: list[asyncio.Task[None]] = []
+        """Set once it may hand out, and every shard that it has is served and has its slots."""
         self._beside: list[asyncio.Task[None]] = []
+        if self._alone is None:
+            self.queue.suspend()
+        else:
+            for number in self._alone:
+                self._keepers[number] = make_keeper(number, "")
 
     async def open(self) -> None:
         """Reads the catalog, before anything is served. Raises `CatalogError`."""
         await self.admin.open()
 
     def start(self) -> None:
-        """Begins to acquire every shard."""
-        self._tasks = [asyncio.ensure_future(keeper.run()) for keeper in self._keepers]
+        """Begins to acquire the shards of a host alone; from now on others may be assigned."""
+        for keeper in self._keepers.values():
+            self._run(keeper)
         self._beside = [asyncio.ensure_future(self.admin.watch())]
 
     async def run(self) -> None:
-        """Returns when every shard was released.
+        """Returns when `release` was asked and every shard was released.
 
         Raises:
             TakenByAnother, StoreUnusable: the host must stop, for this reason.
         """
         try:
-            await asyncio.gather(*self._tasks)
+            await self._ended
         finally:
             for task in self._beside:
                 task.cancel()
 
+    # ------------------------------------------------------------ what is ours
+
+    def assigned(self, shard: int, database: str) -> None:
+        """Begins to acquire it, to serve it until it is released or dropped."""
+        if not self._closing:
+            self.dropped(shard)
+            self._keepers[shard] = keeper = self._make_keeper(shard, database)
+            self._run(keeper)
+
+    def release(self, shard: int | None = None) -> None:
+        """Takes in nothing more for the shard, or for all and for good: then `run` returns when what waits is written."""
+        if shard is None:
+            self._closing = True
+        for number, keeper in self._keepers.items():
+            if shard in (None, number):
+                keeper.release()
+        self._look()
+
+    def dropped(self, shard: int) -> None:
+        """Serves it no more, at once: what is being written ends as unknown, the rest as not ours."""
+        keeper = self._keepers.pop(shard, None)
+        if keeper is not None:
+            keeper.drop()
+            for task, its in self._tasks.items():
+                if its is keeper:
+                    task.cancel()
+            self._look()
+
+    def suspended(self) -> None:
+        """Hands nothing out."""
+        self.queue.suspend()
+
+    def resumed(self) -> None:
+        """Hands out again, first to those who waited."""
+        self.queue.resume()
+        self._look()
+
+    def _run(self, keeper: Keeper) -> None:
+        task = asyncio.ensure_future(keeper.run())
+        self._tasks[task] = keeper
+        task.add_done_callback(self._keeper_ended)
+
+    def _keeper_ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not self._ended.done():
+            self._ended.set_exception(error)
+        self._look()
+
     def _on_owned(self) -> None:
-        if len(self.shards) == len(self._keepers):
-            self.ready.set()
+        if self._alone is not None and len(self.shards) == len(self._keepers):
             held = {number: shard.slots for number, shard in self.shards.items()}
             for number, slots in allot(sorted(held), held).items():
-                self.shards[number].hold(slots)
+                self.shards[number].hold(slots, self._look)
+        self._look()
 
-    def release(self) -> None:
-        """Takes in nothing more; `run` returns when what waits is written."""
-        for keeper in self._keepers:
-            keeper.release()
+    def _look(self) -> None:
+        """Something has changed that it may be ready by, or have ended."""
+        if self._serves_all() and not any(shard.is_taking_slots for shard in self.shards.values()):
+            self.ready.set()
+        if self._closing and not self._tasks and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _serves_all(self) -> bool:
+        """It may hand out, and serves every shard that it has and shall go on having."""
+        if self._closing or self.queue.suspended:
+            return False
+        return all(keeper.releasing or number in self.shards for number, keeper in self._keepers.items())
 
     async def abort(self) -> None:
         """Stops at once; what was being written has an unknown outcome."""
@@ -184,10 +260,12 @@ class Engine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._ended.cancel()
 
     @property
     def is_ready(self) -> bool:
-        """Every shard is served, its store answers, and it has its slots."""
-        return len(self.shards) == len(self._keepers) and all(
-            shard.serving and shard.trouble is None and not shard.is_taking_slots for shard in self.shards.values()
+        """It may hand out, and every shard is served, its store answers, and it has its slots."""
+        kept = [shard for number, shard in self.shards.items() if not self._keepers[number].releasing]
+        return self._serves_all() and all(
+            shard.serving and shard.trouble is None and not shard.is_taking_slots for shard in kept
         )

@@ -32,6 +32,7 @@ class Explainer:
     shards, statuses: as the queue has them.
     seconds: the stop watch of `demand`.
     better_max: better items are counted so far.
+    not_owner: the error for a shard that is not this host's.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Explainer:
         quota: Quota,
         seconds: Callable[[], float],
         better_max: int,
+        not_owner: Callable[[int], NotOwner],
     ) -> None:
         self._shards = shards
         self._statuses = statuses
@@ -53,9 +55,10 @@ class Explainer:
         self._quota = quota
         self._seconds = seconds
         self._better_max = better_max
+        self._not_owner = not_owner
 
     async def explain(
-        self, namespace: str, shard_number: int, number: int, deadline: float, *, draining: bool
+        self, namespace: str, shard_number: int, number: int, deadline: float, *, draining: bool, suspended: bool
     ) -> Explained:
         """Why the item of this number on this shard is not delivered.
 
@@ -90,6 +93,7 @@ class Explainer:
             is_written=written,
             trouble=shard.trouble,
             is_draining=draining,
+            is_suspended=suspended,
             is_paused=topic in self._namespaces.paused,
             is_reserved=shard.index.is_reserved(number),
             is_in_memory=row is None or shard.index.rank(topic, row.key)[1] is None,
@@ -121,7 +125,7 @@ class Explainer:
     def _unserved(self, number: int) -> str:
         status = self._statuses.get(number)
         if status is None:
-            raise NotOwner(f"this host does not own shard {number}; ask for the routing")
+            raise self._not_owner(number)
         reason = f": {status.reason}" if status.reason else ""
         return f"shard {number} is not served here, it is {status.state}{reason}"
 

@@ -118,6 +118,9 @@ class QueueService:
         self.limits = limits
         self.waiters: Waiters[Dequeue] = Waiters()
         self.draining = False
+        self.owner_of: Callable[[int], tuple[str, int] | None] = _nobody_known
+        """The address of a shard's owner, where the plan as it was read last knows one."""
+        self._suspended = False
         self._shards = shards
         self._namespaces = namespaces
         self._handout_wait_s_max = handout_wait_s_max
@@ -129,7 +132,15 @@ class QueueService:
         self.deadlines = Deadlines(self._loop)
         self.quota = Quota(shards, seconds)
         self._explainer = Explainer(
-            shards, statuses, namespaces, self.waiters, demand, self.quota, seconds, limits.better_items_max
+            shards,
+            statuses,
+            namespaces,
+            self.waiters,
+            demand,
+            self.quota,
+            seconds,
+            limits.better_items_max,
+            self._not_owner,
         )
         self._holders: list[Shard | None] = [None] * SLOTS
         """Who holds each slot of keys, as far as was looked."""
@@ -142,6 +153,22 @@ class QueueService:
         self.draining = True
         for dequeue in self.waiters.everybody():
             dequeue.look()
+
+    @property
+    def suspended(self) -> bool:
+        """Nothing is handed out, because its shards may be another host's soon; all else goes on."""
+        return self._suspended
+
+    def suspend(self) -> None:
+        """Hands nothing out until `resume`; who waits goes on waiting."""
+        self._suspended = True
+
+    def resume(self) -> None:
+        """Hands out again, to those who waited first."""
+        if self._suspended:
+            self._suspended = False
+            for dequeue in self.waiters.everybody():
+                dequeue.look()
 
     # -------------------------------------------------------------- enqueue
 
@@ -298,7 +325,10 @@ class QueueService:
             return shard
         if number in self._statuses:
             raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=500)
-        raise NotOwner(f"this host does not own shard {number}; ask for the routing")
+        raise self._not_owner(number)
+
+    def _not_owner(self, number: int) -> NotOwner:
+        return NotOwner(f"this host does not own shard {number}; ask for the routing", owner=self.owner_of(number))
 
     def _all_owned(self) -> list[Shard]:
         """Every shard that should be here. Raises `Unavailable` where one is not served."""
@@ -345,6 +375,8 @@ class QueueService:
 
         If it is `late`, shards whose better keys are still being read are left out. Of a paused topic nothing is taken.
         """
+        if self._suspended:
+            return []
         if self._namespaces.paused:
             topics = self._unpaused(topics)
         shards = self._answering()
@@ -413,7 +445,12 @@ class QueueService:
     def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> list[HandOutWork]:
         """Hand-outs of items about to be inserted, or due, for those who wait for a topic that is known to be empty."""
         waiter = self.waiters.first(topic)
-        if waiter is None or topic in self._namespaces.paused or any(topic in other.index for other in self._serving()):
+        if (
+            waiter is None
+            or self._suspended
+            or topic in self._namespaces.paused
+            or any(topic in other.index for other in self._serving())
+        ):
             return []
         claims: list[HandOutWork] = []
         start = 0
@@ -512,7 +549,9 @@ class QueueService:
         return Looked(shard, rows[0], owner.now_ms(), key)
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
-        return await self._explainer.explain(namespace, shard, number, deadline, draining=self.draining)
+        return await self._explainer.explain(
+            namespace, shard, number, deadline, draining=self.draining, suspended=self._suspended
+        )
 
     def shards(self) -> list[ShardStatus]:
         statuses = []
@@ -530,6 +569,11 @@ class QueueService:
 
 
 # ------------------------------------------------------------------- helpers
+
+
+def _nobody_known(shard: int) -> tuple[str, int] | None:
+    """What a host alone knows of owners."""
+    return None
 
 
 def _at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:

@@ -1,13 +1,16 @@
-"""Keeps one shard owned by this host: acquires, recovers, serves, and does so again.
+"""Keeps one shard owned by this host, for one assignment: acquires, recovers, serves, and does so again.
 
-Every acquisition asks the coordinator for a fresh epoch and opens a fresh
-store, so nothing of a former ownership lives on. A shard that another host has
-taken is given up for good, with the reason: two hosts never duel.
+Every acquisition asks the coordinator for an epoch and opens a fresh store, so
+nothing of a former ownership lives on; an epoch that has served is never used
+again. Of what stands in the way it reports and tries again, until it is
+released or dropped. A host alone gives a shard up for good that another has
+taken, with the reason: two hosts never duel.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from random import Random
@@ -28,8 +31,12 @@ class TakenByAnother(Exception):
     """Another host took the shard over; this one must stop serving it."""
 
 
+class _Released(Exception):
+    """It is not wanted any more, and there is nothing to write."""
+
+
 class Keeper:
-    """The life of one shard on this host.
+    """The life of one shard on this host, from an assignment to its end.
 
     Args:
         number: the shard.
@@ -39,6 +46,9 @@ class Keeper:
         shards: where the shard stands while it is ours, for the service.
         statuses: where its status stands, always.
         on_owned: called each time the shard is about to be served.
+        alone: there is no plan. Where another host has come, or the store must
+            not be used, this host has no business here; in a cluster the
+            keeper reports it, and the plan decides.
     """
 
     def __init__(
@@ -53,6 +63,8 @@ class Keeper:
         retry: Retry,
         rng: Random,
         on_owned: Callable[[], None],
+        *,
+        alone: bool,
     ) -> None:
         self._number = number
         self._nonce = nonce
@@ -64,26 +76,37 @@ class Keeper:
         self._retry = retry
         self._rng = rng
         self._on_owned = on_owned
+        self._alone = alone
         self._state = Ownership.FREE
         self._seen_epoch = 0
         self._held_epoch = 0
-        self._releasing = False
+        self._release = asyncio.Event()
+        self._dropped = False
         self._tell(None)
+
+    @property
+    def releasing(self) -> bool:
+        """It takes in nothing more, or has given the shard back."""
+        return self._release.is_set()
 
     async def run(self) -> None:
         """Returns once `release` was asked and all that waited is written.
 
         Raises:
             TakenByAnother: another host owns the shard now.
-            StoreUnusable: the store must not be used as it is.
+            StoreUnusable: the store must not be used as it is. Both only where the host is alone.
         """
         loop = asyncio.get_running_loop()
         attempt = 0
         self._advance(Happening.ASSIGNED)
-        while not self._releasing:
+        while not self.releasing:
             try:
                 shard = await self._acquire()
-            except (StoreLost, Superseded, CoordinatorFailed) as error:
+            except _Released:
+                break
+            except (StoreLost, Superseded, CoordinatorFailed, StoreUnusable) as error:
+                if self._alone and isinstance(error, StoreUnusable):
+                    raise
                 log.warning("shard %d: %s", self._number, error)
                 self._advance(Happening.FAILED, str(error))
                 if isinstance(error, Superseded):
@@ -95,15 +118,25 @@ class Keeper:
                 # One that breaks as soon as it is served must not use up its epochs at full speed.
                 if loop.time() - begun > self._retry.ms_max / 1000:
                     attempt = 0
-            await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._release.wait(), self._retry.pause_s(attempt, self._rng))
             attempt += 1
         self._advance(Happening.RELEASE_ASKED)
 
     def release(self) -> None:
         """Takes in nothing more; `run` returns when what waits is written. Safe to repeat."""
-        if not self._releasing:
-            self._releasing = True
+        if not self.releasing:
+            self._release.set()
             self._drain()
+
+    def drop(self) -> None:
+        """The shard is another's, or may be: nothing of it is served or told from now on. The caller cancels `run`."""
+        self._dropped = True
+        self._state = advance(self._state, Happening.DROPPED)
+        shard = self._shards.pop(self._number, None)
+        if shard is not None:
+            shard.drop()
+        self._statuses.pop(self._number, None)
 
     def _drain(self) -> None:
         shard = self._shards.get(self._number)
@@ -116,9 +149,9 @@ class Keeper:
         shard = self._make_shard(store)
         try:
             await store.open()
-            if self._held_epoch:
+            if self._alone and self._held_epoch:
                 self._check_not_taken(await store.owner())
-            epoch = await self._coordinator.issue_epoch(self._number, self._seen_epoch)
+            epoch = await self._epoch()
             self._check_epoch(epoch)
             await shard.take_over(epoch, self._nonce)
             self._advance(Happening.TAKEN_OVER)
@@ -132,6 +165,19 @@ class Keeper:
         log.info("shard %d is owned with epoch %d", self._number, epoch)
         self._on_owned()
         return shard
+
+    async def _epoch(self) -> int:
+        """An epoch for a takeover. Somebody may have to plan first; a release does not wait for that. Raises `_Released`."""
+        asking = asyncio.ensure_future(self._coordinator.issue_epoch(self._number, self._seen_epoch))
+        released = asyncio.ensure_future(self._release.wait())
+        try:
+            await asyncio.wait((asking, released), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise _Released
+            return asking.result()
+        finally:
+            asking.cancel()
+            released.cancel()
 
     def _check_not_taken(self, owner: Owner) -> None:
         """Whoever has come since we held the shard is another host, and the shard is its."""
@@ -149,29 +195,36 @@ class Keeper:
 
     async def _serve(self, shard: Shard) -> bool:
         """Serves until released (True) or lost (False: acquire it anew)."""
-        if self._releasing:
+        reason: str
+        if self.releasing:
             self._drain()
         try:
             await shard.run()
         except ShardLost as lost:
-            self._advance(Happening.FENCED, lost.reason)
-            if lost.owner is not None:
+            reason = lost.reason
+            self._advance(Happening.FENCED, reason)
+            if self._alone and lost.owner is not None:
                 self._check_not_taken(lost.owner)
             log.warning("shard %d: %s; taking it over anew", self._number, lost.reason)
         except Exception as error:
             log.exception("shard %d failed; taking it over anew", self._number)
-            self._advance(Happening.FAILED, repr(error))
+            reason = repr(error)
+            self._advance(Happening.FAILED, reason)
         else:
             self._advance(Happening.RELEASED)
             return True
         finally:
-            del self._shards[self._number]
-        self._advance(Happening.ASSIGNED)
+            if self._shards.get(self._number) is shard:
+                del self._shards[self._number]
+        self._advance(Happening.ASSIGNED, reason)
         return False
 
     def _advance(self, happening: Happening, reason: str | None = None) -> None:
+        if self._dropped:
+            return
         self._state = advance(self._state, happening)
         self._tell(reason)
 
     def _tell(self, reason: str | None) -> None:
         self._statuses[self._number] = ShardStatus(self._number, self._state.value, self._seen_epoch, 0, reason)
+        self._coordinator.tell(self._number, self._seen_epoch, self._state.value)

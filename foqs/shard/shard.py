@@ -117,6 +117,8 @@ class Shard:
         consumers: Consumers,
     ) -> None:
         self.number = number
+        self.dropped = False
+        """Nothing of it may be told any more."""
         self._open = False
         self.epoch = 0
         self.index = ReadyIndex(settings.ready_window_items_max, settings.ready_keys_max)
@@ -188,9 +190,9 @@ class Shard:
         """Some of its slots are not committed yet."""
         return self._writer.is_holding
 
-    def hold(self, slots: Sequence[int]) -> None:
-        """Gives it these slots, as soon as that is committed."""
-        self._writer.hold(slots)
+    def hold(self, slots: Sequence[int], held: Callable[[], None]) -> None:
+        """Gives it these slots, as soon as that is committed; `held` is called then."""
+        self._writer.hold(slots, held)
 
     # ------------------------------------------------------------ life cycle
 
@@ -344,6 +346,12 @@ class Shard:
         """Takes in nothing more; `run` returns when what is queued is written."""
         self._open = False
         self._writer.close()
+
+    def drop(self) -> None:
+        """It is another's, or may be: answers everybody at once. The caller cancels `run`, which writes nothing more."""
+        self.dropped = True
+        self._open = False
+        self._writer.drop()
 
     # ------------------------------------------------------------- requests
 

@@ -180,6 +180,7 @@ class Writer:
         self._keys_over_ms: int | None = None
         self._slots: Sequence[int] = ()
         """Waiting to be written."""
+        self._held: Callable[[], None] = _nothing
         self._slots_refused = False
         """They are tried again after a pause."""
         self.ended = False
@@ -206,9 +207,10 @@ class Writer:
         self._keys_over_ms = now_ms
         self.beat()
 
-    def hold(self, slots: Sequence[int]) -> None:
-        """Writes down that the shard holds these slots."""
+    def hold(self, slots: Sequence[int], held: Callable[[], None]) -> None:
+        """Writes down that the shard holds these slots, and calls `held` when that is committed."""
         self._slots = slots
+        self._held = held
         self._slots_refused = False
         self.beat()
 
@@ -233,6 +235,10 @@ class Writer:
         """Lets `run` return once nothing waits."""
         self._closing = True
         self._wake.set()
+
+    def drop(self) -> None:
+        """Ends at once: what is being written as unknown, the rest as not ours; the caller cancels `run` too."""
+        self._end(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
 
     def give_up(self, reason: str) -> None:
         """This ownership is of no more use: `run` ends as if another owner had come."""
@@ -294,10 +300,12 @@ class Writer:
                 await self._wake.wait()
         except ShardLost as lost:
             self._facts.fenced(self._shard)
-            self._end(NotOwner(f"this host does not own shard {self._shard} any more: {lost.reason}"))
+            self._end(
+                NotOwner(f"this host does not own shard {self._shard} any more: {lost.reason}"), self._maybe_written
+            )
             raise
         finally:
-            self._end(self._closed())
+            self._end(self._closed(), True)
 
     def _closed(self) -> Unavailable:
         return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=500)
@@ -333,7 +341,9 @@ class Writer:
         await self._commit(Batch(slots=self._slots))
         if self._slots:
             self._slots_refused = True
-            asyncio.get_running_loop().call_later(self._retry.ms_max / 1000, self.hold, self._slots)
+            asyncio.get_running_loop().call_later(self._retry.ms_max / 1000, self.hold, self._slots, self._held)
+        else:
+            self._held()
 
     async def _commit(self, batch: Batch) -> None:
         """Commits a batch; the entries that the database refuses are found by halving and failed alone.
@@ -540,12 +550,12 @@ class Writer:
         except StoreError:
             return None
 
-    def _end(self, error: FoqsError) -> None:
-        """Settles everything that waits: what may be written as unknown, the rest with `error`."""
+    def _end(self, error: FoqsError, maybe_written: bool) -> None:
+        """Settles everything that waits: the flush under way as unknown where it may be written, the rest with `error`."""
         self.ended = True
         self._between.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
-        current = unknown if self._maybe_written or not isinstance(error, NotOwner) else error
+        current = unknown if maybe_written else error
         begun, self._begun = self._begun, Batch()
         for part in self._current.parts:
             part.fail(current)
@@ -560,6 +570,10 @@ class Writer:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""
 
 
 def _sealed_again(suspects: Batch) -> Batch:

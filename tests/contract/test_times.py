@@ -41,7 +41,7 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
     async def engine(nonce: str) -> AsyncIterator[Engine]:
         found = Engine(
             engine_settings(SHARD),
-            lambda shard: bench.make(shard, no_faults),
+            lambda shard, _: bench.make(shard, no_faults),
             LocalCoordinator(book),
             catalog(),
             SystemClock(),

@@ -245,7 +245,7 @@ class Cluster:
         clock = VirtualClock(self.loop, boot_ms=rng.randint(0, 10**9), rate=1 + drift)
         engine = Engine(
             WILD if self.wild else SETTINGS,
-            lambda shard: self.servers[shard].store(shard),
+            lambda shard, _: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
             self._catalog,
             clock,

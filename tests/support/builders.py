@@ -82,14 +82,15 @@ def shard_settings(**changes: Any) -> ShardSettings:
 
 def engine_settings(
     *shards: int,
+    alone: bool = True,
     handout_wait_ms_max: int = 1_000,
     handout_bytes_max: int = 1 << 24,
     buffer: BufferSettings | None = None,
     **changes: Any,
 ) -> EngineSettings:
-    """An engine of these shards, for the namespaces `default` and `other`, which have the defaults."""
+    """An engine of these shards, or of what it is assigned, for the namespaces `default` and `other`, which have the defaults."""
     return EngineSettings(
-        shards=shards,
+        shards=shards if alone else None,
         namespace_default=NAMESPACE,
         limits=CALLS,
         shard=shard_settings(**changes),

@@ -54,7 +54,7 @@ class World:
         held = any(table.slots for table in self.database.tables.values())
         engine = Engine(
             settings or engine_settings(1, 2),
-            lambda shard: self.database.store(shard, lambda point: self.faults(point)),
+            lambda shard, _: self.database.store(shard, lambda point: self.faults(point)),
             LocalCoordinator(self.book),
             self.catalog,
             self.clock,

@@ -17,10 +17,10 @@ from foqs.store.port import Store
 from foqs.store.sqlite import SqliteStore
 
 
-def careless(config: Config, clock: Clock) -> Callable[[int], Store]:
+def careless(config: Config, clock: Clock) -> Callable[[int, str], Store]:
     """As `foqs.host.store_opener`."""
     folder = Path(config.store.parsed.path)
-    return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
+    return lambda shard, _: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ async def started(world: World, book: Any = None) -> Engine:
     """An engine of one shard that has only begun."""
     engine = Engine(
         engine_settings(1),
-        lambda shard: world.database.store(shard, lambda point: world.faults(point)),
+        lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
         LocalCoordinator(book or world.book),
         world.catalog,
         world.clock,

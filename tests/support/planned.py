@@ -1,0 +1,41 @@
+"""A coordinator whose plan is what a test says, for engines that are assigned their shards."""
+
+from __future__ import annotations
+
+import asyncio
+
+from shardmgr.port import Coordinator
+
+
+class PlannedCoordinator(Coordinator):
+    """Gives out the epochs of `plan`; whoever needs a higher one waits until the test has put it there."""
+
+    def __init__(self, plan: dict[int, int] | None = None) -> None:
+        self.plan = plan or {}
+        self.wanted: dict[int, int] = {}
+        """By shard, above which epoch somebody waits for one."""
+        self.told: list[tuple[int, str]] = []
+        self._changed = asyncio.Event()
+
+    def assign(self, shard: int, epoch: int) -> None:
+        self.plan[shard] = epoch
+        self._changed.set()
+
+    async def issue_epoch(self, shard: int, above: int) -> int:
+        while self.plan.get(shard, 0) <= above:
+            self.wanted[shard] = above
+            self._changed.clear()
+            await self._changed.wait()
+        self.wanted.pop(shard, None)
+        return self.plan[shard]
+
+    def tell(self, shard: int, epoch: int, state: str) -> None:
+        self.told.append((shard, state))
+
+    def states(self, shard: int) -> list[str]:
+        """What was told of a shard, in order, each once in a row."""
+        found: list[str] = []
+        for number, state in self.told:
+            if number == shard and found[-1:] != [state]:
+                found.append(state)
+        return found

@@ -1,0 +1,305 @@
+"""An engine in a cluster: shards come and go as it is told, and what is under way then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
+from foqs.core.item import State, format_id
+from foqs.core.life import Kind
+from foqs.service.engine import Engine
+from foqs.shard.facts import NoFacts
+from foqs.store.memory import MemoryStore
+from foqs.store.port import Store, StoreUnusable
+from tests.support.builders import engine_settings, new_item
+from tests.support.engines import Caller, World, play
+from tests.support.memory_check import is_at_rest
+from tests.support.planned import PlannedCoordinator
+
+
+async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, PlannedCoordinator]:
+    """An engine that serves what it was assigned."""
+    engine, coordinator = await started(world, plan, nonce)
+    engine.resumed()
+    for shard in plan:
+        engine.assigned(shard, "main")
+    await world.until(lambda: engine.is_ready and len(engine.shards) == len(plan))
+    await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
+    return engine, coordinator
+
+
+async def started(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, PlannedCoordinator]:
+    coordinator = PlannedCoordinator(dict(plan))
+
+    def open_store(shard: int, database: str) -> Store:
+        if database != "main":
+            raise StoreUnusable(f"there is no database {database!r} in this host's configuration")
+        return world.database.store(shard, lambda point: world.faults(point))
+
+    settings = engine_settings(alone=False)
+    engine = Engine(settings, open_store, coordinator, world.catalog, world.clock, world.rng, NoFacts(), nonce)
+    await engine.open()
+    engine.start()
+    return engine, coordinator
+
+
+def kinds(results: Sequence[object]) -> list[type]:
+    return [type(result) for result in results]
+
+
+def test_a_shard_is_served_from_its_assignment_to_its_release() -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await joined(world, {3: 7})
+        caller = Caller(world, engine)
+        [item] = await caller.put()
+        assert item.startswith("3-")
+        assert world.database.tables[3].owner.epoch == 7
+        engine.release(3)
+        engine.release(3)
+        with pytest.raises(Unavailable):
+            await caller.put()
+        await world.until(lambda: coordinator.states(3)[-1] == "free")
+        assert coordinator.states(3) == ["free", "acquiring", "recovering", "owned", "draining", "free"]
+        assert engine.is_ready
+        engine.dropped(3)
+        [outcome] = await caller.cancel(item)
+        assert isinstance(outcome, NotOwner)
+        assert engine.queue.shards() == []
+
+    play(story)
+
+
+def test_what_waits_when_a_shard_is_released_is_written() -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await joined(world, {1: 1})
+        world.stall()
+        calls = [asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)) for _ in range(2)]
+        await world.pass_s(0.1)
+        engine.release(1)
+        await world.pass_s(0.1)
+        assert coordinator.states(1)[-1] == "draining"
+        world.resume()
+        assert [kinds(await call) for call in calls] == [[str], [str]]
+        await world.until(lambda: coordinator.states(1)[-1] == "free")
+
+    play(story)
+
+
+def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_the_rest_as_not_ours() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1})
+        caller = Caller(world, engine)
+        world.stall()
+        begun = asyncio.ensure_future(caller.enqueue([new_item()], 9))
+        await world.pass_s(0.1)
+        queued = asyncio.ensure_future(caller.enqueue([new_item()], 9))
+        await world.pass_s(0.1)
+        at = world.loop.time()
+        engine.dropped(1)
+        assert kinds([*await begun, *await queued]) == [UnknownOutcome, NotOwner]
+        assert world.loop.time() == at
+        world.resume()
+        await world.pass_s(1)
+        assert len(world.rows()) <= 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.1])
+def test_nothing_is_delivered_from_a_shard_after_it_was_dropped(after_s: float) -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1, 2: 1})
+        caller = Caller(world, engine)
+        await caller.put(count=4)
+        world.database.tables[2].rows.clear()
+        got = asyncio.ensure_future(caller.get(count=9, wait_ms=500))
+        await world.pass_s(after_s)
+        delivered = got.done()
+        engine.dropped(1)
+        items = (await got).items
+        assert delivered or [seen.shard for seen in items if seen.shard == 1] == []
+
+    play(story)
+
+
+def test_a_hand_out_of_two_shards_leaves_out_the_one_that_was_dropped_meanwhile() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1, 2: 1})
+        caller = Caller(world, engine)
+        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        for other, shard in ((2, 1), (1, 2)):
+            engine.shards[other]._open = False
+            [item] = await caller.put()
+            assert item.startswith(f"{shard}-")
+            engine.shards[other]._open = True
+        slow = asyncio.Event()
+        store = engine.shards[2]._store
+        assert isinstance(store, MemoryStore)
+        flush = store.flush
+
+        async def late(*arguments: object) -> None:
+            await slow.wait()
+            await flush(*arguments)  # type: ignore[arg-type]
+
+        store.flush = late  # type: ignore[assignment,method-assign]
+        got = asyncio.ensure_future(caller.get(count=9))
+        await world.until(lambda: ("t", State.LEASED) in world.rows())
+        await world.pass_s(0.05)
+        engine.dropped(1)
+        slow.set()
+        assert [seen.shard for seen in (await got).items] == [2]
+
+    play(story)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
+def test_a_shard_dropped_at_any_moment_can_be_assigned_again_at_once(after_s: float) -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await started(world, {1: 1})
+        engine.resumed()
+        engine.assigned(1, "main")
+        await world.pass_s(after_s)
+        engine.dropped(1)
+        assert engine.queue.shards() == []
+        coordinator.assign(1, 2)
+        engine.assigned(1, "main")
+        await world.until(lambda: engine.is_ready)
+        await Caller(world, engine).put()
+        assert world.database.tables[1].owner.epoch == 2
+
+    play(story)
+
+
+def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await joined(world, {1: 1})
+        other, _ = await joined(world, {1: 5}, "second")
+        caller = Caller(world, engine)
+        shard = engine.shards.get(1)
+        if shard is not None:
+            shard._writer.beat()
+        await world.until(lambda: coordinator.wanted == {1: 1})
+        [status] = engine.queue.shards()
+        assert status.state == "acquiring"
+        assert status.reason
+        await world.pass_s(60)
+        await Caller(world, other).put()
+        coordinator.assign(1, 3)
+        await world.until(lambda: coordinator.wanted == {1: 5})
+        coordinator.assign(1, 6)
+        await world.until(lambda: engine.is_ready)
+        await caller.put()
+
+    play(story)
+
+
+def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await started(world, {})
+        engine.assigned(1, "main")
+        await world.until(lambda: coordinator.wanted == {1: 0})
+        engine.release(1)
+        await world.until(lambda: coordinator.states(1)[-1] == "free", within_s=0.1)
+
+    play(story)
+
+
+def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1})
+        engine.assigned(2, "elsewhere")
+        await world.pass_s(10)
+        status = engine.queue.shards()[1]
+        assert (status.state, status.reason) == (
+            "acquiring",
+            "there is no database 'elsewhere' in this host's configuration",
+        )
+        assert not engine.is_ready
+        await Caller(world, engine).put()
+        engine.release(2)
+        await world.until(lambda: engine.is_ready, within_s=0.1)
+
+    play(story)
+
+
+def test_an_engine_ends_when_all_its_shards_are_released_and_at_once_when_it_has_none() -> None:
+    async def story(world: World) -> None:
+        for plan in ({}, {1: 1, 2: 1}):
+            engine, _ = await joined(world, plan)
+            running = asyncio.ensure_future(engine.run())
+            await world.pass_s(1)
+            assert not running.done()
+            engine.release()
+            engine.assigned(9, "main")
+            async with asyncio.timeout(1):
+                await running
+            assert 9 not in world.database.tables
+
+    play(story)
+
+
+def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1})
+        caller = Caller(world, engine)
+        await caller.put(count=2)
+        first = await caller.one()
+        poll = asyncio.ensure_future(caller.get("u", wait_ms=4_000))
+        short = asyncio.ensure_future(caller.get("u", wait_ms=300))
+        await world.pass_s(0.1)
+        engine.suspended()
+        assert not engine.is_ready
+        assert (await caller.get()).items == []
+        await caller.put("u")
+        assert kinds(await caller.do(Kind.ACK, [first])) != [NotOwner]
+        assert (await short).items == []
+        await world.pass_s(1)
+        assert not poll.done()
+        assert world.rows() == [("t", State.READY), ("u", State.READY)]
+        [second] = [row.id for row in world.database.tables[1].rows.values() if row.topic == "t"]
+        told = await engine.queue.explain("default", 1, second, world.in_s(1))
+        assert any("hands out nothing" in reason for reason in told.reasons)
+        engine.resumed()
+        assert len((await poll).items) == 1
+        assert len((await caller.get()).items) == 1
+        told = await engine.queue.explain("default", 1, second, world.in_s(1))
+        assert not any("hands out nothing" in reason for reason in told.reasons)
+
+    play(story)
+
+
+def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await started(world, {1: 1})
+        engine.assigned(1, "main")
+        await world.until(lambda: 1 in engine.shards)
+        caller = Caller(world, engine)
+        await caller.put()
+        assert (await caller.get()).items == []
+        assert not engine.ready.is_set()
+        engine.resumed()
+        assert engine.ready.is_set()
+        assert len((await caller.get()).items) == 1
+
+    play(story)
+
+
+def test_the_error_for_a_shard_of_another_host_names_its_address() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1})
+        engine.queue.owner_of = {2: ("10.0.0.2", 7411)}.get
+        caller = Caller(world, engine)
+        owners = [
+            outcome.owner
+            for outcome in await caller.cancel(format_id(2, 1 << 50 | 1), format_id(3, 1 << 50 | 1))
+            if isinstance(outcome, NotOwner)
+        ]
+        assert owners == [("10.0.0.2", 7411), None]
+        with pytest.raises(NotOwner) as told:
+            await engine.queue.explain("default", 2, 5, world.in_s(1))
+        assert told.value.owner == ("10.0.0.2", 7411)
+
+    play(story)
