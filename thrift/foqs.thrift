@@ -57,7 +57,7 @@ enum ErrorCode {
   KEY_CONFLICT = 12,
   /** The time of the call ran out before anything was written; it was withdrawn. */
   DEADLINE_EXCEEDED = 13,
-  /** This version does not serve this call, field or combination. */
+  /** This version, or a host that is alone, does not serve this call, field or combination. */
   NOT_IMPLEMENTED = 14,
   /** It may have been written, or may yet be. The only error that can hide a write. */
   UNKNOWN_OUTCOME = 15,
@@ -655,17 +655,32 @@ struct ConfigDocument {
 
 // --------------------------------------------------------- shards and hosts
 
+/** A shard, who should own it, and how far that is. */
 struct ShardInfo {
   1: optional i32 shard,
   2: optional string tier,
+  /** Missing: nobody should own it now. */
   3: optional HostAddress owner,
+  /** The number of that ownership; 0: there was none yet. */
   4: optional i64 epoch,
   /** free, acquiring, recovering, owned, draining or lost. */
   5: optional string state,
+  /** What waits to be written; missing where another host owns it. */
   6: optional i64 queued_items,
+  /** Of its primary; hosts of this region are preferred. */
   7: optional string region,
   /** Why it is not served, when it is not. */
   8: optional string reason,
+  /** The owner's name. */
+  9: optional string owner_name,
+  /** The name under which every host's configuration holds its database. */
+  10: optional string database_name,
+  /** The work it makes, relative to other shards. */
+  11: optional i32 weight,
+  /** It takes no new items. */
+  12: optional bool draining,
+  /** The name of the host that it was moved to, and stays at while that is there. */
+  13: optional string pinned_to,
 }
 
 struct ShardsReply {
@@ -673,22 +688,49 @@ struct ShardsReply {
   2: optional string next_cursor,
 }
 
+struct AddShardRequest {
+  /** Must: 0 or more, of a shard that is not there. */
+  1: optional i32 shard,
+  /** Must: the name under which the hosts' configurations hold its database. */
+  2: optional string database_name,
+  /** Default: that of the host that is asked. */
+  3: optional string tier,
+  /** The work it makes, relative to other shards, from 1. Default 1. */
+  4: optional i32 weight,
+  /** Of its primary. Default: none. */
+  5: optional string region,
+  6: optional i64 timeout_ms,
+}
+
 struct ShardRequest {
   /** Must. */
   1: optional i32 shard,
-  /** With moveShard: the host to move it to; missing: the planner chooses. */
+  /** With moveShard: the host to move it to, by its address or its name; neither: the planner chooses again. */
   2: optional HostAddress target,
   3: optional i64 timeout_ms,
+  4: optional string target_name,
+  /** With removeShard: also a shard that is not drained, or may hold items. They stay in its tables. */
+  5: optional bool force,
 }
 
 struct HostInfo {
   1: optional HostAddress address,
   2: optional string region,
   3: optional string tier,
+  /** How many it should own. */
   4: optional i32 shards,
+  /** It shall own nothing. */
   5: optional bool draining,
   6: optional double load,
   7: optional string version,
+  /** Stays over restarts. */
+  8: optional string name,
+  /** Of this run of the host; no two have the same. */
+  9: optional string nonce,
+  /** How much it can take, relative to other hosts. */
+  10: optional i32 capacity,
+  /** It is stopping, and gives its shards back. */
+  11: optional bool leaving,
 }
 
 struct HostsReply {
@@ -696,10 +738,11 @@ struct HostsReply {
   2: optional string next_cursor,
 }
 
+/** A host, by its address or its name: one of the two must be there. */
 struct HostRequest {
-  /** Must. */
   1: optional HostAddress host,
   2: optional i64 timeout_ms,
+  3: optional string host_name,
 }
 
 struct GetRoutingRequest {
@@ -805,13 +848,26 @@ service Foqs {
   /** Replaces all of it. INVALID_ARGUMENT when a namespace that the document lacks holds items. */
   DoneReply importConfig(1: ConfigDocument request) throws (1: CallFailed failed),
 
+  /** Shards by number; of the whole cluster, from any of its hosts. */
   ShardsReply listShards(1: ListRequest request) throws (1: CallFailed failed),
+  /**
+   * The calls that change which shards and hosts there are, and where shards go, say what is wanted, and are done when
+   * that is recorded; the hosts follow within seconds. Each may be repeated. A host that is alone answers NOT_IMPLEMENTED.
+   */
+  DoneReply addShard(1: AddShardRequest request) throws (1: CallFailed failed),
+  /** Forgets a shard that is drained; its tables stay. */
+  DoneReply removeShard(1: ShardRequest request) throws (1: CallFailed failed),
+  /** Hands a shard over to a host, which keeps it while it is there. */
   DoneReply moveShard(1: ShardRequest request) throws (1: CallFailed failed),
+  /** The shard takes no new items; what it holds is delivered. */
   DoneReply drainShard(1: ShardRequest request) throws (1: CallFailed failed),
+  DoneReply undrainShard(1: ShardRequest request) throws (1: CallFailed failed),
+  /** Hosts by name; those of the whole cluster that are there now, from any of them. */
   HostsReply listHosts(1: ListRequest request) throws (1: CallFailed failed),
+  /** The host's shards are handed over to others, and it gets none until undrained, over restarts too. */
   DoneReply drainHost(1: HostRequest request) throws (1: CallFailed failed),
   DoneReply undrainHost(1: HostRequest request) throws (1: CallFailed failed),
 
-  /** Hosts and the shard map; any host answers. */
+  /** Hosts and the shard map; any host answers. What waits in queues is not part of the version. */
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
 }

@@ -26,6 +26,7 @@ from foqs_client import convert, errors
 from foqs_client.address import parse_addresses, speaks_tls
 from foqs_client.admin import AdminCalls
 from foqs_client.attempts import ById, Deleting
+from foqs_client.cluster import ClusterCalls
 from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys, Enqueue
@@ -59,7 +60,7 @@ Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(AdminCalls):
+class Client(AdminCalls, ClusterCalls):
     """A queue, over one or more connections.
 
     Opened when calls need them, and again after a loss. Use it as

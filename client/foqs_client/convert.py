@@ -179,12 +179,12 @@ def bulk_page(reply: Any) -> BulkPage:
 def routing(reply: Any) -> Routing:
     return Routing(
         version=reply.version or 0,
-        hosts=[_host(info) for info in reply.hosts or ()],
-        shards=[_shard(info) for info in reply.shards or ()],
+        hosts=[host(info) for info in reply.hosts or ()],
+        shards=[shard(info) for info in reply.shards or ()],
     )
 
 
-def _host(info: Any) -> Host:
+def host(info: Any) -> Host:
     address = _address(info.address) or ("", 0)
     return Host(
         host=address[0],
@@ -195,10 +195,14 @@ def _host(info: Any) -> Host:
         draining=bool(info.draining),
         load=info.load,
         version=info.version,
+        name=info.name,
+        nonce=info.nonce,
+        capacity=info.capacity,
+        leaving=bool(info.leaving),
     )
 
 
-def _shard(info: Any) -> Shard:
+def shard(info: Any) -> Shard:
     return Shard(
         shard=info.shard or 0,
         tier=info.tier,
@@ -208,6 +212,11 @@ def _shard(info: Any) -> Shard:
         queued_items=info.queued_items,
         region=info.region,
         reason=info.reason,
+        owner_name=info.owner_name,
+        database=info.database_name,
+        weight=info.weight,
+        draining=bool(info.draining),
+        pinned_to=info.pinned_to,
     )
 
 

@@ -123,6 +123,15 @@ class SyncClient:
     update_namespace = _blocking(Client.update_namespace)
     usage = _blocking(Client.usage)
     routing = _blocking(Client.routing)
+    list_hosts = _blocking(Client.list_hosts)
+    drain_host = _blocking(Client.drain_host)
+    undrain_host = _blocking(Client.undrain_host)
+    list_shards = _blocking(Client.list_shards)
+    add_shard = _blocking(Client.add_shard)
+    remove_shard = _blocking(Client.remove_shard)
+    move_shard = _blocking(Client.move_shard)
+    drain_shard = _blocking(Client.drain_shard)
+    undrain_shard = _blocking(Client.undrain_shard)
 
     def _run(self, begin: Begin[T]) -> T:
         try:

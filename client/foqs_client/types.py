@@ -261,7 +261,16 @@ class ItemPage:
 
 @dataclass(slots=True, frozen=True)
 class Host:
-    """A host of the tier."""
+    """A host that is there.
+
+    Attributes:
+        shards: how many it should own.
+        draining: it shall own nothing.
+        load: what it does now, relative to other hosts.
+        name: stays over restarts; `nonce` is of this run.
+        capacity: how much it can take, relative to other hosts.
+        leaving: it is stopping, and gives its shards back.
+    """
 
     host: str
     port: int
@@ -271,11 +280,27 @@ class Host:
     draining: bool
     load: float | None
     version: str | None
+    name: str | None = None
+    nonce: str | None = None
+    capacity: int | None = None
+    leaving: bool = False
 
 
 @dataclass(slots=True, frozen=True)
 class Shard:
-    """A shard and its owner; `state` is free, acquiring, recovering, owned, draining or lost."""
+    """A shard, who should own it, and how far that is.
+
+    Attributes:
+        owner: its address; None where nobody should own it now. `owner_name` is its name.
+        epoch: the number of that ownership.
+        state: free, acquiring, recovering, owned, draining or lost.
+        queued_items: what waits to be written; None where the host that was asked does not know.
+        reason: why it is not served, when it is not.
+        database: its name in the hosts' configurations.
+        weight: the work it makes, relative to other shards.
+        draining: it takes no new items.
+        pinned_to: the name of the host that it was moved to.
+    """
 
     shard: int
     tier: str | None
@@ -285,6 +310,11 @@ class Shard:
     queued_items: int | None
     region: str | None
     reason: str | None
+    owner_name: str | None = None
+    database: str | None = None
+    weight: int | None = None
+    draining: bool = False
+    pinned_to: str | None = None
 
 
 @dataclass(slots=True, frozen=True)

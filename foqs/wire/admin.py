@@ -7,7 +7,7 @@ nothing of connections or of how changes are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from foqs.catalog.document import Namespace, Permission
@@ -16,8 +16,8 @@ from foqs.core import validate
 from foqs.core.errors import InvalidArgument
 from foqs.service.admin import Administration
 from foqs.wire.codec import at
-from foqs.wire.handlers import page_of
 from foqs.wire.methods import Serve, in_task
+from foqs.wire.page import page_by_name
 from foqs_client.idl import ttypes
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class _Admin:
 
     async def list_namespaces(self, request: Any, deadline: float) -> Any:
         namespaces = self._admin.document().namespaces
-        names, cursor = _page(sorted(namespaces), request.page)
+        names, cursor = page_by_name(sorted(namespaces), str, request.page)
         return ttypes.NamespacesReply([self._shown(name, namespaces[name]) for name in names], cursor)
 
     async def delete_namespace(self, request: Any, deadline: float) -> Any:
@@ -150,10 +150,3 @@ def _permission(value: int, field: str) -> Permission:
         return Permission(value)
     except ValueError:
         raise InvalidArgument(f"{value} is not a permission; use 1, 2 or 3", field=field) from None
-
-
-def _page(names: Sequence[str], page: Any) -> tuple[Sequence[str], str | None]:
-    """A page of names in order, and the cursor of the next."""
-    limit, cursor = page_of(page)
-    rest = names if cursor is None else [name for name in names if name > cursor]
-    return rest[:limit], rest[limit - 1] if len(rest) > limit else None

@@ -40,7 +40,6 @@ from foqs.service.api import (
     Seen,
     TopicStats,
 )
-from foqs.shard.status import ShardStatus
 from foqs_client.idl import ttypes
 
 ATTEMPTS_MAX: Final = (1 << 31) - 1
@@ -424,17 +423,4 @@ def topic_stats(stats: TopicStats) -> Any:
         next_due_in_ms=stats.next_due_in_ms,
         paused=stats.paused,
         counts_lag=stats.counts_lag,
-    )
-
-
-def shard_info(status: ShardStatus, tier: str, region: str, owner: tuple[str, int]) -> Any:
-    return ttypes.ShardInfo(
-        shard=status.shard,
-        tier=tier,
-        owner=ttypes.HostAddress(owner[0], owner[1]),
-        epoch=status.epoch,
-        state=status.state,
-        queued_items=status.queued_items,
-        region=region,
-        reason=status.reason,
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
@@ -21,32 +21,17 @@ from foqs.core.filter import ItemFilter
 from foqs.core.item import State
 from foqs.core.life import Event, Kind
 from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
+from foqs.service.cluster import Alone
+from foqs.service.cluster import Identity as Identity
 from foqs.wire import codec, selection
+from foqs.wire.cluster import cluster_calls
 from foqs.wire.methods import Caller, Serve, contract, in_task
+from foqs.wire.page import page_of
 from foqs.wire.visitor import authenticate
 from foqs_client.idl import ttypes
 
-PAGE_LIMIT_DEFAULT: Final = 100
-PAGE_LIMIT_MAX: Final = 1_000
-
-
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-@dataclass(slots=True, frozen=True)
-class Identity:
-    """What this host tells clients of itself.
-
-    `routing_version` is constant from start to stop and differs between starts.
-    """
-
-    host: str
-    port: int
-    routing_version: int
-    region: str = ""
-    tier: str = "default"
-    program_version: str = ""
 
 
 class Handlers:
@@ -54,6 +39,7 @@ class Handlers:
 
     Args:
         rng: draws the jitter of backoffs.
+        identity: of a host that is alone; in a cluster, `more` has the calls about hosts and shards.
         more: calls that are served elsewhere, by name.
     """
 
@@ -61,7 +47,6 @@ class Handlers:
         self, queue: Queue, identity: Identity, rng: random.Random, more: Mapping[str, Serve] = MappingProxyType({})
     ) -> None:
         self._queue = queue
-        self._identity = identity
         self._rng = rng
         self.methods = contract(
             {
@@ -83,8 +68,7 @@ class Handlers:
                 "countItems": in_task(self.count_items),
                 "bulk": in_task(self.bulk),
                 "purgeTopic": in_task(self.purge_topic),
-                "listShards": in_task(self.list_shards),
-                "getRouting": in_task(self.get_routing),
+                **cluster_calls(Alone(identity, queue.shards)),
                 **more,
             }
         )
@@ -267,39 +251,6 @@ class Handlers:
         topic = validate.name(request.topic, "topic")
         return ttypes.PurgeReply(await self._queue.purge(namespace, topic, deadline))
 
-    # ------------------------------------------------------------- shards and hosts
-
-    async def list_shards(self, request: Any, deadline: float) -> Any:
-        limit, cursor = page_of(request.page)
-        after = -1
-        if cursor is not None:
-            if not cursor.isascii() or not cursor.isdigit():
-                raise InvalidArgument("this is not a cursor of listShards", field="page.cursor")
-            after = int(cursor)
-        shards = [shard for shard in self._shards() if shard.shard > after]
-        more = len(shards) > limit
-        return ttypes.ShardsReply(shards[:limit], str(shards[limit - 1].shard) if more else None)
-
-    async def get_routing(self, request: Any, deadline: float) -> Any:
-        me = self._identity
-        if request.version == me.routing_version:
-            return ttypes.GetRoutingReply(version=me.routing_version)
-        shards = self._shards()
-        host = ttypes.HostInfo(
-            address=ttypes.HostAddress(me.host, me.port),
-            region=me.region or None,
-            tier=me.tier,
-            shards=len(shards),
-            draining=False,
-            version=me.program_version or None,
-        )
-        return ttypes.GetRoutingReply(version=me.routing_version, hosts=[host], shards=shards)
-
-    def _shards(self) -> list[Any]:
-        me = self._identity
-        statuses = sorted(self._queue.shards(), key=lambda status: status.shard)
-        return [codec.shard_info(status, me.tier, me.region, (me.host, me.port)) for status in statuses]
-
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
         name = codec.name(request.namespace_name, "namespace_name")
         return name, self._queue.namespace(name)
@@ -347,15 +298,3 @@ def _done(
         return shape(results)
 
     return partial(caller.answer, whole)
-
-
-def page_of(page: Any) -> tuple[int, str | None]:
-    """(limit, cursor) of a page that may be missing."""
-    if page is None:
-        return PAGE_LIMIT_DEFAULT, None
-    limit = PAGE_LIMIT_DEFAULT
-    if page.limit is not None:
-        limit = validate.number(page.limit, 1, PAGE_LIMIT_MAX, "page.limit")
-    if page.cursor is None:
-        return limit, None
-    return limit, validate.text(page.cursor, validate.CURSOR_BYTES_MAX, "page.cursor")

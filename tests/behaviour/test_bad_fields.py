@@ -26,9 +26,11 @@ TOPICS_MAX: Final = 100
 
 LATER: Final = {
     "bindTopic",
+    "addShard",
+    "removeShard",
     "moveShard",
     "drainShard",
-    "listHosts",
+    "undrainShard",
     "drainHost",
     "undrainHost",
 }

@@ -253,7 +253,8 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
     assert names - unserved == {
         "authenticate", "enqueue", "dequeue", "ack", "nack", "extendLease", "release", "cancel",
         "update", "redrive", "listDead", "countItems", "bulk", "purgeTopic",
-        "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting",
+        "getActiveTopics", "peek", "getItem", "explain", "listShards", "getRouting", "addShard", "removeShard", "moveShard",
+        "drainShard", "undrainShard", "listHosts", "drainHost", "undrainHost",
     }  # fmt: skip
 
 

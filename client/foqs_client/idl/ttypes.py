@@ -6051,15 +6051,22 @@ class ConfigDocument(object):
 
 class ShardInfo(object):
     """
+    A shard, who should own it, and how far that is.
+
     Attributes:
      - shard
      - tier
-     - owner
-     - epoch
+     - owner: Missing: nobody should own it now.
+     - epoch: The number of that ownership; 0: there was none yet.
      - state: free, acquiring, recovering, owned, draining or lost.
-     - queued_items
-     - region
+     - queued_items: What waits to be written; missing where another host owns it.
+     - region: Of its primary; hosts of this region are preferred.
      - reason: Why it is not served, when it is not.
+     - owner_name: The owner's name.
+     - database_name: The name under which every host's configuration holds its database.
+     - weight: The work it makes, relative to other shards.
+     - draining: It takes no new items.
+     - pinned_to: The name of the host that it was moved to, and stays at while that is there.
 
     """
 
@@ -6072,10 +6079,15 @@ class ShardInfo(object):
         'queued_items',
         'region',
         'reason',
+        'owner_name',
+        'database_name',
+        'weight',
+        'draining',
+        'pinned_to',
     )
 
 
-    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None,):
+    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None, owner_name=None, database_name=None, weight=None, draining=None, pinned_to=None,):
         self.shard = shard
         self.tier = tier
         self.owner = owner
@@ -6084,6 +6096,11 @@ class ShardInfo(object):
         self.queued_items = queued_items
         self.region = region
         self.reason = reason
+        self.owner_name = owner_name
+        self.database_name = database_name
+        self.weight = weight
+        self.draining = draining
+        self.pinned_to = pinned_to
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6135,6 +6152,31 @@ class ShardInfo(object):
                     self.reason = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.STRING:
+                    self.owner_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.STRING:
+                    self.database_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.I32:
+                    self.weight = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 12:
+                if ftype == TType.BOOL:
+                    self.draining = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 13:
+                if ftype == TType.STRING:
+                    self.pinned_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -6176,6 +6218,26 @@ class ShardInfo(object):
         if self.reason is not None:
             oprot.writeFieldBegin('reason', TType.STRING, 8)
             oprot.writeString(self.reason.encode('utf-8') if sys.version_info[0] == 2 else self.reason)
+            oprot.writeFieldEnd()
+        if self.owner_name is not None:
+            oprot.writeFieldBegin('owner_name', TType.STRING, 9)
+            oprot.writeString(self.owner_name.encode('utf-8') if sys.version_info[0] == 2 else self.owner_name)
+            oprot.writeFieldEnd()
+        if self.database_name is not None:
+            oprot.writeFieldBegin('database_name', TType.STRING, 10)
+            oprot.writeString(self.database_name.encode('utf-8') if sys.version_info[0] == 2 else self.database_name)
+            oprot.writeFieldEnd()
+        if self.weight is not None:
+            oprot.writeFieldBegin('weight', TType.I32, 11)
+            oprot.writeI32(self.weight)
+            oprot.writeFieldEnd()
+        if self.draining is not None:
+            oprot.writeFieldBegin('draining', TType.BOOL, 12)
+            oprot.writeBool(self.draining)
+            oprot.writeFieldEnd()
+        if self.pinned_to is not None:
+            oprot.writeFieldBegin('pinned_to', TType.STRING, 13)
+            oprot.writeString(self.pinned_to.encode('utf-8') if sys.version_info[0] == 2 else self.pinned_to)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -6291,12 +6353,142 @@ class ShardsReply(object):
         return not (self == other)
 
 
+class AddShardRequest(object):
+    """
+    Attributes:
+     - shard: Must: 0 or more, of a shard that is not there.
+     - database_name: Must: the name under which the hosts' configurations hold its database.
+     - tier: Default: that of the host that is asked.
+     - weight: The work it makes, relative to other shards, from 1. Default 1.
+     - region: Of its primary. Default: none.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'shard',
+        'database_name',
+        'tier',
+        'weight',
+        'region',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, shard=None, database_name=None, tier=None, weight=None, region=None, timeout_ms=None,):
+        self.shard = shard
+        self.database_name = database_name
+        self.tier = tier
+        self.weight = weight
+        self.region = region
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I32:
+                    self.shard = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.database_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.tier = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I32:
+                    self.weight = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.STRING:
+                    self.region = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('AddShardRequest')
+        if self.shard is not None:
+            oprot.writeFieldBegin('shard', TType.I32, 1)
+            oprot.writeI32(self.shard)
+            oprot.writeFieldEnd()
+        if self.database_name is not None:
+            oprot.writeFieldBegin('database_name', TType.STRING, 2)
+            oprot.writeString(self.database_name.encode('utf-8') if sys.version_info[0] == 2 else self.database_name)
+            oprot.writeFieldEnd()
+        if self.tier is not None:
+            oprot.writeFieldBegin('tier', TType.STRING, 3)
+            oprot.writeString(self.tier.encode('utf-8') if sys.version_info[0] == 2 else self.tier)
+            oprot.writeFieldEnd()
+        if self.weight is not None:
+            oprot.writeFieldBegin('weight', TType.I32, 4)
+            oprot.writeI32(self.weight)
+            oprot.writeFieldEnd()
+        if self.region is not None:
+            oprot.writeFieldBegin('region', TType.STRING, 5)
+            oprot.writeString(self.region.encode('utf-8') if sys.version_info[0] == 2 else self.region)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 6)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class ShardRequest(object):
     """
     Attributes:
      - shard: Must.
-     - target: With moveShard: the host to move it to; missing: the planner chooses.
+     - target: With moveShard: the host to move it to, by its address or its name; neither: the planner chooses again.
      - timeout_ms
+     - target_name
+     - force: With removeShard: also a shard that is not drained, or may hold items. They stay in its tables.
 
     """
 
@@ -6304,13 +6496,17 @@ class ShardRequest(object):
         'shard',
         'target',
         'timeout_ms',
+        'target_name',
+        'force',
     )
 
 
-    def __init__(self, shard=None, target=None, timeout_ms=None,):
+    def __init__(self, shard=None, target=None, timeout_ms=None, target_name=None, force=None,):
         self.shard = shard
         self.target = target
         self.timeout_ms = timeout_ms
+        self.target_name = target_name
+        self.force = force
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6337,6 +6533,16 @@ class ShardRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRING:
+                    self.target_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.force = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -6358,6 +6564,14 @@ class ShardRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.target_name is not None:
+            oprot.writeFieldBegin('target_name', TType.STRING, 4)
+            oprot.writeString(self.target_name.encode('utf-8') if sys.version_info[0] == 2 else self.target_name)
+            oprot.writeFieldEnd()
+        if self.force is not None:
+            oprot.writeFieldBegin('force', TType.BOOL, 5)
+            oprot.writeBool(self.force)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -6390,10 +6604,14 @@ class HostInfo(object):
      - address
      - region
      - tier
-     - shards
-     - draining
+     - shards: How many it should own.
+     - draining: It shall own nothing.
      - load
      - version
+     - name: Stays over restarts.
+     - nonce: Of this run of the host; no two have the same.
+     - capacity: How much it can take, relative to other hosts.
+     - leaving: It is stopping, and gives its shards back.
 
     """
 
@@ -6405,10 +6623,14 @@ class HostInfo(object):
         'draining',
         'load',
         'version',
+        'name',
+        'nonce',
+        'capacity',
+        'leaving',
     )
 
 
-    def __init__(self, address=None, region=None, tier=None, shards=None, draining=None, load=None, version=None,):
+    def __init__(self, address=None, region=None, tier=None, shards=None, draining=None, load=None, version=None, name=None, nonce=None, capacity=None, leaving=None,):
         self.address = address
         self.region = region
         self.tier = tier
@@ -6416,6 +6638,10 @@ class HostInfo(object):
         self.draining = draining
         self.load = load
         self.version = version
+        self.name = name
+        self.nonce = nonce
+        self.capacity = capacity
+        self.leaving = leaving
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6462,6 +6688,26 @@ class HostInfo(object):
                     self.version = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.STRING:
+                    self.name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.STRING:
+                    self.nonce = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 10:
+                if ftype == TType.I32:
+                    self.capacity = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 11:
+                if ftype == TType.BOOL:
+                    self.leaving = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -6499,6 +6745,22 @@ class HostInfo(object):
         if self.version is not None:
             oprot.writeFieldBegin('version', TType.STRING, 7)
             oprot.writeString(self.version.encode('utf-8') if sys.version_info[0] == 2 else self.version)
+            oprot.writeFieldEnd()
+        if self.name is not None:
+            oprot.writeFieldBegin('name', TType.STRING, 8)
+            oprot.writeString(self.name.encode('utf-8') if sys.version_info[0] == 2 else self.name)
+            oprot.writeFieldEnd()
+        if self.nonce is not None:
+            oprot.writeFieldBegin('nonce', TType.STRING, 9)
+            oprot.writeString(self.nonce.encode('utf-8') if sys.version_info[0] == 2 else self.nonce)
+            oprot.writeFieldEnd()
+        if self.capacity is not None:
+            oprot.writeFieldBegin('capacity', TType.I32, 10)
+            oprot.writeI32(self.capacity)
+            oprot.writeFieldEnd()
+        if self.leaving is not None:
+            oprot.writeFieldBegin('leaving', TType.BOOL, 11)
+            oprot.writeBool(self.leaving)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -6616,21 +6878,26 @@ class HostsReply(object):
 
 class HostRequest(object):
     """
+    A host, by its address or its name: one of the two must be there.
+
     Attributes:
-     - host: Must.
+     - host
      - timeout_ms
+     - host_name
 
     """
 
     __slots__ = (
         'host',
         'timeout_ms',
+        'host_name',
     )
 
 
-    def __init__(self, host=None, timeout_ms=None,):
+    def __init__(self, host=None, timeout_ms=None, host_name=None,):
         self.host = host
         self.timeout_ms = timeout_ms
+        self.host_name = host_name
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6652,6 +6919,11 @@ class HostRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.STRING:
+                    self.host_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -6669,6 +6941,10 @@ class HostRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.host_name is not None:
+            oprot.writeFieldBegin('host_name', TType.STRING, 3)
+            oprot.writeString(self.host_name.encode('utf-8') if sys.version_info[0] == 2 else self.host_name)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7333,6 +7609,11 @@ ShardInfo.thrift_spec = (
     (6, TType.I64, 'queued_items', None, None, ),  # 6
     (7, TType.STRING, 'region', 'UTF8', None, ),  # 7
     (8, TType.STRING, 'reason', 'UTF8', None, ),  # 8
+    (9, TType.STRING, 'owner_name', 'UTF8', None, ),  # 9
+    (10, TType.STRING, 'database_name', 'UTF8', None, ),  # 10
+    (11, TType.I32, 'weight', None, None, ),  # 11
+    (12, TType.BOOL, 'draining', None, None, ),  # 12
+    (13, TType.STRING, 'pinned_to', 'UTF8', None, ),  # 13
 )
 all_structs.append(ShardsReply)
 ShardsReply.thrift_spec = (
@@ -7340,12 +7621,24 @@ ShardsReply.thrift_spec = (
     (1, TType.LIST, 'shards', (TType.STRUCT, [ShardInfo, None], False), None, ),  # 1
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
 )
+all_structs.append(AddShardRequest)
+AddShardRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.I32, 'shard', None, None, ),  # 1
+    (2, TType.STRING, 'database_name', 'UTF8', None, ),  # 2
+    (3, TType.STRING, 'tier', 'UTF8', None, ),  # 3
+    (4, TType.I32, 'weight', None, None, ),  # 4
+    (5, TType.STRING, 'region', 'UTF8', None, ),  # 5
+    (6, TType.I64, 'timeout_ms', None, None, ),  # 6
+)
 all_structs.append(ShardRequest)
 ShardRequest.thrift_spec = (
     None,  # 0
     (1, TType.I32, 'shard', None, None, ),  # 1
     (2, TType.STRUCT, 'target', [HostAddress, None], None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.STRING, 'target_name', 'UTF8', None, ),  # 4
+    (5, TType.BOOL, 'force', None, None, ),  # 5
 )
 all_structs.append(HostInfo)
 HostInfo.thrift_spec = (
@@ -7357,6 +7650,10 @@ HostInfo.thrift_spec = (
     (5, TType.BOOL, 'draining', None, None, ),  # 5
     (6, TType.DOUBLE, 'load', None, None, ),  # 6
     (7, TType.STRING, 'version', 'UTF8', None, ),  # 7
+    (8, TType.STRING, 'name', 'UTF8', None, ),  # 8
+    (9, TType.STRING, 'nonce', 'UTF8', None, ),  # 9
+    (10, TType.I32, 'capacity', None, None, ),  # 10
+    (11, TType.BOOL, 'leaving', None, None, ),  # 11
 )
 all_structs.append(HostsReply)
 HostsReply.thrift_spec = (
@@ -7369,6 +7666,7 @@ HostRequest.thrift_spec = (
     None,  # 0
     (1, TType.STRUCT, 'host', [HostAddress, None], None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+    (3, TType.STRING, 'host_name', 'UTF8', None, ),  # 3
 )
 all_structs.append(GetRoutingRequest)
 GetRoutingRequest.thrift_spec = (
