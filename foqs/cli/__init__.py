@@ -12,17 +12,20 @@ from typing import Any
 import click
 
 from foqs.cli.change import item_cancel, item_update
+from foqs.cli.cluster import cluster
 from foqs.cli.dead import dead
 from foqs.cli.doctor import doctor
 from foqs.cli.grants import grant
 from foqs.cli.hosts import dev, host
 from foqs.cli.items import ack, dequeue, item, nack, peek
+from foqs.cli.members import host_drain, host_list, host_undrain
 from foqs.cli.namespaces import namespace
 from foqs.cli.output import say
 from foqs.cli.produce import enqueue
 from foqs.cli.schema import schema
 from foqs.cli.session import Failed
 from foqs.cli.settings import config
+from foqs.cli.shards import shard
 from foqs.cli.topics import topic
 from foqs.cli.why import why
 
@@ -64,6 +67,8 @@ for command in (
     dead,
     namespace,
     grant,
+    cluster,
+    shard,
     doctor,
     config,
     schema,
@@ -71,6 +76,8 @@ for command in (
     root.add_command(command)
 for command in (item_cancel, item_update):
     item.add_command(command)
+for command in (host_list, host_drain, host_undrain):
+    host.add_command(command)
 
 
 def main() -> None:

@@ -76,21 +76,31 @@ def dev(
     _run(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
 
 
-@click.command(epilog="\b\nExample:\n  foqs host --config /etc/foqs/foqs.toml")
+@click.group(
+    invoke_without_command=True,
+    epilog="\b\nExamples:\n  foqs host --config /etc/foqs/foqs.toml\n  foqs host list",
+)
 @click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
     envvar="FOQS_CONFIG",
-    required=True,
-    help="The configuration; write one with: foqs config default.",
+    help="The configuration (must be there without a COMMAND); write one with: foqs config default.",
 )
 @click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
 @click.option(
     "--unsafe-durability", is_flag=True, default=None, help="Accept a database that may lose acknowledged items."
 )
-def host(file: Path, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
-    """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C)."""
+@click.pass_context
+def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, unsafe_durability: bool | None) -> None:
+    """Run one host as its configuration says, until it is told to stop (SIGTERM or Ctrl-C).
+
+    With a COMMAND: look at the hosts of a cluster, or change what they own.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    if file is None:
+        raise click.MissingParameter(ctx=ctx, param_type="option", param_hint="'--config'")
     overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
     config = configuration(file, overrides)
     _run(config, _log_addresses, file)

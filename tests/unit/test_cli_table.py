@@ -18,12 +18,15 @@ from foqs_client import (
     Explanation,
     FoqsError,
     Grant,
+    Host,
     InvalidArgument,
     ItemPage,
     Namespace,
     NamespaceNotFound,
     NamespacePage,
     Outcome,
+    Routing,
+    Shard,
     TopicPage,
     Unavailable,
     Unreachable,
@@ -37,6 +40,8 @@ Run = Callable[..., Result]
 
 DONE = [Outcome()]
 ORDERS = Namespace("orders", weight=1)
+HOST = Host("h", 7411, "here", "default", 1, False, None, "1", "host1", "ab", 1)
+SHARD = Shard(3, "default", ("h", 7411), 4, "owned", None, None, None, "host1", "db1", 1, False, None)
 DOCUMENT = json.dumps({"format": 1, "version": 1, "namespaces": {}})
 
 TABLE: Final[dict[str, tuple[str, str, Any]]] = {
@@ -65,10 +70,23 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "grant set": ("mailer consume", "set_grant", None),
     "grant list": ("", "grants", [Grant("mailer", "orders", ("consume",))]),
     "grant revoke": ("mailer", "set_grant", None),
+    "cluster status": ("", "routing", Routing(1, [HOST], [SHARD])),
+    "shard list": ("", "list_shards", [SHARD]),
+    "shard add": ("3 --database db1", "add_shard", None),
+    "shard remove": ("3 --yes", "remove_shard", None),
+    "shard drain": ("3", "drain_shard", None),
+    "shard undrain": ("3", "undrain_shard", None),
+    "shard move": ("3 host1", "move_shard", None),
+    "host list": ("", "list_hosts", [HOST]),
+    "host drain": ("host1", "drain_host", None),
+    "host undrain": ("host1", "undrain_host", None),
     "config export": ("", "export_config", DOCUMENT),
     "config import": ("{file} --yes", "import_config", None),
 }
 """By command: good arguments, the client's method that it calls, and an answer of it."""
+
+WHOLE: Final = frozenset({"cluster status"})
+"""They show one object, whatever the form."""
 
 SILENT: Final = frozenset(name for name, (_, _, answer) in TABLE.items() if answer is None)
 """They have nothing to show but a sentence for a person."""
@@ -112,7 +130,7 @@ def test_programs_find_json_on_standard_output_and_nothing_else(
         assert result.stderr
     elif name != "config export":
         found = json.loads(result.stdout)
-        assert isinstance(found, list) is (form == "json")
+        assert isinstance(found, list) is (form == "json" and name not in WHOLE)
         assert found
 
 

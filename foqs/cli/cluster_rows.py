@@ -1,0 +1,95 @@
+"""Hosts and shards as the command line shows them.
+
+Always true: a shard's `owner` is the name of the host that should own it, None
+where that is nobody. Knows nothing of commands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from foqs.cli.hosts import bracketed
+from foqs.cli.output import Column, Row
+
+if TYPE_CHECKING:
+    from foqs_client import Host, Shard
+
+
+def host_row(host: Host) -> Row:
+    """A host's fields."""
+    address = _address((host.host, host.port))
+    return {
+        "name": host.name or address,
+        "address": address,
+        "tier": host.tier,
+        "region": host.region,
+        "shards": host.shards,
+        "capacity": host.capacity,
+        "load": host.load,
+        "draining": host.draining,
+        "leaving": host.leaving,
+        "nonce": host.nonce,
+        "version": host.version,
+    }
+
+
+def shard_row(shard: Shard) -> Row:
+    """A shard's fields."""
+    address = None if shard.owner is None else _address(shard.owner)
+    return {
+        "shard": shard.shard,
+        "owner": shard.owner_name or address,
+        "owner_address": address,
+        "epoch": shard.epoch,
+        "state": shard.state,
+        "tier": shard.tier,
+        "region": shard.region,
+        "database": shard.database,
+        "weight": shard.weight,
+        "draining": shard.draining,
+        "pinned_to": shard.pinned_to,
+        "queued_items": shard.queued_items,
+        "reason": shard.reason,
+    }
+
+
+HOST_COLUMNS: Final[list[Column]] = [
+    ("HOST", lambda row: row["name"]),
+    ("ADDRESS", lambda row: row["address"]),
+    ("TIER", lambda row: row["tier"] or "-"),
+    ("REGION", lambda row: row["region"] or "-"),
+    ("SHARDS", lambda row: _number(row["shards"])),
+    ("CAPACITY", lambda row: _number(row["capacity"])),
+    ("STATE", lambda row: "leaving" if row["leaving"] else "drained" if row["draining"] else ""),
+]
+SHARD_COLUMNS: Final[list[Column]] = [
+    ("SHARD", lambda row: str(row["shard"])),
+    ("STATE", lambda row: row["state"] or "-"),
+    ("OWNER", lambda row: row["owner"] or "-"),
+    ("EPOCH", lambda row: _number(row["epoch"])),
+    ("DATABASE", lambda row: row["database"] or "-"),
+    ("WEIGHT", lambda row: _number(row["weight"])),
+    ("TIER", lambda row: row["tier"] or "-"),
+    ("NOTE", lambda row: _note(row)),
+]
+
+
+def unserved(shards: list[Row]) -> str:
+    """A sentence about the shards that are not served; empty where all are."""
+    count = sum(row["state"] != "owned" for row in shards)
+    return f"{count} of {len(shards)} shards are not served." if count else ""
+
+
+def _note(row: Row) -> str:
+    notes = ["takes no new items"] if row["draining"] else []
+    notes += [f"moved to {row['pinned_to']}"] if row["pinned_to"] else []
+    notes += [row["reason"]] if row["reason"] else []
+    return "; ".join(notes)
+
+
+def _address(address: tuple[str, int]) -> str:
+    return f"{bracketed(address[0])}:{address[1]}"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
