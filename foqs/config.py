@@ -22,6 +22,7 @@ from pydantic_core import ErrorDetails
 from foqs.access.files import BadFile, read_password
 from foqs.access.keyring import BadKey, Keyring, TlsFiles, read_keyring
 from foqs.access.options import AuthOptions, PrincipalOptions, listening_is_safe, somebody_can_be_known
+from foqs.cluster_options import DATABASES, ClusterOptions, DatabaseOptions, a_cluster_has_all
 from foqs.options import (
     BufferOptions,
     CallOptions,
@@ -67,6 +68,8 @@ class Config(Options):
     wire: WireOptions = WireOptions()
     calls: CallOptions = CallOptions()
     store: StoreOptions = StoreOptions()
+    cluster: ClusterOptions = ClusterOptions()
+    databases: dict[str, DatabaseOptions] = DATABASES
     shard: ShardOptions = ShardOptions()
     buffer: BufferOptions = BufferOptions()
     namespace: NamespaceOptions = NamespaceOptions()
@@ -79,6 +82,7 @@ class Config(Options):
         server = self.server
         listening_is_safe(server, self.auth)
         somebody_can_be_known(server, self.auth)
+        a_cluster_has_all(self.cluster, self.databases, server)
         if server.port and server.port == server.http_port:
             raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
         namespace = self.namespace
@@ -126,11 +130,26 @@ class Config(Options):
         Raises:
             ConfigError: the file cannot be read, or others than its owner may read it.
         """
-        file = self.store.password_file
-        try:
-            return read_password(file) if file else None
-        except BadFile as error:
-            raise ConfigError(file, "store.password_file", error.problem, error.remedy) from None
+        return _secret(self.store.password_file, "store.password_file")
+
+    def database_password(self, name: str) -> str | None:
+        """The same of a database of the cluster."""
+        return _secret(self.databases[name].password_file, f"databases.{name}.password_file")
+
+    def cluster_credentials(self) -> tuple[str, str] | None:
+        """(user, password) for ZooKeeper from their file; None when there are none.
+
+        Raises:
+            ConfigError: the file cannot be read, others may read it, or it is no USER:PASSWORD.
+        """
+        file, key = self.cluster.credentials_file, "cluster.credentials_file"
+        text = _secret(file, key)
+        if text is None:
+            return None
+        user, colon, password = text.partition(":")
+        if not (user and colon and password):
+            raise ConfigError(file, key, "it is not USER:PASSWORD", "write both into it, in one line")
+        return user, password
 
     def keyring(self) -> Keyring:
         """What peers are recognised by: tokens and certificates from their files; empty where they are not used.
@@ -182,7 +201,19 @@ def load(
         raise _explain(details[0], str(file) if file else "", origin) from None
     config.password()
     config.keyring()
+    if config.cluster.zookeeper:
+        config.cluster_credentials()
+        for name in config.databases:
+            config.database_password(name)
     return config
+
+
+def _secret(file: str, key: str) -> str | None:
+    """The line in a file of `key`; None where no file is named. Raises ConfigError."""
+    try:
+        return read_password(file) if file else None
+    except BadFile as error:
+        raise ConfigError(file, key, error.problem, error.remedy) from None
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -229,6 +260,8 @@ def _field(key: tuple[str, ...]) -> FieldInfo | None:
     """The option that a key names, None when there is none."""
     if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
         return PrincipalOptions.model_fields.get(key[3])
+    if len(key) == 3 and key[0] == "databases" and key[1]:
+        return DatabaseOptions.model_fields.get(key[2])
     section = Config.model_fields.get(key[0])
     model = section.annotation if section else None
     if len(key) == 2 and isinstance(model, type) and issubclass(model, Options):
@@ -277,6 +310,9 @@ def _nearest(key: Sequence[str], *, variable: bool = False) -> str:
     if tuple(key[:2]) == ("auth", "principals") and len(key) == 4:
         prefix, key = f"auth.principals.{key[2]}.", key[3:]
         known = set(PrincipalOptions.model_fields)
+    elif key[0] == "databases" and len(key) == 3:
+        prefix, key = f"databases.{key[1]}.", key[2:]
+        known = set(DatabaseOptions.model_fields)
     wanted = ".".join(key)
     elsewhere = [name for name in sorted(known) if name.endswith(f".{key[-1]}")]
     found = get_close_matches(wanted, sorted(known), 1, 0.75) or elsewhere
@@ -315,8 +351,13 @@ the later of these wins. Unknown keys are refused. Check a file with: foqs confi
 
 def _render(config: Config) -> Iterator[str]:
     yield from _comment(_HEAD)
-    for name in Config.model_fields:
+    for name, field in Config.model_fields.items():
         section = getattr(config, name)
+        if not isinstance(section, Options):
+            yield from ("", *_comment(field.description or ""), f"[{name}]")
+            for key, options in section.items():
+                yield f"{_value(key)} = {_value(options)}"
+            continue
         yield from ("", *_comment(type(section).__doc__ or ""))
         yield f"[{name}]"
         for key, field in type(section).model_fields.items():

@@ -8,6 +8,7 @@ command line; `config` reads those.
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,8 @@ MS: Final = "milliseconds"
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 MIB: Final = 1 << 20
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", re.ASCII)
+_ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
 
 def option(default: Any, unit: str, why: str, low: int | None = None, high: int | None = None) -> Any:
@@ -83,6 +86,34 @@ class ServerOptions(Options):
     )
     region: str = option("local", "name", "The region the host tells clients, so that they prefer a near one.")
     tier: str = option("default", "name", "The set of hosts and shards this host belongs to.")
+    name: str = option(
+        "",
+        "name",
+        "What the host is called in commands and in the plan of a cluster, over restarts; no two hosts have the same. Empty: its "
+        "address.",
+    )
+    advertise: str = option(
+        "",
+        "address",
+        "HOST:PORT where clients and other hosts reach this one, where that is not server.host and server.port.",
+    )
+    capacity: int = option(
+        1, "shares", "How much of a cluster's work it gets, against other hosts' capacities.", 1, 1_000_000
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_name(cls, name: str) -> str:
+        if name and not HOST_NAME.fullmatch(name):
+            raise Invalid("a host's name is letters, digits, -, _, . and :", "choose another, of 1 to 127 characters")
+        return name
+
+    @field_validator("advertise")
+    @classmethod
+    def _advertise_is_an_address(cls, text: str) -> str:
+        if text and not is_address(text):
+            raise Invalid(f"{text!r} is not HOST:PORT", "write host1.example:7411")
+        return text
 
 
 class WireOptions(Options):
@@ -621,6 +652,12 @@ def parse_store_url(url: str) -> StoreUrl:
     if parts.fragment or (parts.query and (not socket or not socket.startswith("/") or "&" in parts.query)):
         raise Invalid("the mysql URL has something after the database that is no ?socket=/path", forms)
     return StoreUrl("mysql", "", parts.hostname, port, unquote(parts.username), database, socket)
+
+
+def is_address(text: str) -> bool:
+    """Whether it is HOST:PORT; an IPv6 host stands in brackets."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[1]) < 65_536
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,119 @@
+"""The options of a host in a cluster: `[cluster]` and `[databases.NAME]`; and what must hold between them and the others.
+
+Knows nothing of files' content, of ZooKeeper or of databases.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from pydantic import field_validator
+
+from foqs.options import MS, Invalid, Options, ServerOptions, StoreUrl, is_address, option, parse_store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DATABASES_MAX: Final = 1_000
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,126}", re.ASCII)
+"""Of a database: it stands in commands, documents and metrics."""
+_ROOT: Final = re.compile(r"(/[A-Za-z0-9_.-]{1,100}){1,10}", re.ASCII)
+
+
+class ClusterOptions(Options):
+    """Several hosts that share shards. Which shards there are is told with: foqs cluster init, foqs shard."""
+
+    zookeeper: str = option(
+        "",
+        "addresses",
+        "The servers of the ensemble, HOST:PORT,HOST:PORT. Empty: this host is alone and owns every shard of its store; "
+        "otherwise it owns what is planned for it, in the databases below, and [store] is not used.",
+    )
+    root: str = option("/foqs", "path", "Where in ZooKeeper this cluster keeps all it has; another for each cluster.")
+    session_timeout_ms: int = option(
+        6_000,
+        MS,
+        "A host that was not heard of for so long has lost its shards to others. Short means soon served again after a "
+        "crash, and shards that move at every hiccup of the network.",
+        1_000,
+        120_000,
+    )
+    credentials_file: str = option(
+        "",
+        "path",
+        "USER:PASSWORD, alone in a file that only its owner may read; what is kept in ZooKeeper is then this user's only. "
+        "The same for all hosts. Empty: open to whoever reaches ZooKeeper.",
+    )
+    drain_timeout_ms: int = option(
+        10_000,
+        MS,
+        "An owner that is to hand a shard over has so long to write what waits; then the next one takes it all the same.",
+        100,
+        10 * 60_000,
+    )
+
+    @field_validator("zookeeper")
+    @classmethod
+    def _servers_are_servers(cls, text: str) -> str:
+        for part in text.split(",") if text else ():
+            if not is_address(part):
+                raise Invalid(f"{part!r} is not HOST:PORT", "write zk1:2181,zk2:2181,zk3:2181")
+        return text
+
+    @field_validator("root")
+    @classmethod
+    def _root_is_a_path(cls, text: str) -> str:
+        if not _ROOT.fullmatch(text) or ".." in text or "/." in text:
+            raise Invalid(f"{text!r} is not a path of letters, digits, -, _ and .", "write /foqs or /foqs/test")
+        return text
+
+
+class DatabaseOptions(Options):
+    """One database."""
+
+    url: str = option(
+        "", "URL", "As store.url: mysql://user@host:port/database; sqlite:FOLDER where all hosts are on one machine."
+    )
+    password_file: str = option("", "path", "As store.password_file.")
+
+    @property
+    def parsed(self) -> StoreUrl:
+        return parse_store_url(self.url)
+
+
+Databases = dict[str, DatabaseOptions]
+DATABASES: Final = option(
+    {},
+    "tables",
+    "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path). The name is what the shards "
+    "of a cluster are told by; every host needs all of them, and each may reach them in its own way.",
+)
+
+
+def a_cluster_has_all(cluster: ClusterOptions, databases: Mapping[str, DatabaseOptions], server: ServerOptions) -> None:
+    """Refuses a cluster without databases, and databases or hosts that others could not reach. Raises Invalid."""
+    if len(databases) > DATABASES_MAX:
+        raise Invalid(f"{len(databases)} are more than {DATABASES_MAX}", "name fewer", "databases")
+    for name, options in databases.items():
+        key = f"databases.{name}"
+        if not NAME.fullmatch(name):
+            raise Invalid("a database's name is letters, digits, -, _ and .", "choose another", f"databases.{name!a}")
+        if not options.url:
+            raise Invalid("it has no URL", "write mysql://user@host:port/database", f"{key}.url")
+        try:
+            kind = options.parsed.kind
+        except Invalid as error:
+            raise Invalid(str(error.problem), error.remedy, f"{key}.url") from None
+        if kind == "memory":
+            raise Invalid("other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url")
+    if not cluster.zookeeper:
+        return
+    if not databases:
+        raise Invalid("a cluster needs a database", 'add [databases.main] with url = "mysql://…"', "databases")
+    if not server.advertise and server.host in ("", "0.0.0.0", "::"):  # noqa: S104
+        raise Invalid(
+            f"nobody could be told to call {server.host or 'every address'}",
+            "set the HOST:PORT that others reach this host at",
+            "server.advertise",
+        )

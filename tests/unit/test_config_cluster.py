@@ -1,0 +1,112 @@
+"""The configuration of a host in a cluster: what is read, and what is refused in one line with file and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from foqs.config import Config, ConfigError, load
+
+CLUSTER = '[cluster]\nzookeeper = "zk1:2181,[::1]:2181"\n'
+MAIN = '[databases.main]\nurl = "mysql://foqs@db1:3306/foqs"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "foqs.toml"
+    file.write_text(text)
+    return file
+
+
+def secret(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    file.chmod(0o600)
+    return file
+
+
+def test_a_host_of_a_cluster_is_told_its_name_ensemble_and_databases(tmp_path: Path) -> None:
+    password = secret(tmp_path, "password", "hunter2\n")
+    credentials = secret(tmp_path, "credentials", "foqs:hun:ter2\n")
+    text = f"""
+[server]
+name = "host1"
+advertise = "host1.example:7411"
+capacity = 2
+[cluster]
+zookeeper = "zk1:2181,zk2:2181"
+root = "/foqs/test"
+credentials_file = "{credentials}"
+{MAIN}password_file = "{password}"
+[databases.second-1]
+url = "sqlite:/tmp/second"
+"""
+    config = load(write(tmp_path, text))
+    assert (config.server.name, config.server.capacity) == ("host1", 2)
+    assert [config.databases[name].parsed.kind for name in ("main", "second-1")] == ["mysql", "sqlite"]
+    assert config.database_password("main") == "hunter2"
+    assert config.database_password("second-1") is None
+    assert config.cluster_credentials() == ("foqs", "hun:ter2")
+    assert "hunter2" not in repr(config)
+    again = tmp_path / "again.toml"
+    again.write_text(config.to_toml())
+    assert load(again) == config
+
+
+def test_databases_and_cluster_can_be_set_by_environment() -> None:
+    config = load(None, {"FOQS_CLUSTER__ZOOKEEPER": "z:1", "FOQS_DATABASES__MAIN__URL": "mysql://u@h/d"})
+    assert config.databases["main"].parsed.database == "d"
+    with pytest.raises(ConfigError, match="FOQS_DATABASES__MAIN__PORT"):
+        load(None, {"FOQS_DATABASES__MAIN__PORT": "1"})
+
+
+def test_a_host_alone_needs_none_of_it() -> None:
+    assert Config().cluster.zookeeper == ""
+    assert Config().cluster_credentials() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "words"),
+    [
+        (CLUSTER, "databases", "needs a database"),
+        ('[cluster]\nzookeeper = "zk1"', "cluster.zookeeper", "HOST:PORT"),
+        ('[cluster]\nzookeeper = "zk1:2181,"', "cluster.zookeeper", "HOST:PORT"),
+        ('[cluster]\nzookeeper = "zk1:99999"', "cluster.zookeeper", "HOST:PORT"),
+        ('[cluster]\nroot = "foqs"', "cluster.root", "not a path"),
+        ('[cluster]\nroot = "/"', "cluster.root", "not a path"),
+        ('[cluster]\nroot = "/a/../b"', "cluster.root", "not a path"),
+        ("[cluster]\nsession_timeout_ms = 10", "cluster.session_timeout_ms", "1000"),
+        ("[cluster]\nzookeper = 1", "cluster.zookeper", "did you mean cluster.zookeeper?"),
+        (f'{CLUSTER}credentials_file = "no-such-file"\n{MAIN}', "cluster.credentials_file", "cannot be read"),
+        (f'{CLUSTER}{MAIN}password_file = "no-such-file"', "databases.main.password_file", "cannot be read"),
+        ("[databases.main]", "databases.main.url", "no URL"),
+        ('[databases.main]\nurl = "postgres://u@h/d"', "databases.main.url", "no known kind"),
+        ('[databases.main]\nurl = "mysql://u:hunter2@h/d"', "databases.main.url", "password"),
+        ('[databases.main]\nurl = "memory:"', "databases.main.url", "cannot reach"),
+        ('[databases."a b"]\nurl = "mysql://u@h/d"', "databases.'a b'", "letters"),
+        ("[databases.main]\nurll = 1", "databases.main.urll", "did you mean databases.main.url?"),
+        ("[databases]\nmain = 1", "databases.main", "section"),
+        ("databases = 1", "databases", "section"),
+        ('[server]\nname = "a b"', "server.name", "letters"),
+        ('[server]\nadvertise = "host1"', "server.advertise", "HOST:PORT"),
+        ("[server]\ncapacity = 0", "server.capacity", "1"),
+        (f'[server]\nhost = "0.0.0.0"\ninsecure_listen = true\n{CLUSTER}{MAIN}', "server.advertise", "nobody could"),
+    ],
+)
+def test_a_wrong_option_is_one_line_with_file_and_key(tmp_path: Path, text: str, key: str, words: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    line = str(caught.value)
+    assert caught.value.key == key
+    assert words in line
+    assert "\n" not in line
+    assert "hunter2" not in line
+    assert line.startswith((f"{file}: ", "no-such-file: "))
+
+
+def test_credentials_without_a_user_are_refused_without_being_shown(tmp_path: Path) -> None:
+    file = secret(tmp_path, "credentials", "hunter2\n")
+    with pytest.raises(ConfigError, match="USER:PASSWORD") as caught:
+        load(write(tmp_path, f'{CLUSTER}credentials_file = "{file}"\n{MAIN}'))
+    assert "hunter2" not in str(caught.value)
