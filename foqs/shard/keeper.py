@@ -82,7 +82,7 @@ class Keeper:
         self._held_epoch = 0
         self._release = asyncio.Event()
         self._dropped = False
-        self._tell(None)
+        self._show(None)
 
     @property
     def releasing(self) -> bool:
@@ -225,6 +225,9 @@ class Keeper:
         self._state = advance(self._state, happening)
         self._tell(reason)
 
-    def _tell(self, reason: str | None) -> None:
+    def _show(self, reason: str | None) -> None:
         self._statuses[self._number] = ShardStatus(self._number, self._state.value, self._seen_epoch, 0, reason)
+
+    def _tell(self, reason: str | None) -> None:
+        self._show(reason)
         self._coordinator.tell(self._number, self._seen_epoch, self._state.value)

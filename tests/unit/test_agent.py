@@ -1,0 +1,574 @@
+"""The agent, with plans written by hand: what it tells its host, what it announces, and when it stops serving."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from random import Random
+from typing import Any
+
+import pytest
+
+from shardmgr.agent import Agent, AgentPace
+from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_member, render_plan
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.model import Assignment, Holding, Layout, Member, Plan, ShardSpec
+from shardmgr.port import CoordinatorFailed
+from shardmgr.registry import RegistryUnknown
+from shardmgr.session import TABLE, Standing, Turn, advance
+from tests.support.virtual import VirtualClock, run_virtual
+
+TIMEOUT_MS = 6_000
+PACE = AgentPace(stop_margin_ms=500)
+ME = Member("one", "nonce-one", "10.0.0.1:7411")
+LAYOUT_OF_THREE = Layout({number: ShardSpec(number, f"db{number}") for number in (1, 2, 3)})
+
+
+class Recorder:
+    """A holder that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def assigned(self, shard: int, database: str) -> None:
+        self.calls.append(f"assigned {shard} {database}")
+
+    def release(self, shard: int) -> None:
+        self.calls.append(f"release {shard}")
+
+    def dropped(self, shard: int) -> None:
+        self.calls.append(f"dropped {shard}")
+
+    def suspended(self) -> None:
+        self.calls.append("suspended")
+
+    def resumed(self) -> None:
+        self.calls.append("resumed")
+
+    def news(self) -> list[str]:
+        """What was told since this was last asked."""
+        calls, self.calls = self.calls, []
+        return calls
+
+
+class Site:
+    """A coordination service, one agent, and a user who writes plans."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = VirtualClock(self.loop)
+        self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
+        self.user = self.ensemble.registry(TIMEOUT_MS)
+        self.registry: LocalRegistry
+        self.agent: Agent
+        self.holder = Recorder()
+        self.running: asyncio.Task[None]
+
+    async def begin(self, registry: LocalRegistry | None = None) -> None:
+        await self.user.open()
+        self.registry = registry or self.ensemble.registry(TIMEOUT_MS)
+        self.agent = Agent(self.registry, ME, PACE, self.clock.monotonic_ms, Random(1), lambda: 2.5)
+        await self.registry.open()
+        await self.layout(LAYOUT_OF_THREE)
+        self.running = asyncio.ensure_future(self.agent.run(self.holder))
+        await self.pass_s(0.1)
+
+    async def layout(self, layout: Layout) -> None:
+        await self.put(LAYOUT, render_layout(layout))
+
+    async def plan(self, assignments: Mapping[int, Assignment]) -> None:
+        epochs = {number: each.epoch for number, each in assignments.items()}
+        await self.put(PLAN, render_plan(Plan(assignments, epochs)))
+
+    async def put(self, name: str, data: bytes) -> None:
+        entry = await self.user.read(name)
+        await self.user.replace(name, data, None if entry is None else entry.version)
+        await self.pass_s(0.1)
+
+    async def pass_s(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def entry(self) -> Member | None:
+        """What stands in the agent's entry."""
+        data = (await self.user.members(MEMBERS)).get(ME.nonce)
+        return None if data is None else parse_member(ME.nonce, data)
+
+    async def holdings(self) -> Mapping[int, Holding]:
+        entry = await self.entry()
+        assert entry is not None
+        return entry.holdings
+
+
+def mine(epoch: int, *, leaving: bool = False) -> Assignment:
+    return Assignment(ME.name, ME.nonce, epoch, leaving)
+
+
+def other(epoch: int) -> Assignment:
+    return Assignment("two", "nonce-two", epoch)
+
+
+def told(story: Callable[[Site], Coroutine[Any, Any, None]], *, begin: bool = True) -> None:
+    async def play() -> None:
+        site = Site()
+        if begin:
+            await site.begin()
+        await story(site)
+
+    run_virtual(play, until_s=600)
+
+
+# ------------------------------------------------------------------------ table
+
+
+def test_a_host_serves_only_in_a_session_whose_plan_it_has_read() -> None:
+    assert {start for (start, turn), end in TABLE.items() if end is Standing.SERVING} == {
+        Standing.JOINING,
+        Standing.SERVING,
+        Standing.SUSPENDED,
+    }
+    assert all(TABLE[standing, Turn.OVER] is Standing.CUT_OFF for standing in Standing)
+    with pytest.raises(ValueError, match="cut off"):
+        advance(Standing.CUT_OFF, Turn.FOLLOWED)
+
+
+# ------------------------------------------------------------------------- plan
+
+
+def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serves() -> None:
+    async def story(site: Site) -> None:
+        await site.user.open()
+        await site.user.replace(LAYOUT, render_layout(LAYOUT_OF_THREE), None)
+        plan = Plan({1: mine(4), 2: other(2), 3: mine(1)}, {1: 4, 2: 2, 3: 1})
+        await site.user.replace(PLAN, render_plan(plan), None)
+        site.registry = site.ensemble.registry(TIMEOUT_MS)
+        site.agent = Agent(site.registry, ME, PACE, site.clock.monotonic_ms, Random(1), lambda: 0.0)
+        await site.registry.open()
+        site.running = asyncio.ensure_future(site.agent.run(site.holder))
+        await site.pass_s(0.1)
+        assert site.holder.news() == ["assigned 1 db1", "assigned 3 db3", "resumed"]
+        assert await site.entry() == Member(
+            ME.name, ME.nonce, ME.address, holdings={1: Holding(4, "acquiring"), 3: Holding(1, "acquiring")}
+        )
+        assert await site.agent.issue_epoch(1, 0) == 4
+
+    told(story, begin=False)
+
+
+def test_shards_are_assigned_released_and_dropped_as_the_plan_says() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1), 2: mine(1), 3: other(1)})
+        assert site.holder.news() == ["resumed", "assigned 1 db1", "assigned 2 db2"]
+        site.agent.tell(1, 1, "owned")
+        await site.plan({1: mine(1, leaving=True), 3: mine(2)})
+        assert site.holder.news() == ["dropped 2", "release 1", "assigned 3 db3"]
+        await site.plan({1: mine(1, leaving=True), 3: mine(2)})
+        assert site.holder.news() == []
+        site.agent.tell(1, 1, "free")
+        await site.pass_s(0.1)
+        assert (await site.holdings())[1] == Holding(1, "free")
+        await site.plan({1: other(2), 3: mine(2)})
+        assert site.holder.news() == ["dropped 1"]
+        assert set(await site.holdings()) == {3}
+
+    told(story)
+
+
+def test_what_is_leaving_when_it_is_first_read_is_reported_free() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(3, leaving=True)})
+        assert site.holder.news() == ["resumed"]
+        assert await site.holdings() == {1: Holding(3, "free")}
+
+    told(story)
+
+
+def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> None:
+    async def story(site: Site) -> None:
+        await site.layout(Layout())
+        await site.plan({1: mine(1)})
+        assert site.holder.news() == ["resumed"]
+        await site.layout(LAYOUT_OF_THREE)
+        assert site.holder.news() == ["assigned 1 db1"]
+
+    told(story)
+
+
+def test_an_epoch_that_was_used_up_is_wanted_and_answered_by_the_next_assignment() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        assert await site.agent.issue_epoch(1, 0) == 1
+        assert await site.agent.issue_epoch(1, 0) == 1
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 5))
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.wants == {1: 5}
+        await site.plan({1: mine(4)})
+        assert not asking.done()
+        await site.plan({1: mine(6)})
+        assert await asking == 6
+        await site.pass_s(0.1)
+        assert site.holder.news() == ["resumed", "assigned 1 db1"]
+        entry = await site.entry()
+        assert entry is not None
+        assert (entry.wants, entry.holdings[1].epoch) == ({}, 6)
+
+    told(story)
+
+
+def test_a_keeper_that_stops_asking_wants_nothing_any_more() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 5))
+        await site.pass_s(0.1)
+        asking.cancel()
+        await site.pass_s(0.1)
+        site.agent.tell(1, 0, "free")
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert (entry.wants, entry.holdings) == ({}, {1: Holding(1, "free")})
+
+    told(story)
+
+
+def test_a_shard_that_was_away_between_two_reads_gets_a_new_keeper() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        site.agent.tell(1, 1, "owned")
+        site.holder.news()
+        await site.plan({1: mine(3)})
+        assert site.holder.news() == ["dropped 1", "assigned 1 db1"]
+        assert await site.agent.issue_epoch(1, 0) == 3
+
+    told(story)
+
+
+def test_a_plan_that_began_anew_gives_no_epoch_twice() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(7)})
+        assert await site.agent.issue_epoch(1, 0) == 7
+        await site.plan({1: mine(1)})
+        assert site.holder.news()[-2:] == ["dropped 1", "assigned 1 db1"]
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 0))
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.wants == {1: 7}
+        await site.plan({1: mine(8)})
+        assert await asking == 8
+
+    told(story)
+
+
+def test_whoever_asks_for_a_shard_that_is_not_assigned_is_told_so() -> None:
+    async def story(site: Site) -> None:
+        with pytest.raises(CoordinatorFailed, match="not assigned"):
+            await site.agent.issue_epoch(1, 0)
+
+    told(story)
+
+
+def test_a_spoiled_plan_changes_nothing_and_is_said() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        site.holder.news()
+        await site.put(PLAN, b"{")
+        await site.pass_s(5)
+        assert site.holder.news() == []
+        assert site.agent.standing is Standing.SERVING
+        assert site.agent.trouble is not None
+        await site.plan({1: mine(1), 2: mine(1)})
+        await site.pass_s(2)
+        assert site.holder.news() == ["assigned 2 db2"]
+        assert site.agent.trouble is None
+
+    told(story)
+
+
+def test_owners_are_known_by_what_was_read_last() -> None:
+    async def story(site: Site) -> None:
+        two = Member("two", "nonce-two", "10.0.0.2:7411")
+        await site.user.announce(MEMBERS, two.nonce, b"nonsense")
+        await site.plan({1: mine(1), 2: other(1)})
+        assert site.agent.owner_of(2) is None
+        await site.user.announce(MEMBERS, two.nonce, render_member(two))
+        await site.pass_s(0.1)
+        assert site.agent.owner_of(2) == two
+        assert site.agent.owner_of(3) is None
+        me = site.agent.owner_of(1)
+        assert me is not None
+        assert me.name == "one"
+
+    told(story)
+
+
+# ---------------------------------------------------------------------- session
+
+
+def test_a_host_that_is_not_answered_hands_nothing_out_until_it_has_read_the_plan_again() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1), 2: mine(1)})
+        site.holder.news()
+        site.ensemble.suspend(site.registry)
+        await site.pass_s(0.001)
+        assert site.holder.news() == ["suspended"]
+        await site.plan({1: mine(1), 3: mine(1)})
+        site.agent.tell(1, 1, "owned")
+        await site.pass_s(2)
+        assert site.holder.news() == []
+        site.ensemble.resume(site.registry)
+        await site.pass_s(0.2)
+        assert site.holder.news() == ["dropped 2", "assigned 3 db3", "resumed"]
+        assert (await site.holdings())[1] == Holding(1, "owned")
+
+    told(story)
+
+
+def test_a_host_serves_nothing_any_more_a_margin_before_its_session_can_be_over() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1), 2: mine(1)})
+        site.ensemble.suspend(site.registry)
+        until_ms = site.registry.alive_until_ms - PACE.stop_margin_ms
+        await site.pass_s((until_ms - site.clock.monotonic_ms() - 10) / 1000)
+        assert site.holder.news()[-1] == "suspended"
+        await site.pass_s(0.012)
+        assert site.holder.news() == ["suspended", "dropped 1", "dropped 2"]
+        assert site.agent.standing is Standing.CUT_OFF
+        assert await site.entry() is not None, "the service has not ended the session yet"
+        with pytest.raises(CoordinatorFailed):
+            await site.agent.issue_epoch(1, 0)
+
+    told(story)
+
+
+def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
+    class Sleeper(VirtualClock):
+        slept_ms = 0
+
+        def monotonic_ms(self) -> int:
+            return super().monotonic_ms() + self.slept_ms
+
+    async def story(site: Site) -> None:
+        clock = Sleeper(site.loop)
+        await site.begin(site.ensemble.registry(TIMEOUT_MS, clock.monotonic_ms))
+        site.agent._boot_ms = clock.monotonic_ms
+        await site.plan({1: mine(1)})
+        site.holder.news()
+        site.ensemble.suspend(site.registry)
+        await site.pass_s(0.1)
+        clock.slept_ms = 60_000
+        await site.pass_s(0.3)
+        assert site.holder.news() == ["suspended", "suspended", "dropped 1"]
+
+    told(story, begin=False)
+
+
+@pytest.mark.parametrize("away_s", [0.0, 5.7, 60.0])
+def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(4)})
+        assert await site.agent.issue_epoch(1, 0) == 4
+        site.holder.news()
+        if away_s:
+            site.ensemble.suspend(site.registry)
+            await site.pass_s(away_s)
+            site.ensemble.resume(site.registry)
+        else:
+            site.ensemble.expire(site.registry)
+        await site.pass_s(0.2)
+        news = [call for call in site.holder.news() if call != "suspended"]
+        assert news == ["dropped 1", "assigned 1 db1", "resumed"]
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 0))
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.wants == {1: 4}
+        await site.plan({1: mine(5)})
+        assert await asking == 5
+        assert site.registry.session == (1 if away_s == 5.7 else 2)
+
+    told(story)
+
+
+def test_a_session_that_ends_while_the_plan_is_read_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        read = site.registry.read
+        expired = iter([True])
+
+        async def ending(name: str) -> Any:
+            found = await read(name)
+            if name == PLAN and next(expired, False):
+                entry = await site.user.read(PLAN)
+                assert entry is not None
+                site.ensemble.expire(site.registry)
+                await site.user.replace(PLAN, render_plan(Plan({1: other(2)}, {1: 2})), entry.version)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            return found
+
+        monkeypatch.setattr(site.registry, "read", ending)
+        await site.plan({1: mine(1)})
+        assert site.registry.session == 2
+        assert site.agent._session == 2
+        assert site.holder.news() == ["resumed", "suspended", "resumed"]
+
+    told(story)
+
+
+def test_an_entry_whose_writing_ended_unknown_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        announce = site.registry.announce
+        lost = iter([True, True])
+
+        async def losing(folder: str, name: str, data: bytes) -> None:
+            if next(lost, False):
+                raise RegistryUnknown("no answer")
+            await announce(folder, name, data)
+
+        monkeypatch.setattr(site.registry, "announce", losing)
+        site.agent.tell(1, 1, "owned")
+        await site.pass_s(1)
+        assert await site.holdings() == {1: Holding(1, "owned")}
+
+    told(story)
+
+
+def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        announce = site.registry.announce
+        lost = iter([True])
+
+        async def losing(folder: str, name: str, data: bytes) -> None:
+            await announce(folder, name, data)
+            if next(lost, False):
+                site.agent.tell(1, 1, "acquiring")
+                raise RegistryUnknown("no answer")
+
+        monkeypatch.setattr(site.registry, "announce", losing)
+        site.agent.tell(1, 1, "owned")
+        await site.pass_s(1)
+        assert await site.holdings() == {1: Holding(1, "acquiring")}
+
+    told(story)
+
+
+def test_a_session_that_was_replaced_unheard_drops_everything() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        site.holder.news()
+        listeners, site.registry._listeners = site.registry._listeners, []
+        site.ensemble.expire(site.registry)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        site.registry._listeners = listeners
+        assert site.registry.session == 2
+        await site.pass_s(1)
+        assert site.holder.news() == ["suspended", "dropped 1", "assigned 1 db1", "resumed"]
+
+    told(story)
+
+
+def test_one_write_of_the_entry_is_under_way_at_a_time_and_the_last_state_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        announce = site.registry.announce
+        under_way, most, writes = 0, 0, 0
+
+        async def slow(folder: str, name: str, data: bytes) -> None:
+            nonlocal under_way, most, writes
+            under_way, writes = under_way + 1, writes + 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.3)
+            await announce(folder, name, data)
+            under_way -= 1
+
+        monkeypatch.setattr(site.registry, "announce", slow)
+        for state in ("recovering", "owned", "draining", "lost", "acquiring", "recovering", "owned"):
+            site.agent.tell(1, 1, state)
+            await site.pass_s(0.05)
+        await site.pass_s(2)
+        assert await site.holdings() == {1: Holding(1, "owned")}
+        assert (most, writes) == (1, 2)
+
+    told(story)
+
+
+def test_load_is_told_now_and_then_and_costs_no_endless_talk(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        await site.pass_s(6)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.load == 2.5
+        reads = 0
+        read = site.registry.read
+
+        async def counted(name: str) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read(name)
+
+        monkeypatch.setattr(site.registry, "read", counted)
+        await site.pass_s(60)
+        assert reads <= 2 * 60 / (PACE.tick_ms / 1000)
+
+    told(story)
+
+
+# ------------------------------------------------------------------------- end
+
+
+def test_a_host_leaves_when_all_is_given_back() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1), 2: mine(1)})
+        leaving = asyncio.ensure_future(site.agent.leave(site.loop.time() + 30))
+        await site.pass_s(0.1)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.leaving
+        await site.plan({1: mine(1, leaving=True), 2: mine(1)})
+        site.agent.tell(1, 1, "free")
+        await site.plan({1: other(2), 2: mine(1, leaving=True)})
+        await site.pass_s(1)
+        assert not leaving.done()
+        await site.plan({1: other(2), 2: other(2)})
+        assert leaving.done()
+
+    told(story)
+
+
+def test_a_host_whose_shards_nobody_takes_leaves_at_its_deadline() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        at = site.loop.time()
+        await site.agent.leave(at + 3)
+        assert site.loop.time() == pytest.approx(at + 3, abs=0.01)
+
+    told(story)
+
+
+def test_a_host_that_is_cut_off_has_left() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        site.ensemble.suspend(site.registry)
+        leaving = asyncio.ensure_future(site.agent.leave(site.loop.time() + 60))
+        await site.pass_s(5)
+        assert not leaving.done()
+        await site.pass_s(1)
+        assert leaving.done()
+
+    told(story)
+
+
+def test_a_host_that_has_nothing_is_not_gone_before_others_know_that_it_leaves() -> None:
+    async def story(site: Site) -> None:
+        await site.agent.leave(site.loop.time() + 30)
+        entry = await site.entry()
+        assert entry is not None
+        assert entry.leaving
+
+    told(story)
