@@ -19,6 +19,7 @@ from typing import Final
 
 import uvloop
 
+from foqs import stores
 from foqs.access.gate import Gate, GateLimits
 from foqs.access.keyring import Keyring
 from foqs.access.rules import Grants
@@ -36,11 +37,7 @@ from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import ShardSettings
-from foqs.store.memory import MemoryDatabase
-from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import MysqlSettings
-from foqs.store.port import Store, StoreUnusable
-from foqs.store.sqlite import SqliteStore
+from foqs.store.port import StoreUnusable
 from foqs.wire.admin import admin_calls
 from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
@@ -91,7 +88,7 @@ class Host:
         self._clock = clock = clock or SystemClock()
         self._engine = Engine(
             engine_settings(config),
-            store_opener(config, clock),
+            stores.shard_opener(config, clock),
             LocalCoordinator(_book(config.coordinator_file)),
             _catalog(config),
             clock,
@@ -273,38 +270,6 @@ def engine_settings(config: Config) -> EngineSettings:
         handout_wait_ms_max=calls.handout_wait_ms_max,
         handout_bytes_max=calls.handout_bytes_max,
         item_bytes_max=config.wire.frame_bytes_max - ITEM_OVERHEAD_BYTES,
-    )
-
-
-def store_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
-    """A function that gives a fresh, unopened store for a shard in a database that is named; "" is that of `[store]`."""
-    options = config.store
-    url = options.parsed
-    if url.kind == "memory":
-        database = MemoryDatabase(clock.wall_ms)
-        return lambda shard, _: database.store(shard)
-    if url.kind == "sqlite":
-        folder = Path(url.path)
-        return lambda shard, _: SqliteStore(
-            folder / f"shard-{shard}.db", shard, unsafe_durability=options.unsafe_durability
-        )
-    settings = mysql_settings(config)
-    return lambda shard, _: MysqlStore(settings, shard)
-
-
-def mysql_settings(config: Config) -> MysqlSettings:
-    """How to reach the MySQL server that the configuration names."""
-    options, url = config.store, config.store.parsed
-    return MysqlSettings(
-        database=url.database,
-        host=url.host,
-        port=url.port,
-        unix_socket=url.socket,
-        user=url.user,
-        password=config.password() or "",
-        connect_timeout_s=options.connect_timeout_ms / 1000,
-        statement_timeout_s=options.statement_timeout_ms / 1000,
-        unsafe_durability=options.unsafe_durability,
     )
 
 

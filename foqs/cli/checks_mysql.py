@@ -14,7 +14,6 @@ from typing import Final
 
 from foqs.cli.finding import Finding, durable_finding, schema_finding
 from foqs.config import Config
-from foqs.host import mysql_settings
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
 from foqs.store.mysql_schema import (
@@ -27,6 +26,7 @@ from foqs.store.mysql_schema import (
     read_versions,
 )
 from foqs.store.port import StoreUnusable
+from foqs.stores import mysql_settings
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_BAD: Final = 60_000

@@ -49,12 +49,12 @@ def apply(file: Path | None, store: str | None, password_file: str | None) -> No
 
 async def _apply(config: Config) -> None:
     from foqs.clock import SystemClock
-    from foqs.host import store_opener
     from foqs.store.port import StoreError
+    from foqs.stores import store_opener
 
     open_store = store_opener(config, SystemClock())
     for shard in range(config.store.shards):
-        opened = open_store(shard, "")
+        opened = open_store(shard)
         try:
             await opened.open()
         except StoreError as error:

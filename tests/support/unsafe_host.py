@@ -11,18 +11,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import foqs.host
+import foqs.stores
 from foqs.clock import Clock
 from foqs.config import Config, load
 from foqs.store.port import Store
 from foqs.store.sqlite import SqliteStore
 
 
-def careless(config: Config, clock: Clock) -> Callable[[int, str], Store]:
-    """As `foqs.host.store_opener`."""
+def careless(config: Config, clock: Clock) -> Callable[[int], Store]:
+    """As `foqs.stores.store_opener`."""
     folder = Path(config.store.parsed.path)
-    return lambda shard, _: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
+    return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
 
 
 if __name__ == "__main__":
-    foqs.host.store_opener = careless
+    foqs.stores.store_opener = careless
     sys.exit(foqs.host.run_host(load(Path(sys.argv[2]), {}, {})))

@@ -1,0 +1,86 @@
+"""From the configuration of a host to stores for its shards.
+
+Always true: a store given here is fresh and not opened. Knows nothing of who
+owns a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+from foqs.clock import Clock
+from foqs.config import Config
+from foqs.options import StoreOptions, StoreUrl
+from foqs.store.memory import MemoryDatabase
+from foqs.store.mysql import MysqlStore
+from foqs.store.mysql_driver import MysqlSettings
+from foqs.store.port import Store, StoreUnusable
+from foqs.store.sqlite import SqliteStore
+
+OpenStore: TypeAlias = Callable[[int], Store]
+"""A store for a shard, by its number."""
+
+
+def store_opener(config: Config, clock: Clock) -> OpenStore:
+    """For the shards of a host that is alone."""
+    url = config.store.parsed
+    if url.kind == "memory":
+        return MemoryDatabase(clock.wall_ms).store
+    return _opener(url, config.password() or "", config.store)
+
+
+def database_opener(config: Config, name: str) -> OpenStore:
+    """For the shards that a cluster has in the database of this name, which must be in `[databases]`."""
+    return _opener(config.databases[name].parsed, config.database_password(name) or "", config.store)
+
+
+def shard_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
+    """For the shards of a host, by number and the name of their database; a host that is alone has but one, of any name.
+
+    What it gives raises `StoreUnusable` for a database that is not configured.
+    """
+    if not config.cluster.zookeeper:
+        alone = store_opener(config, clock)
+        return lambda shard, _: alone(shard)
+    openers = {name: database_opener(config, name) for name in config.databases}
+
+    def open_store(shard: int, database: str) -> Store:
+        opener = openers.get(database)
+        if opener is None:
+            raise StoreUnusable(
+                f"shard {shard} is in the database {database!r}, which this host does not know; "
+                f"add [databases.{database}] to its configuration and start it again"
+            )
+        return opener(shard)
+
+    return open_store
+
+
+def mysql_settings(config: Config) -> MysqlSettings:
+    """How to reach the MySQL server that `store.url` names."""
+    return _mysql(config.store.parsed, config.password() or "", config.store)
+
+
+def _opener(url: StoreUrl, password: str, options: StoreOptions) -> OpenStore:
+    if url.kind == "sqlite":
+        folder = Path(url.path)
+        unsafe = options.unsafe_durability
+        return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, unsafe_durability=unsafe)
+    settings = _mysql(url, password, options)
+    return lambda shard: MysqlStore(settings, shard)
+
+
+def _mysql(url: StoreUrl, password: str, options: StoreOptions) -> MysqlSettings:
+    return MysqlSettings(
+        database=url.database,
+        host=url.host,
+        port=url.port,
+        unix_socket=url.socket,
+        user=url.user,
+        password=password,
+        connect_timeout_s=options.connect_timeout_ms / 1000,
+        statement_timeout_s=options.statement_timeout_ms / 1000,
+        unsafe_durability=options.unsafe_durability,
+    )
