@@ -2,7 +2,7 @@
 
 Always true: its durability settings are those of production; it runs in a
 temporary folder as a user that is not root, and is ended by its process id. How a
-server is had is `perf.lib.servers`' business. Knows nothing of queues.
+server is had is the business of `foqs.dev`. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -10,18 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from typing import Any, Final
+from typing import Any
 
-import pymysql
-
+from foqs.dev import mariadb
 from foqs.store.mysql_driver import MysqlSettings
-from perf.lib import servers
-
-_BUFFER_POOL_MIB: Final = 128
-_SMALL: Final = "--innodb-log-file-size=96M"
 
 
-class MariaDb(servers.MariaDb):
+class MariaDb(mariadb.MariaDb):
     """One server. `start` it before use and `remove` it at the end.
 
     Args:
@@ -29,7 +24,7 @@ class MariaDb(servers.MariaDb):
     """
 
     def __init__(self, *options: str) -> None:
-        super().__init__(_BUFFER_POOL_MIB, _SMALL, *options)
+        super().__init__(options=options)
         self._databases = 0
         self.lay_out()
 
@@ -52,16 +47,6 @@ class MariaDb(servers.MariaDb):
         """Ends the server and deletes its folder."""
         self.kill9()
         shutil.rmtree(self.folder)
-
-    def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
-        """Runs one statement as root and returns its rows."""
-        connection = pymysql.connect(unix_socket=str(self.socket), user="root", autocommit=True)
-        try:
-            with connection.cursor() as cursor:
-                cursor.execute(text, values or None)
-                return list(cursor.fetchall())
-        finally:
-            connection.close()
 
     def database(self) -> str:
         """Creates an empty database and returns its name."""

@@ -1,0 +1,141 @@
+"""A MariaDB server of this machine.
+
+Always true: it commits durably, as in production; root has no password and can
+come from this machine only; it does not run as root. Knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import hashlib
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import pymysql
+
+from foqs.dev.server import CannotRun, Server, free_port, give, other_user, program, run_program
+
+_USER: Final = "mysql"
+_PACKAGE: Final = "mariadb-server"
+_SOCKET_BYTES_MAX: Final = 100
+"""Of the path of a socket; the system takes few more."""
+_PROBE_S: Final = 5.0
+_GREETING_BYTES: Final = 5
+_PROTOCOL: Final = b"\x0a"
+"""The first byte of a greeting, after its length and number."""
+
+
+class MariaDb(Server):
+    """MariaDB.
+
+    Args:
+        port: 0: any that is free.
+        options: more of the server's, as on its command line; the last of equal ones counts.
+    """
+
+    name = "mariadb"
+    # It may have millions of rows to write before it ends.
+    stop_timeout_s = 600.0
+
+    def __init__(self, folder: Path | None = None, port: int = 0, options: tuple[str, ...] = ()) -> None:
+        super().__init__(folder)
+        self.socket = self.folder / "s"
+        self.port = port or free_port()
+        self._options = options
+        if len(bytes(self.socket)) > _SOCKET_BYTES_MAX:
+            raise CannotRun(f"{self.folder} is too long a path for the server's socket; choose a shorter one")
+
+    def set_up(self) -> None:
+        self.lay_out()
+        self.start()
+
+    def lay_out(self) -> None:
+        """Gives the server its first data, where it has none."""
+        data, fresh = self.folder / "data", self.folder / "data.new"
+        if data.exists():
+            return
+        user = other_user(_USER)
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(_template(user), fresh)
+        for path in (self.folder, *self.folder.rglob("*")):
+            give(path, user)
+        fresh.rename(data)
+
+    def start(self, *options: str) -> None:
+        """Starts the server on its data. `options` hold until it is stopped."""
+        user = other_user(_USER)
+        self.launch(
+            [
+                program("mariadbd", _PACKAGE),
+                "--no-defaults",
+                f"--datadir={self.folder / 'data'}",
+                f"--socket={self.socket}",
+                f"--port={self.port}",
+                f"--pid-file={self.folder / 'pid'}",
+                # A server that starts deletes temporary tables where it keeps its own: others' too, in a shared folder.
+                f"--tmpdir={self.folder}",
+                "--bind-address=127.0.0.1",
+                "--skip-log-bin",
+                "--skip-name-resolve",
+                "--innodb-flush-log-at-trx-commit=1",
+                "--innodb-buffer-pool-size=128M",
+                "--innodb-log-file-size=96M",
+                # A server that starts begins cold, and does not warm itself beside what is measured.
+                "--innodb-buffer-pool-load-at-startup=OFF",
+                "--max-connections=1000",
+                *self._options,
+                *options,
+                *([f"--user={user}"] if user else []),
+            ],
+            self._answers,
+        )
+
+    def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
+        """Runs one statement as root and returns its rows."""
+        connection = pymysql.connect(unix_socket=str(self.socket), user="root", autocommit=True)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(text, values or None)
+                return list(cursor.fetchall())
+        finally:
+            connection.close()
+
+    def url(self, database: str) -> str:
+        """A database as a store URL."""
+        return f"mysql://root@127.0.0.1:{self.port}/{database}"
+
+    def _answers(self) -> bool:
+        """It greets whoever comes; an error in place of the greeting begins otherwise."""
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_PROBE_S)
+            try:
+                probe.connect(str(self.socket))
+                head = probe.recv(_GREETING_BYTES, socket.MSG_WAITALL)
+            except OSError:
+                return False
+        return head[-1:] == _PROTOCOL
+
+
+def _template(user: str | None) -> Path:
+    """MariaDB's first data, for one version and user; made by whoever comes first, while the others wait."""
+    install, server = program("mariadb-install-db", _PACKAGE), program("mariadbd", _PACKAGE)
+    mark = hashlib.sha256(run_program([server, "--version"]).encode()).hexdigest()[:12]
+    base = Path(tempfile.gettempdir()) / f"foqs-mariadb-template-{getpass.getuser()}-{mark}"
+    base.mkdir(mode=0o755, exist_ok=True)
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        data, fresh = base / "data", base / "fresh"
+        if not data.exists():
+            shutil.rmtree(fresh, ignore_errors=True)
+            with TemporaryDirectory(dir=base) as scratch:
+                give(Path(scratch), user)
+                command = [install, "--no-defaults", f"--datadir={fresh}", f"--tmpdir={scratch}", "--skip-test-db"]
+                as_user = [f"--user={user}"] if user else []
+                run_program([*command, "--auth-root-authentication-method=normal", *as_user])
+            fresh.rename(data)
+    return data

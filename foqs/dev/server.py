@@ -1,0 +1,163 @@
+"""One server process of this machine: started in a folder, asked whether it answers, ended by its process id.
+
+Always true: what was started here is ended here; a folder that was not given is
+temporary and goes with the server; a server that cannot be had ends as
+`CannotRun`, whose text says what to do. Knows nothing of what is served.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+START_TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 0.02
+_TAIL_BYTES: Final = 4_000
+_PLACES: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class CannotRun(Exception):
+    """A server cannot be had; the text says why and what to do."""
+
+
+class Server(ABC):
+    """One process, and its folder; as a context manager it is there from the beginning to the end of the block.
+
+    Args:
+        folder: keeps its data and its log; created. None: a temporary one.
+    """
+
+    name: str
+    stop_timeout_s = 60.0
+    """A server that has not ended by then is killed."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._is_temporary = folder is None
+        self.folder = temporary_folder(self.name) if folder is None else folder
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process ended, a signal as its negative number; None while it runs, and before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    def launch(self, command: Sequence[str], answers: Callable[[], bool], **how: Any) -> None:
+        """Starts the process; returns when it answers. Interrupts of our terminal do not reach it.
+
+        Raises:
+            CannotRun: it ended, or did not answer in time.
+        """
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not answers():
+            if self._process.poll() is not None:
+                raise CannotRun(f"{self.name} ended with {self._process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise CannotRun(f"{self.name} did not answer within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+            time.sleep(_POLL_S)
+
+    def log_tail(self) -> str:
+        """The end of what the server said."""
+        return (self.folder / "log").read_text(errors="replace")[-_TAIL_BYTES:]
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Ends the process and waits for its end; the data stays. Safe to repeat."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+            try:
+                self._process.wait(self.stop_timeout_s)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    @abstractmethod
+    def set_up(self) -> None:
+        """Prepares the folder where that is new, and starts the process."""
+
+    def close(self) -> None:
+        """Ends the process, and a temporary folder with it. Safe to repeat."""
+        self.stop()
+        if self._is_temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.set_up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def temporary_folder(name: str) -> Path:
+    """A new folder, in the system's place for what is temporary."""
+    return Path(tempfile.mkdtemp(prefix=f"foqs-{name}-"))
+
+
+def run_program(command: Sequence[str], **how: Any) -> str:
+    """Runs a program to its end and returns what it wrote. Raises CannotRun with that when it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
+    if done.returncode:
+        raise CannotRun(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
+    return str(done.stdout)
+
+
+def program(name: str, package: str) -> str:
+    """Where an installed program is. Raises CannotRun naming the Debian package."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_PLACES}")
+    if found is None:
+        raise CannotRun(f"{name} is not installed: apt-get install {package}")
+    return found
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def other_user(name: str) -> str | None:
+    """Whom a server runs as when this runs as root; None when it does not."""
+    if os.geteuid() != 0:
+        return None
+    for user in (name, "nobody"):
+        try:
+            return pwd.getpwnam(user).pw_name
+        except KeyError:
+            continue
+    raise CannotRun(f"there is no user `{name}` or `nobody` to run the server as")
+
+
+def give(path: Path, user: str | None) -> None:
+    """Makes a file or folder a user's; a folder can be entered by all."""
+    if path.is_dir():
+        path.chmod(0o755)
+    if user:
+        shutil.chown(path, user)

@@ -1,0 +1,89 @@
+"""A ZooKeeper server of this machine, alone in its ensemble.
+
+Always true: it listens on loopback only; its data outlives it where its folder
+does. Knows nothing of what is kept in it.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Final
+
+from foqs.dev.server import CannotRun, Server, free_port, program
+
+_JARS: Final = Path("/usr/share/java")
+_NEEDED: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
+_MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_TICK_MS: Final = 500
+_SESSION_MS_MIN: Final = 1_000
+_SESSION_MS_MAX: Final = 120_000
+_PROBE_S: Final = 2.0
+
+
+class ZooKeeper(Server):
+    """ZooKeeper.
+
+    Args:
+        port: 0: any that is free.
+    """
+
+    name = "zookeeper"
+
+    def __init__(self, folder: Path | None = None, port: int = 0) -> None:
+        super().__init__(folder)
+        self.port = port or free_port()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def set_up(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Starts the server on its data."""
+        java = program("java", "default-jre-headless")
+        missing = [name for name in _NEEDED if not (_JARS / name).exists()]
+        if missing:
+            raise CannotRun(
+                f"ZooKeeper is not installed ({_JARS / missing[0]} is not there): apt-get install zookeeper"
+            )
+        options = {
+            "tickTime": _TICK_MS,
+            "dataDir": self.folder / "data",
+            "clientPort": self.port,
+            "clientPortAddress": "127.0.0.1",
+            "admin.enableServer": "false",
+            "maxClientCnxns": 0,
+            "minSessionTimeout": _SESSION_MS_MIN,
+            "maxSessionTimeout": _SESSION_MS_MAX,
+            "4lw.commands.whitelist": "srvr",
+            "autopurge.snapRetainCount": 3,
+            "autopurge.purgeInterval": 1,
+        }
+        (self.folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
+        (self.folder / "log4j.properties").write_text(_LOGGING)
+        places = [str(self.folder), *(str(_JARS / name) for name in _NEEDED)]
+        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(places), _MAIN]
+        self.launch([*command, str(self.folder / "zoo.cfg")], self._answers)
+
+    def _answers(self) -> bool:
+        """It serves sessions: `srvr` is refused while it starts."""
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), _PROBE_S) as probe:
+                probe.sendall(b"srvr")
+                said = b""
+                while part := probe.recv(4_096):
+                    said += part
+        except OSError:
+            return False
+        return b"Mode: " in said
+
+
+_LOGGING: Final = """\
+log4j.rootLogger=WARN, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d %-5p %c: %m%n
+"""
