@@ -270,6 +270,7 @@ def engine_settings(config: Config) -> EngineSettings:
         handout_wait_ms_max=calls.handout_wait_ms_max,
         handout_bytes_max=calls.handout_bytes_max,
         item_bytes_max=config.wire.frame_bytes_max - ITEM_OVERHEAD_BYTES,
+        tier=config.server.tier,
     )
 
 

@@ -7,11 +7,13 @@ Pure; what only a host can tell (whether a namespace holds items) it does not as
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from foqs.catalog.document import Document, Namespace, Permission
 from foqs.catalog.settings import RANGES
+from foqs.catalog.slots import SlotsTaken, joined, rivals, shared_out
 from foqs.core import validate
 from foqs.core.errors import InvalidArgument, NamespaceNotFound
 
@@ -43,7 +45,7 @@ def delete(document: Document, name: str) -> Document:
     """One namespace less. Raises `NamespaceNotFound`."""
     find(document, name)
     rest = {other: namespace for other, namespace in document.namespaces.items() if other != name}
-    return Document(document.version + 1, rest)
+    return _next(document, namespaces=rest)
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
@@ -63,9 +65,48 @@ def pause(document: Document, name: str, topic: str, *, paused: bool) -> Documen
 
 
 def restore(document: Document, other: Document) -> Document:
-    """All that `other` holds, in place of what there is; the version goes on."""
-    same = document.version > 0 and document.namespaces == other.namespaces
-    return document if same else Document(document.version + 1, other.namespaces)
+    """All that `other` holds, in place of what there is; the version goes on.
+
+    Slots that it gives to shards are added to those that are recorded. That a
+    shard has none is for the shard to say, for it may have got some since.
+
+    Raises:
+        InvalidArgument: a slot is recorded as another shard's.
+    """
+    slots = dict(document.slots)
+    for tier, held in other.slots.items():
+        for shard, its in held.items():
+            try:
+                slots[tier] = joined(slots.get(tier, {}), shard, its) if its else slots.get(tier, {})
+            except SlotsTaken as error:
+                raise InvalidArgument(
+                    f"slots.{tier}.{shard}: {error}, and keys are there; leave `slots` out of the document",
+                    field="json",
+                ) from None
+    slots = {tier: held for tier, held in slots.items() if held}
+    same = document.version > 0 and (document.namespaces, document.slots) == (other.namespaces, slots)
+    return document if same else _next(document, namespaces=other.namespaces, slots=slots)
+
+
+def record_slots(
+    document: Document, tier: str, held: Mapping[int, frozenset[int]], sharing: Collection[int]
+) -> Document:
+    """What the tables of these shards hold is recorded, and the slots of a new tier are divided.
+
+    A shard of whose slots one is recorded as another's is left out. Nothing that
+    is recorded is taken away: what a shard does not hold of it, it is still to
+    write down.
+
+    Args:
+        sharing: all shards of the tier; none where that is not known.
+    """
+    there = document.slots.get(tier, {})
+    after = there
+    for shard, slots in sorted(held.items()):
+        if not rivals(after, shard, slots):
+            after = joined(after, shard, slots)
+    after = shared_out(after, sharing)
+    return document if after == there else _next(document, slots={**document.slots, tier: after})
 
 
 def find(document: Document, name: str, field: str = "namespace_name") -> Namespace:
@@ -88,4 +129,8 @@ def _checked(settings: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _with(document: Document, name: str, namespace: Namespace) -> Document:
-    return Document(document.version + 1, {**document.namespaces, name: namespace})
+    return _next(document, namespaces={**document.namespaces, name: namespace})
+
+
+def _next(document: Document, **changes: Any) -> Document:
+    return replace(document, version=document.version + 1, **changes)

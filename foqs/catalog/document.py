@@ -1,8 +1,9 @@
-"""What is configured by calls: the namespaces with their settings, grants and paused topics, as one frozen document.
+"""What is configured by calls, namespaces with their settings, grants and paused topics, and which slots each shard
+shall hold, as one frozen document.
 
 Holds the document, and its form in JSON. Always true of a document in hand:
 names are valid, settings lie within their ranges, a namespace has no empty
-grant; `version` goes up by one with each change, and 0 is the empty document
+grant, no slot of a tier has two shards; `version` goes up by one with each change, and 0 is the empty document
 that was never written. A namespace owns its grants and pauses: they go with it.
 Pure; knows nothing of where documents are kept.
 """
@@ -15,13 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from foqs.catalog.settings import RANGES
+from foqs.catalog.slots import Holdings, SlotsTaken, joined, slots_of_span, spans
 from foqs.core import validate
 from foqs.core.errors import FoqsError
+from foqs.core.item import SHARD_MAX
 from foqs.core.permission import Permission as Permission
 
 FORMAT: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 _SHOWN_MAX: Final = 60
+_DIGITS_MAX: Final = 20
 
 
 @dataclass(slots=True, frozen=True)
@@ -43,6 +47,8 @@ class Document:
 
     version: int
     namespaces: Mapping[str, Namespace]
+    slots: Mapping[str, Holdings] = field(default_factory=dict)
+    """By tier."""
 
 
 EMPTY: Final = Document(0, {})
@@ -63,7 +69,12 @@ class Malformed(Exception):
 def render(document: Document) -> str:
     """The document as JSON, the same text for equal documents."""
     namespaces = {name: _plain(namespace) for name, namespace in sorted(document.namespaces.items())}
-    whole = {"format": FORMAT, "version": document.version, "namespaces": namespaces}
+    whole: dict[str, Any] = {"format": FORMAT, "version": document.version, "namespaces": namespaces}
+    if document.slots:
+        whole["slots"] = {
+            tier: {str(shard): spans(slots) for shard, slots in sorted(held.items())}
+            for tier, held in sorted(document.slots.items())
+        }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -100,13 +111,18 @@ def parse(text: str | bytes) -> Document:
         raise Malformed(f"byte {error.start}", "this is not UTF-8") from None
     except (ValueError, RecursionError):
         raise Malformed("", "this is not JSON that can be read") from None
-    whole = _members(raw, "", ("format", "version", "namespaces"))
+    whole = _members(raw, "", ("format", "version", "namespaces", "slots"))
     form = whole.get("format")
     if form != FORMAT or type(form) is not int:
         raise Malformed("format", f"{_shown(form)} is not a format that this version reads; it reads {FORMAT}")
     version = _number(whole.get("version"), "version", 0, VERSION_MAX)
     namespaces = _table(whole.get("namespaces"), "namespaces")
-    return Document(version, {_name(name, "namespaces"): _namespace(name, part) for name, part in namespaces.items()})
+    slots = _table(whole.get("slots", {}), "slots")
+    return Document(
+        version,
+        {_name(name, "namespaces"): _namespace(name, part) for name, part in namespaces.items()},
+        {_name(tier, "slots"): _holdings(f"slots.{tier}", part) for tier, part in slots.items()},
+    )
 
 
 def _namespace(name: str, raw: Any) -> Namespace:
@@ -122,6 +138,25 @@ def _namespace(name: str, raw: Any) -> Namespace:
         {_name(who, f"{path}.grants"): _permissions(given, f"{path}.grants.{who}") for who, given in grants.items()},
         frozenset(_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
     )
+
+
+def _holdings(path: str, raw: Any) -> Holdings:
+    held: Holdings = {}
+    for name, texts in _table(raw, path).items():
+        where = f"{path}.{_cut(name)}"
+        if not (name.isascii() and name.isdigit() and str(int(name[:_DIGITS_MAX])) == name and int(name) <= SHARD_MAX):
+            raise Malformed(where, f"a shard is named by its number, from 0 to {SHARD_MAX}")
+        slots: set[int] = set()
+        for place, text in enumerate(_list(texts, where)):
+            try:
+                slots.update(slots_of_span(text if isinstance(text, str) else ""))
+            except ValueError as error:
+                raise Malformed(f"{where}[{place}]", f"{_shown(text)} names no slots: {error}") from None
+        try:
+            held = joined(held, int(name), slots)
+        except SlotsTaken as error:
+            raise Malformed(where, f"{error}; a slot has one shard") from None
+    return held
 
 
 def _permissions(raw: Any, path: str) -> frozenset[Permission]:

@@ -2,12 +2,12 @@
 
 A key's row says which item it named first, and what that item was. Always true:
 a row is judged by its time and not by being there; a key has one slot for ever;
-`allot` never gives a slot to a second shard. Pure; knows no tables and no calls.
+`even_parts` gives each slot to one shard. Pure; knows no tables and no calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 from zlib import crc32
@@ -83,19 +83,6 @@ def digest_of(
     return blake2b(whole, digest_size=DIGEST_BYTES).digest()
 
 
-def allot(shards: Sequence[int], held: Mapping[int, Set[int]]) -> dict[int, range]:
-    """Which slots the shards of a new tier are to be given, by shard; nothing where they have been.
-
-    Each gets its part of an even division by its place among `shards`. A division
-    that was broken off is carried on: whoever holds anything holds just its part.
-    Otherwise slots that nobody holds are some missing shard's, together with their
-    keys, and stay without a shard until it is back.
-
-    Args:
-        shards: all that are configured.
-        held: what each of them holds.
-    """
-    parts = {shard: range(place, SLOTS, len(shards)) for place, shard in enumerate(shards)}
-    if any(held[shard] and held[shard] != set(part) for shard, part in parts.items()):
-        return {}
-    return {shard: part for shard, part in parts.items() if part and not held[shard]}
+def even_parts(shards: Sequence[int]) -> dict[int, range]:
+    """All slots, divided evenly: to each shard its part by its place. Neighbouring slots lie on different shards."""
+    return {shard: range(place, SLOTS, len(shards)) for place, shard in enumerate(shards)}

@@ -96,6 +96,7 @@ class Administration:
         self._turn = asyncio.Lock()
         """Held from loading a document until it holds here, so that no older one comes after it."""
         self._begun: set[asyncio.Task[Document]] = set()
+        self._listeners: list[Callable[[], None]] = []
 
     # -------------------------------------------------------------- life cycle
 
@@ -114,6 +115,10 @@ class Administration:
                 self._check(namespace)
             except FoqsError as error:
                 log.warning("namespace %r does not fit this host: %s", name, error)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Has it called each time another document holds here."""
+        self._listeners.append(listener)
 
     async def watch(self) -> None:
         """Takes in what others store, until it is cancelled. What cannot be read changes nothing."""
@@ -147,6 +152,8 @@ class Administration:
             resumed = self._namespaces.apply(document)
             if resumed:
                 self._resumed(resumed)
+            for listener in self._listeners:
+                listener()
 
     # ----------------------------------------------------------------- looking
 
@@ -186,6 +193,10 @@ class Administration:
     async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """Other settings; those not given stay as they are."""
         return await self._set(name, lambda before: changes.update(before, name, tier, settings), deadline)
+
+    async def change(self, change: Change, deadline: float) -> None:
+        """Any change that takes no namespace away."""
+        await self._change(change, deadline)
 
     async def _set(self, name: str, change: Change, deadline: float) -> Namespace:
         def checked(before: Document) -> Document:

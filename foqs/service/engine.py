@@ -10,7 +10,7 @@ must not be used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -18,12 +18,12 @@ from foqs.catalog.port import Catalog
 from foqs.clock import Clock
 from foqs.core.budget import Budget, LoadBudget
 from foqs.core.demand import Demand, DemandSettings
-from foqs.core.keys import allot
 from foqs.core.rows import RowCache
 from foqs.service.admin import Administration
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.namespaces import Namespaces
 from foqs.service.queue import QueueService
+from foqs.service.slots import Slots
 from foqs.shard.facts import Facts
 from foqs.shard.keeper import Keeper
 from foqs.shard.shard import Shard, ShardSettings
@@ -63,6 +63,8 @@ class EngineSettings:
     handout_bytes_max: int
     item_bytes_max: int = 1 << 21
     """Payload and metadata of an item that a call can carry: no namespace may allow more."""
+    tier: str = "default"
+    """Of this host and its shards."""
 
 
 class Engine:
@@ -75,6 +77,7 @@ class Engine:
             Raises `StoreUnusable` where it knows of no such database.
         catalog: keeps namespaces, grants and pauses.
         nonce: of this incarnation of the host; no two incarnations share one.
+        sharing: all shards of the tier, here or elsewhere, none while that is not known; those of `settings` if left out.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Engine:
         rng: Random,
         facts: Facts,
         nonce: str,
+        sharing: Callable[[], Collection[int]] | None = None,
     ) -> None:
         buffer = settings.buffer
         self.shards: dict[int, Shard] = {}
@@ -119,6 +123,15 @@ class Engine:
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.ready,
+        )
+        self._slots = Slots(
+            self.admin,
+            self.namespaces,
+            self.shards,
+            settings.tier,
+            sharing or (lambda: settings.shards or ()),
+            self.queue.slots_moved,
+            self._look,
         )
         written = Budget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
@@ -171,7 +184,7 @@ class Engine:
         """Begins to acquire the shards of a host alone; from now on others may be assigned."""
         for keeper in self._keepers.values():
             self._run(keeper)
-        self._beside = [asyncio.ensure_future(self.admin.watch())]
+        self._beside = [asyncio.ensure_future(work) for work in (self.admin.watch(), self._slots.run())]
 
     async def run(self) -> None:
         """Returns when `release` was asked and every shard was released.
@@ -222,6 +235,10 @@ class Engine:
         self.queue.resume()
         self._look()
 
+    def sharing_changed(self) -> None:
+        """What `sharing` says is another than before."""
+        self._slots.look()
+
     def _run(self, keeper: Keeper) -> None:
         task = asyncio.ensure_future(keeper.run())
         self._tasks[task] = keeper
@@ -235,15 +252,12 @@ class Engine:
         self._look()
 
     def _on_owned(self) -> None:
-        if self._alone is not None and len(self.shards) == len(self._keepers):
-            held = {number: shard.slots for number, shard in self.shards.items()}
-            for number, slots in allot(sorted(held), held).items():
-                self.shards[number].hold(slots, self._look)
+        self._slots.look()
         self._look()
 
     def _look(self) -> None:
         """Something has changed that it may be ready by, or have ended."""
-        if self._serves_all() and not any(shard.is_taking_slots for shard in self.shards.values()):
+        if self._serves_all() and self._slots.is_settled:
             self.ready.set()
         if self._closing and not self._tasks and not self._ended.done():
             self._ended.set_result(None)
@@ -266,6 +280,8 @@ class Engine:
     def is_ready(self) -> bool:
         """It may hand out, and every shard is served, its store answers, and it has its slots."""
         kept = [shard for number, shard in self.shards.items() if not self._keepers[number].releasing]
-        return self._serves_all() and all(
-            shard.serving and shard.trouble is None and not shard.is_taking_slots for shard in kept
+        return (
+            self._serves_all()
+            and self._slots.is_settled
+            and all(shard.serving and shard.trouble is None for shard in kept)
         )

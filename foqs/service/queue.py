@@ -246,11 +246,15 @@ class QueueService:
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
 
+    def slots_moved(self) -> None:
+        """Who holds which slot is looked up anew."""
+        self._holders = [None] * SLOTS
+
     def _holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
         """The shard for each key; None where none that answers holds its slot."""
         slots = slots_of(keys)
         if any(holder is None or not holder.answering for holder in {self._holders[slot] for slot in slots}):
-            self._holders = [None] * SLOTS
+            self.slots_moved()
             for shard in self._answering():
                 for slot in shard.slots:
                     self._holders[slot] = shard
@@ -561,7 +565,7 @@ class QueueService:
                 status = replace(
                     status,
                     queued_items=shard.queued_items,
-                    reason=shard.trouble or status.reason,
+                    reason=shard.trouble or shard.disputed or status.reason,
                     breaker=shard.breaker,
                 )
             statuses.append(status)

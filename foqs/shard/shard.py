@@ -156,6 +156,9 @@ class Shard:
         )
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
+        self._disputed: frozenset[int] = frozenset()
+        self.disputed: str | None = None
+        """Why it does not answer for some of the slots that it holds."""
         self.numbers: Numbers
         self._owner: Owner
         self._time: ShardTime
@@ -182,17 +185,26 @@ class Shard:
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots of idempotency keys that it holds, committed."""
-        return self.memory.slots
+        """The slots of idempotency keys that it holds, committed, and that nobody else does."""
+        return self.memory.slots - self._disputed
+
+    @property
+    def slots_claimed(self) -> frozenset[int]:
+        """The slots that it holds, or will when they are committed."""
+        return self.memory.slots.union(self._writer.taking)
 
     @property
     def is_taking_slots(self) -> bool:
         """Some of its slots are not committed yet."""
-        return self._writer.is_holding
+        return bool(self._writer.taking)
 
     def hold(self, slots: Sequence[int], held: Callable[[], None]) -> None:
         """Gives it these slots, as soon as that is committed; `held` is called then."""
         self._writer.hold(slots, held)
+
+    def dispute(self, slots: frozenset[int], reason: str | None) -> None:
+        """From now on it answers for none of these slots; `reason` is for people."""
+        self._disputed, self.disputed = slots, reason
 
     # ------------------------------------------------------------ life cycle
 

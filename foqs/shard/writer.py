@@ -220,9 +220,9 @@ class Writer:
         return len(self._suspects)
 
     @property
-    def is_holding(self) -> bool:
-        """Slots are still to be written."""
-        return bool(self._slots)
+    def taking(self) -> Sequence[int]:
+        """Slots that are still to be written."""
+        return self._slots
 
     def refuse_inserts(self, error: Unavailable) -> None:
         """New items that wait for a flush, or to be tried again, are not written; their callers are told why."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -48,8 +48,10 @@ class World:
         self.newest: Engine | None = None
         """Perhaps not ready yet."""
 
-    async def engine(self, settings: EngineSettings | None = None, nonce: str | None = None) -> Engine:
-        """An engine that is ready to serve."""
+    async def engine(
+        self, settings: EngineSettings | None = None, nonce: str | None = None, sharing: Collection[int] | None = None
+    ) -> Engine:
+        """An engine that is ready to serve; `sharing`: all shards of its tier, its own unless given."""
         self._engines += 1
         held = any(table.slots for table in self.database.tables.values())
         engine = Engine(
@@ -61,6 +63,7 @@ class World:
             self.rng,
             self.facts,
             nonce or f"engine-{self._engines}",
+            None if sharing is None else lambda: sharing,
         )
         self.newest = engine
         await engine.open()

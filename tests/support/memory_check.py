@@ -30,7 +30,7 @@ def is_at_rest(shard: Shard) -> bool:
 def is_quiet(shard: Shard) -> bool:
     """Its writer does nothing."""
     writer = shard._writer
-    return not any((writer._suspects, writer._begun, writer._flushing, writer._reads, writer._beat, writer.is_holding))
+    return not any((writer._suspects, writer._begun, writer._flushing, writer._reads, writer._beat, writer.taking))
 
 
 def watermark_ms(shard: Shard) -> int | None:

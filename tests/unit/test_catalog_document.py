@@ -14,6 +14,8 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permission, parse, render
 from foqs.catalog.settings import RANGES, agree
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
+from foqs.core.item import SHARD_MAX
+from foqs.core.keys import SLOTS
 from foqs.options import NamespaceOptions
 from foqs.service.api import NamespaceSettings
 
@@ -28,7 +30,17 @@ NAMESPACES = st.builds(
     st.dictionaries(NAMES, st.frozensets(st.sampled_from(list(Permission)), min_size=1), max_size=3),
     st.frozensets(NAMES, max_size=3),
 )
-DOCUMENTS = st.builds(Document, st.integers(1, (1 << 63) - 1), st.dictionaries(NAMES, NAMESPACES, max_size=3))
+HOLDINGS = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, SHARD_MAX)).map(
+    lambda holders: {
+        shard: frozenset(slot for slot, holder in holders.items() if holder == shard) for shard in holders.values()
+    }
+)
+DOCUMENTS = st.builds(
+    Document,
+    st.integers(1, (1 << 63) - 1),
+    st.dictionaries(NAMES, NAMESPACES, max_size=3),
+    st.dictionaries(NAMES, HOLDINGS, max_size=2),
+)
 
 
 @settings(max_examples=50)
@@ -49,6 +61,10 @@ def form(**members: Any) -> str:
     return json.dumps({"format": 1, "version": 1, "namespaces": {"a": members}})
 
 
+def slots(held: Any) -> str:
+    return json.dumps({"format": 1, "version": 1, "namespaces": {}, "slots": {"t": held}})
+
+
 @pytest.mark.parametrize(
     ("text", "path", "words"),
     [
@@ -61,7 +77,7 @@ def form(**members: Any) -> str:
         ('{"format": true}', "format", "true"),
         ('{"format": 1, "version": -1}', "version", "-1"),
         ('{"format": 1, "version": 1}', "namespaces", "object"),
-        ('{"format": 1, "version": 1, "namespaces": {}, "slots": 1}', "slots", "no such field"),
+        ('{"format": 1, "version": 1, "namespaces": {}, "slots": 1}', "slots", "object"),
         ('{"format": 1, "version": 1, "namespaces": {"a": {}, "a": {}}}', "namespaces", "twice"),
         ('{"format": 1, "version": 1, "namespaces": {"": {}}}', "namespaces", "empty"),
         ('{"format": 1, "version": 1, "namespaces": {"\\ud800": {}}}', "namespaces", "UTF-8"),
@@ -79,6 +95,13 @@ def form(**members: Any) -> str:
         (form(paused={}), "namespaces.a.paused", "list"),
         (form(paused=["a", "b\0"]), "namespaces.a.paused[1]", "NUL"),
         (form(paused=["x" * 256]), "namespaces.a.paused[0]", "256 bytes"),
+        (slots({"0": "0-7"}), "slots.t.0", "list"),
+        (slots({"0": ["0", 7]}), "slots.t.0[1]", "4-10/2"),
+        (slots({"0": ["0-1024"]}), "slots.t.0[0]", "0 to 1023"),
+        (slots({"65536": []}), "slots.t.65536", "number"),
+        (slots({"01": []}), "slots.t.01", "number"),
+        (slots({"9" * 5_000: []}), "slots.t." + "9" * 60 + "...", "number"),
+        (slots({"0": ["0-7"], "1": ["6"]}), "slots.t.1", "slots 6 of shard 1 are recorded as those of shard 0"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
@@ -139,6 +162,22 @@ def test_a_change_makes_the_next_version_and_leaves_the_old(change: Change, name
 )
 def test_a_change_that_changes_nothing_returns_what_it_was_given(change: Change) -> None:
     assert change(ONE) is ONE
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: changes.create(d, "b", None, {}),
+        lambda d: changes.update(d, "a", None, {"weight": 3}),
+        lambda d: changes.delete(d, "a"),
+        lambda d: changes.pause(d, "a", "t", paused=True),
+        lambda d: changes.restore(d, Document(9, {})),
+    ],
+)
+def test_no_change_of_namespaces_loses_slots(change: Change) -> None:
+    before = changes.record_slots(ONE, "default", {1: frozenset()}, [1])
+    assert len(before.slots["default"][1]) == SLOTS
+    assert change(before).slots == before.slots
 
 
 def test_what_was_done_can_be_undone() -> None:

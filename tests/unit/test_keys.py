@@ -1,4 +1,4 @@
-"""Slots of keys, the digests of items, and how a new tier's slots are allotted."""
+"""Slots of keys, the digests of items, and how slots are divided."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.keys import DIGEST_BYTES, SLOTS, allot, digest_of, slot_of, slots_of
+from foqs.core.keys import DIGEST_BYTES, SLOTS, digest_of, even_parts, slot_of, slots_of
 
 
 @pytest.mark.parametrize(("key", "slot"), [(b"~000", 0), (b"~3ff", 1_023), (b"~0a7and so on", 0x0A7)])
@@ -54,24 +54,8 @@ def test_items_that_are_equal_have_equal_digests() -> None:
     "shards", [(1,), (1, 2), (5, 2, 9), tuple(range(32)), tuple(range(1_024)), tuple(range(2_000))]
 )
 def test_a_new_tier_s_slots_are_divided_evenly_each_to_one_shard(shards: tuple[int, ...]) -> None:
-    parts = allot(shards, dict.fromkeys(shards, frozenset()))
+    parts = even_parts(shards)
     assert sorted(itertools.chain(*parts.values())) == list(range(SLOTS))
     sizes = {len(part) for part in parts.values()}
     assert max(sizes) - min(sizes) <= 1
-    assert len(parts) == min(SLOTS, len(shards))
-
-
-@given(st.integers(1, 40), st.data())
-def test_a_division_that_was_broken_off_is_carried_on(count: int, data: st.DataObject) -> None:
-    shards = range(count)
-    whole = allot(shards, dict.fromkeys(shards, frozenset()))
-    written = data.draw(st.sets(st.sampled_from(shards)))
-    held = {shard: frozenset(whole[shard]) if shard in written else frozenset() for shard in shards}
-    assert allot(shards, held) == {shard: part for shard, part in whole.items() if shard not in written}
-
-
-@given(st.integers(1, 12), st.integers(1, 12))
-def test_another_number_of_shards_moves_no_slot_and_gives_none_away(before: int, now: int) -> None:
-    whole = allot(range(before), dict.fromkeys(range(before), frozenset()))
-    held = {shard: frozenset(whole.get(shard, ())) for shard in range(now)}
-    assert before == now or allot(range(now), held) == {}
+    assert len(parts) == len(shards)
