@@ -4,8 +4,9 @@ Always true: a document is replaced as a whole, and only by the one whose
 version follows the version that is stored, so no change overwrites another that
 its author had not seen. What is stored is the truth, also when its version is
 lower than one that was seen before: somebody has restored a copy. Nothing here
-says file: implementations are `local` (a file, for one host), `memory` (for
-tests); one contract suite holds them, tests/contract/test_catalog.py.
+says file: implementations are `local` (a file, for one host), `shared` (the
+registry, for several) and `memory` (for tests); one contract suite holds them,
+tests/contract/test_catalog.py.
 """
 
 from __future__ import annotations

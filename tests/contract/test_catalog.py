@@ -13,18 +13,41 @@ from foqs.catalog.document import EMPTY, Document, Permission
 from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogConflict, CatalogFull
+from foqs.catalog.shared import RegistryCatalog
+from foqs.clock import SystemClock
+from shardmgr.local import LocalEnsemble
+from shardmgr.registry import Entry, Registry
 from tests.support.aio import run
 
 BYTES_MAX = 2_000
+SESSION_MS = 6_000
 FIRST = changes.create(EMPTY, "a", None, {"weight": 3})
 
 
-@pytest.fixture(params=["memory", "file"])
+class _Joined(RegistryCatalog):
+    """One that begins its session when it is first used."""
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry, BYTES_MAX)
+        self._registry = registry
+        self._joining: asyncio.Future[None] | None = None
+
+    async def _read(self) -> tuple[Entry | None, Document]:
+        if self._joining is None:
+            self._joining = asyncio.ensure_future(self._registry.open())
+        await self._joining
+        return await super()._read()
+
+
+@pytest.fixture(params=["memory", "file", "registry"])
 def views(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Catalog]:
     """Gives views of one catalog, as several hosts have them."""
     if request.param == "memory":
         one = MemoryCatalog(bytes_max=BYTES_MAX)
         return lambda: one
+    if request.param == "registry":
+        ensemble = LocalEnsemble(None, SystemClock().monotonic_ms)
+        return lambda: _Joined(ensemble.registry(SESSION_MS))
     return lambda: FileCatalog(tmp_path / "deep" / "catalog.json", BYTES_MAX, 0.005)
 
 
@@ -94,5 +117,8 @@ def test_a_change_by_another_is_told(views: Callable[[], Catalog]) -> None:
         await waiting
         assert (await mine.load()).version == 2
         await mine.changed(1)  # whoever asks with an old version need not wait
+        waiting = asyncio.ensure_future(mine.changed(2))
+        await other.replace(changes.pause(await other.load(), "a", "u", paused=True))
+        await waiting
 
     run(main())
