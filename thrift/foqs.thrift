@@ -709,7 +709,7 @@ struct ShardRequest {
   2: optional HostAddress target,
   3: optional i64 timeout_ms,
   4: optional string target_name,
-  /** With removeShard: also a shard that is not drained, or may hold items. They stay in its tables. */
+  /** With removeShard: also a shard that takes new items. */
   5: optional bool force,
 }
 
@@ -855,7 +855,7 @@ service Foqs {
    * that is recorded; the hosts follow within seconds. Each may be repeated. A host that is alone answers NOT_IMPLEMENTED.
    */
   DoneReply addShard(1: AddShardRequest request) throws (1: CallFailed failed),
-  /** Forgets a shard that is drained; its tables stay. */
+  /** Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold. */
   DoneReply removeShard(1: ShardRequest request) throws (1: CallFailed failed),
   /** Hands a shard over to a host, which keeps it while it is there. */
   DoneReply moveShard(1: ShardRequest request) throws (1: CallFailed failed),

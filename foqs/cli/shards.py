@@ -58,14 +58,20 @@ def shard_add(session: Session, number: int, database: str, tier: str | None, we
 
 @shard.command("remove", epilog="\b\nExamples:\n  foqs shard remove 8\n  foqs shard remove 8 --force --yes")
 @click.argument("number", type=_NUMBER)
-@click.option("--force", is_flag=True, help="Also one that is not drained, or may hold items.")
+@click.option("--force", is_flag=True, help="Also one that is not drained.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def shard_remove(session: Session, number: int, force: bool, yes: bool) -> None:
-    """Forget a shard that is drained. Its tables, and what is in them, stay in its database."""
+    """Forget a shard that is drained: nobody serves it any more. Its tables stay in its database.
+
+    What it still holds is not delivered any more; foqs topic list --all shows whether anything is left.
+    """
     if not yes:
-        left = " Items that it holds are not delivered any more." if force else ""
-        click.confirm(f"Remove shard {number} from the cluster?{left}", abort=True, err=True)
+        click.confirm(
+            f"Remove shard {number} from the cluster? Items that it holds are not delivered any more.",
+            abort=True,
+            err=True,
+        )
     session.run(lambda client: client.remove_shard(number, force=force))
     say(f"Removed shard {number}; its tables are still in its database.")
 

@@ -111,7 +111,7 @@ class ClusterService(Protocol):
         ...
 
     async def remove_shard(self, shard: int, deadline: float, *, force: bool) -> None:
-        """There shall be no such shard. Refused unless it is draining and empty, or by `force`; its tables stay."""
+        """There shall be no such shard. Refused unless it is draining, or by `force`; its tables stay."""
         ...
 
     async def drain_shard(self, shard: int, deadline: float, *, draining: bool) -> None:

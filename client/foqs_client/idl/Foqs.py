@@ -342,7 +342,7 @@ class Iface(object):
 
     def removeShard(self, request):
         """
-        Forgets a shard that is drained; its tables stay.
+        Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold.
 
         Parameters:
          - request
@@ -1604,7 +1604,7 @@ class Client(Iface):
 
     def removeShard(self, request):
         """
-        Forgets a shard that is drained; its tables stay.
+        Forgets a drained shard: nobody serves it any more. Its tables stay, with the items that it may still hold.
 
         Parameters:
          - request

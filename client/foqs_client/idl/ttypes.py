@@ -6488,7 +6488,7 @@ class ShardRequest(object):
      - target: With moveShard: the host to move it to, by its address or its name; neither: the planner chooses again.
      - timeout_ms
      - target_name
-     - force: With removeShard: also a shard that is not drained, or may hold items. They stay in its tables.
+     - force: With removeShard: also a shard that takes new items.
 
     """
 

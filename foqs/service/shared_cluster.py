@@ -1,0 +1,215 @@
+"""The cluster as one of its hosts sees it, and what administrators change through that host; see `ClusterService`.
+
+Always true: what is told comes from the last reading of the registry, and of
+this host's own shards from themselves; two hosts with the same reading tell the
+same map by the same version. A change is one compare-and-set of the layout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from foqs.core.errors import InvalidArgument, Unavailable, UnknownOutcome
+from foqs.service.cluster import Address, HostRef, HostView, Routing, ShardView
+from foqs.shard.status import ShardStatus
+from shardmgr import administration
+from shardmgr.administration import Refused
+from shardmgr.model import Layout, Malformed, Member, ShardSpec, View
+from shardmgr.ownership import Ownership
+from shardmgr.registry import Registry, RegistryFailed, RegistryUnknown
+
+_RETRY_MS: Final = 1_000
+
+
+class SharedCluster:
+    """See `ClusterService`.
+
+    Args:
+        view: what was read last; None before the first reading.
+        nonce, tier: of this host.
+        statuses: of its shards.
+        version: of its program.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        view: Callable[[], View | None],
+        nonce: str,
+        tier: str,
+        statuses: Callable[[], Sequence[ShardStatus]],
+        version: str = "",
+    ) -> None:
+        self._registry = registry
+        self._view = view
+        self._nonce = nonce
+        self._tier = tier
+        self._statuses = statuses
+        self._version = version
+
+    @property
+    def tier(self) -> str:
+        return self._tier
+
+    def routing(self) -> Routing:
+        view = self._known()
+        hosts = [self._host(member, view) for member in sorted(view.members, key=lambda m: (m.name, m.nonce))]
+        own = {status.shard: status for status in self._statuses()}
+        by_nonce = {member.nonce: member for member in view.members}
+        shards = [self._shard(spec, view, by_nonce, own) for _, spec in sorted(view.layout.shards.items())]
+        return Routing(_version(hosts, shards), hosts, shards)
+
+    async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
+        async with _told(deadline):
+            await administration.add_shard(self._registry, spec)
+
+    async def remove_shard(self, shard: int, deadline: float, *, force: bool) -> None:
+        async with _told(deadline):
+            await administration.remove_shard(self._registry, shard, force=force)
+
+    async def drain_shard(self, shard: int, deadline: float, *, draining: bool) -> None:
+        async with _told(deadline):
+            await administration.drain_shard(self._registry, shard, drain=draining)
+
+    async def move_shard(self, shard: int, target: HostRef | None, deadline: float) -> None:
+        field = "target" if isinstance(target, tuple) else "target_name"
+        async with _told(deadline, field):
+            name = None if target is None else self._name(target, field)
+            await administration.move_shard(self._registry, shard, name)
+
+    async def drain_host(self, host: HostRef, deadline: float, *, drained: bool) -> None:
+        field = "host" if isinstance(host, tuple) else "host_name"
+        async with _told(deadline, field):
+            change = administration.drain_host if drained else administration.undrain_host
+            await change(self._registry, self._name(host, field))
+
+    # ----------------------------------------------------------------- what is told
+
+    def _known(self) -> View:
+        view = self._view()
+        if view is None:
+            raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
+        return view
+
+    def _host(self, member: Member, view: View) -> HostView:
+        shards = sum(assignment.nonce == member.nonce for assignment in view.plan.assignments.values())
+        return HostView(
+            member.name,
+            address_of(member),
+            member.tier,
+            member.region,
+            shards,
+            member.nonce,
+            member.capacity,
+            member.load,
+            member.name in view.layout.drained,
+            member.leaving,
+            self._version if member.nonce == self._nonce else "",
+        )
+
+    def _shard(self, spec: ShardSpec, view: View, members: dict[str, Member], own: dict[int, ShardStatus]) -> ShardView:
+        number = spec.number
+        assignment = view.plan.assignments.get(number)
+        member = None if assignment is None else members.get(assignment.nonce)
+        queued_items: int | None = None
+        if assignment is None:
+            state, reason = Ownership.FREE.value, _why_free(spec, view)
+        elif member is None:
+            state, reason = Ownership.LOST.value, f"its host {assignment.name} is gone; another gets it"
+        else:
+            holding = member.holdings.get(number)
+            started = holding is not None and holding.epoch == assignment.epoch
+            state = holding.state if started and holding is not None else Ownership.ACQUIRING.value
+            reason = None
+            if member.nonce == self._nonce and (status := own.get(number)) is not None:
+                queued_items, reason = status.queued_items, status.reason
+            elif state != Ownership.OWNED.value:
+                reason = f"the log and /readyz of {member.name} say why"
+        return ShardView(
+            shard=number,
+            tier=spec.tier,
+            region=spec.region,
+            owner=None if member is None else address_of(member),
+            owner_name="" if assignment is None else assignment.name,
+            epoch=view.plan.epochs.get(number, 0) if assignment is None else assignment.epoch,
+            state=state,
+            database=spec.database,
+            weight=spec.weight,
+            draining=spec.draining,
+            pinned_to=view.layout.pins.get(number, ""),
+            queued_items=queued_items,
+            reason=reason,
+        )
+
+    def _name(self, host: HostRef, field: str) -> str:
+        """The name of a host that was named by that, or by its address, as a pair or as text."""
+        members = self._known().members
+        if isinstance(host, str):
+            if any(member.name == host for member in members):
+                return host
+            return next((member.name for member in members if member.address == host), host)
+        for member in members:
+            if address_of(member) == host:
+                return member.name
+        raise InvalidArgument(f"no host at {host[0]}:{host[1]} is there; listHosts tells which are", field=field)
+
+
+def address_of(member: Member) -> Address:
+    """Host and port of a member's address; an IPv6 host without its brackets."""
+    host, _, port = member.address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _why_free(spec: ShardSpec, view: View) -> str:
+    return (
+        "it is about to be given to a host"
+        if any(_may_own(member, spec, view.layout) for member in view.members)
+        else f"no host of tier {spec.tier} is there that is neither drained nor stopping"
+    )
+
+
+def _may_own(member: Member, spec: ShardSpec, layout: Layout) -> bool:
+    return member.tier == spec.tier and not member.leaving and member.name not in layout.drained
+
+
+def _version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> int:
+    """A positive 63-bit number that stands for all that every host tells alike."""
+    digest = hashlib.sha256()
+    for host in hosts:
+        told = (host.name, host.address, host.tier, host.region, host.nonce, host.capacity, host.drained, host.leaving)
+        digest.update(repr(told).encode())
+    for shard in shards:
+        digest.update(
+            repr(
+                (shard.shard, shard.tier, shard.region, shard.owner, shard.owner_name, shard.epoch, shard.state)
+            ).encode()
+        )
+        digest.update(repr((shard.database, shard.weight, shard.draining, shard.pinned_to)).encode())
+    return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1
+
+
+@asynccontextmanager
+async def _told(deadline: float, host_field: str = "host") -> AsyncIterator[None]:
+    """Runs a change; what goes wrong with it becomes what the caller is told.
+
+    Args:
+        host_field: the request's field that names the host.
+    """
+    try:
+        async with asyncio.timeout_at(deadline):
+            yield
+    except Refused as error:
+        field = {"host": host_field, "cluster": None}.get(error.field, error.field)
+        raise InvalidArgument(error.problem, field=field) from None
+    except RegistryFailed as error:
+        raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
+    except Malformed as error:
+        raise Unavailable(f"the cluster's layout cannot be understood: {error}", retry_after_ms=_RETRY_MS) from None
+    except RegistryUnknown as error:
+        raise UnknownOutcome(f"{error}; the change may be recorded: look, or make it again") from None
+    except TimeoutError:
+        raise UnknownOutcome("the change may be recorded: look, or make it again") from None
