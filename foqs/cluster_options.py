@@ -53,6 +53,15 @@ class ClusterOptions(Options):
         10 * 60_000,
     )
 
+    stop_margin_ms: int = option(
+        500,
+        MS,
+        "So long before its session can be over a host that ZooKeeper does not answer stops serving. Longer than the clocks "
+        "of two machines can differ in a session, and than the longest pause of a host.",
+        10,
+        30_000,
+    )
+
     @field_validator("zookeeper")
     @classmethod
     def _servers_are_servers(cls, text: str) -> str:
@@ -107,6 +116,12 @@ def a_cluster_has_all(cluster: ClusterOptions, databases: Mapping[str, DatabaseO
             raise Invalid(str(error.problem), error.remedy, f"{key}.url") from None
         if kind == "memory":
             raise Invalid("other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url")
+    if cluster.stop_margin_ms > cluster.session_timeout_ms // 2:
+        raise Invalid(
+            "a host would stop serving at every hiccup of ZooKeeper",
+            "set at most half of cluster.session_timeout_ms",
+            "cluster.stop_margin_ms",
+        )
     if not cluster.zookeeper:
         return
     if not databases:

@@ -15,7 +15,7 @@ import signal
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
@@ -26,10 +26,12 @@ from foqs.access.rules import Grants
 from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
+from foqs.catalog.shared import RegistryCatalog
 from foqs.clock import Clock, SystemClock
 from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
+from foqs.membership import Membership, registry_of
 from foqs.metrics import Metrics
 from foqs.options import NamespaceOptions
 from foqs.scrape import readings
@@ -39,19 +41,23 @@ from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import ShardSettings
 from foqs.store.port import StoreUnusable
 from foqs.wire.admin import admin_calls
+from foqs.wire.cluster import cluster_calls
 from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
+from shardmgr.registry import RegistryError
 
 log = logging.getLogger(__name__)
 
 STOPPING: Final = (
     ("listener", "nobody new comes; TLS handshakes are broken off"),
     ("long polls", "they are answered empty at once, and their clients go elsewhere"),
+    ("plan", "in a cluster other hosts take the shards over, one by one, while calls are still answered"),
     ("calls in flight", "they still need the shards"),
     ("shards", "they write what waits, and give up their ownership"),
+    ("session", "in a cluster what nobody has taken over yet is written by now, and free at once"),
     ("HTTP port", "/livez and /metrics are of use to the last moment"),
 )
 """What is ended when a host stops, in this order, and why there."""
@@ -86,23 +92,34 @@ class Host:
         self._stop = asyncio.Event()
         rng = random.Random(secrets.randbits(128))
         self._clock = clock = clock or SystemClock()
+        nonce = secrets.token_hex(16)
+        self._membership = _membership(config, nonce, clock, rng, self._load)
+        membership = self._membership
         self._engine = Engine(
             engine_settings(config),
             stores.shard_opener(config, clock),
-            LocalCoordinator(_book(config.coordinator_file)),
-            _catalog(config),
+            LocalCoordinator(_book(config.coordinator_file)) if membership is None else membership.agent,
+            _catalog(config) if membership is None else RegistryCatalog(membership.registry, config.catalog.bytes_max),
             clock,
             rng,
             self._metrics,
-            nonce=secrets.token_hex(16),
+            nonce,
+            None if membership is None else membership.sharing,
         )
+        if membership is not None:
+            self._engine.queue.owner_of = membership.owner_of
         self._http = HttpServer(self._metrics, self._unready)
         self._rng = rng
         self._wire: WireServer
         self._listener: asyncio.Server
         self._serving: asyncio.Future[None]
+        self._following: asyncio.Future[None] | None = None
         self._gate: Gate | None = None
         self._doorway: Doorway | None = None
+
+    def _load(self) -> float:
+        """What waits to be written, in items."""
+        return float(sum(shard.queued_items for shard in self._engine.shards.values()))
 
     @property
     def is_ready(self) -> bool:
@@ -116,20 +133,23 @@ class Host:
             loop.add_signal_handler(number, self._stop.set)
         try:
             listening = await self.start()
-        except CatalogError as error:
+        except (CatalogError, RegistryError) as error:
             log.error("%s", error)  # noqa: TRY400 - the text says all
             self._listener.close()
+            if self._membership is not None:
+                await self._membership.close()
             return 1
         garbage = Garbage(loop)
         garbage.start()
-        stopping = asyncio.ensure_future(self._stop.wait())
-        serving = self._serving
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
+        working: list[asyncio.Future[Any]] = [self._serving]
+        if self._following is not None:
+            working.append(self._following)
         announcing = asyncio.ensure_future(self._announce(listening, on_ready))
         try:
-            await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                return self._why_it_ended(serving)
-            return 0
+            await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
+            ended = [work for work in working if work.done()]
+            return self._why_it_ended(ended[0]) if ended else 0
         finally:
             announcing.cancel()
             stopping.cancel()
@@ -152,7 +172,10 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
-        handlers = Handlers(self._engine.queue, identity, self._rng, admin_calls(self._engine.admin, server.tier))
+        more = dict(admin_calls(self._engine.admin, server.tier))
+        if self._membership is not None:
+            more.update(cluster_calls(self._membership.service(self._engine.queue.shards)))
+        handlers = Handlers(self._engine.queue, identity, self._rng, more)
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
@@ -163,12 +186,16 @@ class Host:
             self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
         if self._gate is not None or self._doorway is not None:
             loop.add_signal_handler(signal.SIGHUP, self._read_keys_again)
+        if self._membership is not None:
+            await self._membership.open()
         await self._engine.open()
         await self._listener.start_serving()
         http_port = await self._http.start(server.http_host, server.http_port)
         self._metrics.watch(lambda: readings(self._engine, self._wire))
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
+        if self._membership is not None:
+            self._following = self._membership.start(self._engine, port, self._engine.sharing_changed)
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
 
@@ -220,11 +247,21 @@ class Host:
             await self._engine.abort()
             await asyncio.gather(serving, return_exceptions=True)
 
+        async def plan() -> None:
+            if self._membership is not None:
+                await self._membership.leave(deadline)
+
+        async def session() -> None:
+            if self._membership is not None:
+                await self._membership.close()
+
         steps: dict[str, Callable[[], Awaitable[None]]] = {
             "listener": listener,
             "long polls": long_polls,
+            "plan": plan,
             "calls in flight": lambda: self._wire.stop(deadline),
             "shards": shards,
+            "session": session,
             "HTTP port": self._http.stop,
         }
         for what, why in STOPPING:
@@ -241,11 +278,8 @@ class Host:
         return 1
 
     def _unready(self) -> Mapping[str, str]:
-        return {
-            f"shard {status.shard}": status.reason or status.state
-            for status in self._engine.queue.shards()
-            if status.state != "owned" or status.reason
-        }
+        cluster = None if self._membership is None else self._membership.unready
+        return self._engine.unready() | ({} if cluster is None else {"cluster": cluster})
 
 
 # ------------------------------------------------------- config to settings
@@ -255,7 +289,7 @@ def engine_settings(config: Config) -> EngineSettings:
     """What the engine is told, from the configuration."""
     calls, shard = config.calls, config.shard
     return EngineSettings(
-        shards=range(config.store.shards),
+        shards=None if config.cluster.zookeeper else range(config.store.shards),
         namespace_default=_namespace(config.namespace),
         limits=CallLimits(
             items_per_call_max=calls.items_per_call_max,
@@ -315,6 +349,15 @@ class _ForgetfulBook:
 
     def save(self, epochs: dict[int, int]) -> None:
         pass
+
+
+def _membership(
+    config: Config, nonce: str, clock: Clock, rng: random.Random, load: Callable[[], float]
+) -> Membership | None:
+    """None for a host that is alone."""
+    if not config.cluster.zookeeper:
+        return None
+    return Membership(config, registry_of(config, clock), nonce, clock, rng, load)
 
 
 def _catalog(config: Config) -> Catalog:

@@ -68,8 +68,7 @@ class Agent:
     """One host's; see `port.Coordinator` for what keepers ask of it.
 
     Args:
-        registry: open; it may have other users.
-        member: the host as it announces itself; what it does with shards is filled in here.
+        registry: open when it runs; it may have other users.
         boot_ms: the boot-time clock.
         rng: spreads the pauses after failures.
         load: what the host does now, relative to others.
@@ -78,7 +77,6 @@ class Agent:
     def __init__(
         self,
         registry: Registry,
-        member: Member,
         pace: AgentPace,
         boot_ms: Callable[[], int],
         rng: Random,
@@ -89,12 +87,13 @@ class Agent:
         self.trouble: str | None = None
         """Why the plan cannot be read, or the host not be announced; None while all is well."""
         self._registry = registry
-        self._member = member
         self._pace = pace
         self._boot_ms = boot_ms
         self._rng = rng
         self._load = load
+        self._member: Member
         self._holder: Holder
+        self._layout_changed: Callable[[], None]
         self._standing = Standing.CUT_OFF
         self._session = 0
         self._held: dict[int, _Held] = {}
@@ -110,8 +109,15 @@ class Agent:
         """How the host stands with its cluster."""
         return self._standing
 
-    async def run(self, holder: Holder) -> None:
-        """Follows the plan until cancelled; then the holder has what it had."""
+    async def run(self, member: Member, holder: Holder, changed: Callable[[], None]) -> None:
+        """Follows the plan until cancelled; then the holder has what it had.
+
+        Args:
+            member: the host as it announces itself; what it does with shards is filled in here.
+            changed: called when `view` has another layout.
+        """
+        self._layout_changed = changed
+        self._member = member
         self._holder = holder
         self._registry.on_change(self._heard)
         watching = asyncio.ensure_future(self._watch())
@@ -132,7 +138,7 @@ class Agent:
             watching.cancel()
 
     async def leave(self, deadline: float) -> None:
-        """Gives all shards back, to those that the planner finds; returns when that is done, or at the deadline.
+        """Gives all shards back, to those that the planner finds; returns when that is done, or at the deadline. Needs `run`.
 
         Args:
             deadline: by the event loop's clock.
@@ -148,8 +154,8 @@ class Agent:
 
     def owner_of(self, shard: int) -> Member | None:
         """Who should own it, as it was read last; None where nobody should, or he is gone."""
-        assignment = self.view and self.view.plan.assignments.get(shard)
-        if not assignment or self.view is None:
+        assignment = None if self.view is None else self.view.plan.assignments.get(shard)
+        if self.view is None or assignment is None:
             return None
         return next((member for member in self.view.members if member.nonce == assignment.nonce), None)
 
@@ -258,7 +264,9 @@ class Agent:
             self._changed.set()
             return
         layout = reading.layout or Layout()
-        self.view = View(layout, reading.plan, reading.members)
+        known, self.view = self.view, View(layout, reading.plan, reading.members)
+        if known is None or known.layout != layout:
+            self._layout_changed()
         self._follow(layout, reading.plan)
         self._advance(Turn.FOLLOWED)
         self._check_left()

@@ -30,6 +30,7 @@ from foqs.shard.shard import Shard, ShardSettings
 from foqs.shard.status import ShardStatus
 from foqs.shard.writer import Retry
 from foqs.store.port import Store
+from shardmgr.ownership import Ownership
 from shardmgr.port import Coordinator
 
 
@@ -267,6 +268,18 @@ class Engine:
         if self._closing or self.queue.suspended:
             return False
         return all(keeper.releasing or number in self.shards for number, keeper in self._keepers.items())
+
+    def unready(self) -> dict[str, str]:
+        """Why it is not ready, by shard and by what else it waits for. A shard that is being handed over is no reason."""
+        found = {
+            f"shard {status.shard}": status.reason or status.state
+            for status in self.queue.shards()
+            if (status.state != Ownership.OWNED.value or status.reason)
+            and (self._closing or not self._keepers[status.shard].releasing)
+        }
+        if not found and not self._slots.is_settled:
+            found["slots"] = "slots of idempotency keys are being written down"
+        return found
 
     async def abort(self) -> None:
         """Stops at once; what was being written has an unknown outcome."""

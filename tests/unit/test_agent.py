@@ -29,6 +29,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.layouts = 0
 
     def assigned(self, shard: int, database: str) -> None:
         self.calls.append(f"assigned {shard} {database}")
@@ -44,6 +45,9 @@ class Recorder:
 
     def resumed(self) -> None:
         self.calls.append("resumed")
+
+    def layout_changed(self) -> None:
+        self.layouts += 1
 
     def news(self) -> list[str]:
         """What was told since this was last asked."""
@@ -67,10 +71,10 @@ class Site:
     async def begin(self, registry: LocalRegistry | None = None) -> None:
         await self.user.open()
         self.registry = registry or self.ensemble.registry(TIMEOUT_MS)
-        self.agent = Agent(self.registry, ME, PACE, self.clock.monotonic_ms, Random(1), lambda: 2.5)
+        self.agent = Agent(self.registry, PACE, self.clock.monotonic_ms, Random(1), lambda: 2.5)
         await self.registry.open()
         await self.layout(LAYOUT_OF_THREE)
-        self.running = asyncio.ensure_future(self.agent.run(self.holder))
+        self.running = asyncio.ensure_future(self.agent.run(ME, self.holder, self.holder.layout_changed))
         await self.pass_s(0.1)
 
     async def layout(self, layout: Layout) -> None:
@@ -141,9 +145,9 @@ def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serve
         plan = Plan({1: mine(4), 2: other(2), 3: mine(1)}, {1: 4, 2: 2, 3: 1})
         await site.user.replace(PLAN, render_plan(plan), None)
         site.registry = site.ensemble.registry(TIMEOUT_MS)
-        site.agent = Agent(site.registry, ME, PACE, site.clock.monotonic_ms, Random(1), lambda: 0.0)
+        site.agent = Agent(site.registry, PACE, site.clock.monotonic_ms, Random(1), lambda: 0.0)
         await site.registry.open()
-        site.running = asyncio.ensure_future(site.agent.run(site.holder))
+        site.running = asyncio.ensure_future(site.agent.run(ME, site.holder, site.holder.layout_changed))
         await site.pass_s(0.1)
         assert site.holder.news() == ["assigned 1 db1", "assigned 3 db3", "resumed"]
         assert await site.entry() == Member(
@@ -187,8 +191,10 @@ def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> No
         await site.layout(Layout())
         await site.plan({1: mine(1)})
         assert site.holder.news() == ["resumed"]
+        layouts = site.holder.layouts
         await site.layout(LAYOUT_OF_THREE)
         assert site.holder.news() == ["assigned 1 db1"]
+        assert site.holder.layouts == layouts + 1
 
     told(story)
 

@@ -76,6 +76,7 @@ def test_a_host_alone_needs_none_of_it() -> None:
         ('[cluster]\nroot = "/"', "cluster.root", "not a path"),
         ('[cluster]\nroot = "/a/../b"', "cluster.root", "not a path"),
         ("[cluster]\nsession_timeout_ms = 10", "cluster.session_timeout_ms", "1000"),
+        ("[cluster]\nsession_timeout_ms = 1000\nstop_margin_ms = 501", "cluster.stop_margin_ms", "at most half"),
         ("[cluster]\nzookeper = 1", "cluster.zookeper", "did you mean cluster.zookeeper?"),
         (f'{CLUSTER}credentials_file = "no-such-file"\n{MAIN}', "cluster.credentials_file", "cannot be read"),
         (f'{CLUSTER}{MAIN}password_file = "no-such-file"', "databases.main.password_file", "cannot be read"),

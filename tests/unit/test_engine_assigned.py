@@ -64,6 +64,7 @@ def test_a_shard_is_served_from_its_assignment_to_its_release() -> None:
         await world.until(lambda: coordinator.states(3)[-1] == "free")
         assert coordinator.states(3) == ["acquiring", "recovering", "owned", "draining", "free"]
         assert engine.is_ready
+        assert engine.unready() == {}
         engine.dropped(3)
         [outcome] = await caller.cancel(item)
         assert isinstance(outcome, NotOwner)
@@ -218,6 +219,7 @@ def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() 
             "there is no database 'elsewhere' in this host's configuration",
         )
         assert not engine.is_ready
+        assert list(engine.unready()) == ["shard 2"]
         await Caller(world, engine).put()
         engine.release(2)
         await world.until(lambda: engine.is_ready, within_s=0.1)

@@ -238,9 +238,11 @@ def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatc
             assert world.newest is not None
             assert not world.newest.is_ready
             assert not world.newest.ready.is_set()
+            assert list(world.newest.unready()) == ["slots"]
             assert isinstance((await put(Caller(world, world.newest), keyed_item("k")))[0], Unavailable)
         engine = await starting
         assert engine.ready.is_set()
+        assert engine.unready() == {}
         assert len(engine.shards[1].slots) == SLOTS
 
     play(story)

@@ -1,0 +1,126 @@
+"""A host's place in a cluster: its registry, its agent, and its planner, which may be elected.
+
+Always true: the registry is open before the agent and the planner run, and its
+session ends after the host has given up what it had. Knows nothing of sockets
+and queues; `host` starts and stops it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from random import Random
+from typing import Final
+
+from foqs.clock import Clock
+from foqs.config import Config
+from foqs.service.cluster import Address
+from foqs.service.shared_cluster import SharedCluster, address_of
+from foqs.shard.status import ShardStatus
+from shardmgr.agent import Agent, AgentPace
+from shardmgr.model import Member
+from shardmgr.planner import Pace, Planner
+from shardmgr.port import Holder
+from shardmgr.registry import Registry
+from shardmgr.session import Standing
+
+_VERSION: Final = "v1"
+"""Of what is kept in the registry: a program that understands it otherwise keeps it elsewhere."""
+
+
+def registry_of(config: Config, clock: Clock) -> Registry:
+    """The cluster's, not open yet. Raises `ConfigError` when the credentials cannot be read."""
+    from shardmgr.zookeeper import ZooKeeperRegistry  # hosts that are alone need no kazoo
+
+    cluster = config.cluster
+    return ZooKeeperRegistry(
+        cluster.zookeeper,
+        f"{cluster.root}/{_VERSION}",
+        cluster.session_timeout_ms,
+        clock.monotonic_ms,
+        config.cluster_credentials(),
+    )
+
+
+class Membership:
+    """Args:
+    registry: not open yet; this object opens and closes it.
+    nonce: of this incarnation of the host.
+    load: what the host does now.
+    """
+
+    def __init__(
+        self, config: Config, registry: Registry, nonce: str, clock: Clock, rng: Random, load: Callable[[], float]
+    ) -> None:
+        cluster = config.cluster
+        self.registry = registry
+        self.agent = Agent(registry, AgentPace(stop_margin_ms=cluster.stop_margin_ms), clock.monotonic_ms, rng, load)
+        self._planner = Planner(
+            registry, nonce, Pace(drain_timeout_ms=cluster.drain_timeout_ms), clock.monotonic_ms, rng
+        )
+        self._server = config.server
+        self._nonce = nonce
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> None:
+        """Begins the session. Raises `RegistryFailed`."""
+        await self.registry.open()
+
+    def start(self, holder: Holder, port: int, sharing_changed: Callable[[], None]) -> asyncio.Future[None]:
+        """Joins the cluster; what it returns ends only with the reason why that cannot go on.
+
+        Args:
+            port: at which the host listens.
+            sharing_changed: called when `sharing` says another thing than before.
+        """
+        server = self._server
+        address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
+        member = Member(
+            server.name or address, self._nonce, address, server.tier, server.region, capacity=server.capacity
+        )
+        self._tasks = [
+            asyncio.ensure_future(self.agent.run(member, holder, sharing_changed)),
+            asyncio.ensure_future(self._planner.run()),
+        ]
+        return asyncio.ensure_future(_first(self._tasks))
+
+    def sharing(self) -> frozenset[int]:
+        """All shards of this host's tier; none while that is not known."""
+        view = self.agent.view
+        specs = () if view is None else view.layout.shards.values()
+        return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
+
+    def owner_of(self, shard: int) -> Address | None:
+        """Where a shard's owner is reached; None where nobody is known to own it."""
+        owner = self.agent.owner_of(shard)
+        return None if owner is None else address_of(owner)
+
+    def service(self, statuses: Callable[[], Sequence[ShardStatus]]) -> SharedCluster:
+        """What the wire is told of the cluster, and may ask of it."""
+        tier, program = self._server.tier, version("foqs")
+        return SharedCluster(self.registry, lambda: self.agent.view, self._nonce, tier, statuses, program)
+
+    @property
+    def unready(self) -> str | None:
+        """Why the host does not serve as a member of its cluster; None when it does."""
+        if self.agent.standing is Standing.SERVING:
+            return None
+        return f"{self.agent.standing.value}: {self.agent.trouble or 'ZooKeeper has not answered for too long, or not yet'}"
+
+    async def leave(self, deadline: float) -> None:
+        """Gives all shards back, to those that the planner finds, at most until the deadline by the loop's clock."""
+        await self.agent.leave(deadline)
+
+    async def close(self) -> None:
+        """Ends the session: what was not given back by now is taken over at once."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.registry.close()
+
+
+async def _first(tasks: list[asyncio.Task[None]]) -> None:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()

@@ -1,0 +1,109 @@
+"""Real hosts that share shards: one is killed, frozen or told to stop, and the others serve what it had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, Item
+from tests.support.aio import run
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.real_cluster import RealCluster
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[RealCluster]:
+    with zookeeper.client() as client:
+        client.delete("/foqs", recursive=True) if client.exists("/foqs") else None
+    cluster = RealCluster(tmp_path, zookeeper, mariadb)
+    cluster.init()
+    yield cluster
+
+
+async def put(host: HostProcess, count: int) -> set[bytes]:
+    """Payloads of items that the host has acknowledged, in whichever of its shards."""
+    async with Client(host.address, automatic_keys=False) as client:
+        payloads = [f"{host.port}-{number}".encode() for number in range(count)]
+        for payload in payloads:
+            [result] = await client.enqueue([Item("t", payload)])
+            result.require()
+        return set(payloads)
+
+
+async def take(*hosts: HostProcess) -> list[bytes]:
+    """Payloads of all that these hosts have ready; they are acked."""
+    taken: list[bytes] = []
+    for host in hosts:
+        async with Client(host.address) as client:
+            while items := await client.dequeue({"t": 100}, wait_ms=200):
+                taken += [item.payload for item in items]
+                for result in await client.ack(items):
+                    result.require()
+    return taken
+
+
+def test_the_shards_of_a_host_that_is_killed_frozen_or_stopped_are_served_by_the_others(cluster: RealCluster) -> None:
+    with ExitStack() as stack:
+        one, two, three = hosts = [stack.enter_context(cluster.host(name)) for name in ("one", "two", "three")]
+        for host in hosts:
+            host.launch()
+        cluster.until_served(["one", "two", "three"])
+        for host in hosts:
+            host.until_ready()
+
+        written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
+        one.kill9()
+        cluster.until_served(["two", "three"])
+        taken = run(take(two, three), timeout=60)
+        assert sorted(taken) == sorted(written)
+
+        one.start()
+        cluster.until_served(["one", "two", "three"])
+        written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
+        two.freeze()
+        cluster.until_served(["one", "three"])
+        taken = run(take(one, three), timeout=60)
+        assert sorted(taken) == sorted(written)
+        two.thaw()
+        cluster.until_served(["one", "two", "three"])
+        until(lambda: run(take(two), timeout=60) == [], "the frozen host serves again, and has nothing that was acked")
+
+        written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
+        assert three.stop() == 0
+        cluster.until_served(["one", "two"])
+        taken = run(take(one, two), timeout=60)
+        assert sorted(taken) == sorted(written)
+        assert "Traceback" not in "".join(host.log for host in hosts)
+
+
+def test_a_host_whose_zookeeper_does_not_answer_ends_with_one_line_that_says_so(
+    mariadb: MariaDb, tmp_path: Path
+) -> None:
+    zookeeper = ZooKeeper()
+    with RealCluster(tmp_path, zookeeper, mariadb).host("one") as host:
+        host.launch()
+        assert host.ended() == 1
+        assert zookeeper.hosts in host.log
+        assert "Traceback" not in host.log

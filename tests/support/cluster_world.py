@@ -1,0 +1,151 @@
+"""Several hosts of one cluster under virtual time: engines, agents and planners over one registry and one database.
+
+What happens to ownership is watched all the time: who serves a shard, and with which epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any
+
+from foqs.catalog.shared import RegistryCatalog
+from foqs.config import Config
+from foqs.membership import Membership
+from foqs.service.engine import Engine
+from foqs.shard.facts import NoFacts
+from shardmgr import administration
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.model import ShardSpec
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World
+from tests.support.virtual import run_virtual
+
+SESSION_MS = 6_000
+
+
+class ClusterHost:
+    """One host."""
+
+    def __init__(self, world: ClusterWorld, name: str, number: int) -> None:
+        self.name = name
+        self.nonce = f"{name}-{number}"
+        self._world = world
+        config = Config.model_validate(
+            {
+                "server": {"name": name, "advertise": f"{name}.example:7411"},
+                "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS, "drain_timeout_ms": 3_000},
+                "databases": {"main": {"url": "mysql://u@h/d"}},
+            }
+        )
+        self.registry: LocalRegistry = world.ensemble.registry(SESSION_MS)
+        rng = Random(number)
+        self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
+        self.engine = Engine(
+            engine_settings(alone=False),
+            lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
+            self.membership.agent,
+            RegistryCatalog(self.registry, 1_000_000),
+            world.clock,
+            rng,
+            NoFacts(),
+            self.nonce,
+            self.membership.sharing,
+        )
+        self.engine.queue.owner_of = self.membership.owner_of
+        self.caller = Caller(world, self.engine)
+
+    async def start(self) -> None:
+        await self.membership.open()
+        await self.engine.open()
+        self.engine.start()
+        self.membership.start(self.engine, 7411, self.engine.sharing_changed)
+
+    async def stop(self) -> None:
+        """As a host is told to stop."""
+        self.engine.queue.drain()
+        await self.membership.leave(self._world.in_s(10))
+        self.engine.release()
+        await self.engine.run()
+        await self.membership.close()
+
+    async def die(self) -> None:
+        """Everything of it ends, and nobody is told: its session ends after its timeout."""
+        self._world.ensemble.suspend(self.registry)
+        for task in self.membership._tasks:
+            task.cancel()
+        await self.engine.abort()
+
+    def cut(self) -> None:
+        """It does not reach the registry any more."""
+        self._world.ensemble.suspend(self.registry)
+
+    def heal(self) -> None:
+        self._world.ensemble.resume(self.registry)
+
+    def serves(self) -> set[int]:
+        return {number for number, shard in self.engine.shards.items() if shard.serving}
+
+
+class ClusterWorld(World):
+    """A cluster of some shards, without hosts yet."""
+
+    def __init__(self, shards: int = 8) -> None:
+        super().__init__()
+        self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
+        self.administrator = self.ensemble.registry(SESSION_MS)
+        self.shard_count = shards
+        self.hosts: list[ClusterHost] = []
+        self.overlaps: list[str] = []
+        """Moments at which two hosts served one shard."""
+        self.epochs: dict[tuple[int, int], set[str]] = {}
+        """By shard and epoch, who owned it."""
+        self._watching: asyncio.Task[None]
+        self._started = 0
+
+    async def begin(self) -> None:
+        await self.administrator.open()
+        await administration.init(self.administrator, [ShardSpec(number, "main") for number in range(self.shard_count)])
+        self._watching = asyncio.ensure_future(self._watch())
+
+    async def host(self, name: str) -> ClusterHost:
+        """One that has begun to join."""
+        self._started += 1
+        host = ClusterHost(self, name, self._started)
+        self.hosts.append(host)
+        await host.start()
+        return host
+
+    async def settled(self, *hosts: ClusterHost, within_s: float = 60.0) -> None:
+        """These hosts serve all shards, as evenly as can be, and are ready."""
+
+        def even() -> bool:
+            counts = [len(host.serves()) for host in hosts]
+            return sum(counts) == self.shard_count and max(counts) - min(counts) <= 1
+
+        await self.until(lambda: even() and all(host.engine.is_ready for host in hosts), within_s)
+
+    async def _watch(self) -> None:
+        while True:
+            for number in range(self.shard_count):
+                serving = [host.nonce for host in self.hosts if number in host.serves()]
+                if len(serving) > 1:
+                    self.overlaps.append(f"{self.loop.time():.3f}: shard {number}: {serving}")
+                table = self.database.tables.get(number)
+                if table is not None and table.owner.epoch:
+                    self.epochs.setdefault((number, table.owner.epoch), set()).add(table.owner.nonce)
+            await asyncio.sleep(0.005)
+
+
+def play_cluster(story: Callable[[ClusterWorld], Coroutine[Any, Any, None]], shards: int = 8) -> None:
+    """Runs a story in a fresh cluster, and looks at what must never be."""
+
+    async def main() -> None:
+        world = ClusterWorld(shards)
+        await world.begin()
+        await story(world)
+        assert {key: owners for key, owners in world.epochs.items() if len(owners) > 1} == {}
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)

@@ -1,0 +1,94 @@
+"""Real host processes that share shards through a real ZooKeeper, over one MariaDB.
+
+Always true: the layout is made before the first host starts; every process is
+ended by its id. Knows nothing of items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from foqs.clock import SystemClock
+from shardmgr import administration
+from shardmgr.model import ShardSpec, View
+from shardmgr.ownership import Ownership
+from shardmgr.zookeeper import ZooKeeperRegistry
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.zookeeper import ZooKeeper
+
+SESSION_TIMEOUT_MS: Final = 3_000
+_ROOT: Final = "/foqs/v1"
+
+
+class RealCluster:
+    """Args:
+    folder: for the hosts' configurations and logs.
+    shards: how many there are.
+    """
+
+    def __init__(self, folder: Path, zookeeper: ZooKeeper, mariadb: MariaDb, shards: int = 8) -> None:
+        self._folder = folder
+        self._zookeeper = zookeeper
+        self._url = f"mysql://root@127.0.0.1:{mariadb.port}/{mariadb.database()}"
+        self.shards = range(shards)
+
+    def init(self) -> None:
+        """Makes the layout."""
+        asyncio.run(self._init())
+
+    def host(self, name: str) -> HostProcess:
+        """A place for a host, not started."""
+        options = {
+            "server.name": name,
+            "cluster.zookeeper": self._zookeeper.hosts,
+            "cluster.session_timeout_ms": SESSION_TIMEOUT_MS,
+            "databases.main.url": self._url,
+        }
+        return HostProcess(self._folder / name, "sqlite:unused", options)
+
+    def view(self) -> View:
+        """The cluster as it is now."""
+        return asyncio.run(self._look())
+
+    def until_served(self, hosts: Sequence[str]) -> None:
+        """Waits until hosts of these names, and no others, serve all shards, each its part."""
+        until(lambda: self._served() == set(hosts), f"{', '.join(hosts)} serve all shards", 60)
+
+    def _served(self) -> set[str]:
+        view = self.view()
+        members = {member.nonce: member for member in view.members}
+        owners: set[str] = set()
+        for number in self.shards:
+            assignment = view.plan.assignments.get(number)
+            member = None if assignment is None else members.get(assignment.nonce)
+            holding = None if member is None else member.holdings.get(number)
+            if assignment is None or member is None or holding is None:
+                return set()
+            if (holding.epoch, holding.state) != (assignment.epoch, Ownership.OWNED.value):
+                return set()
+            owners.add(member.name)
+        return owners
+
+    def _registry(self) -> ZooKeeperRegistry:
+        return ZooKeeperRegistry(self._zookeeper.hosts, _ROOT, SESSION_TIMEOUT_MS, SystemClock().monotonic_ms)
+
+    async def _init(self) -> None:
+        registry = self._registry()
+        await registry.open()
+        try:
+            await administration.init(registry, [ShardSpec(number, "main") for number in self.shards])
+        finally:
+            await registry.close()
+
+    async def _look(self) -> View:
+        registry = self._registry()
+        await registry.open()
+        try:
+            return await administration.look(registry)
+        finally:
+            await registry.close()

@@ -1,0 +1,257 @@
+"""A cluster of whole hosts: who serves what while hosts join, leave, die and are cut off.
+
+In every story no two hosts serve one shard at a time, and no epoch has two owners; see `tests.support.cluster_world`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
+from foqs.core.item import parse_id
+from foqs.core.life import Kind
+from shardmgr import administration
+from shardmgr.model import ShardSpec
+from tests.support.builders import keyed_item, new_item
+from tests.support.cluster_world import SESSION_MS, ClusterHost, ClusterWorld, play_cluster
+from tests.support.engines import ok
+
+
+async def three(world: ClusterWorld) -> list[ClusterHost]:
+    hosts = [await world.host(name) for name in ("one", "two", "three")]
+    await world.settled(*hosts)
+    return hosts
+
+
+def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = await three(world)
+        held = [len(shard.slots) for host in hosts for shard in host.engine.shards.values()]
+        assert held == [1024 // 8] * 8
+        for host in hosts:
+            await host.caller.put()
+        results = await hosts[0].caller.enqueue([keyed_item(f"k{n}") for n in range(64)])
+        taken = [result for result in results if not isinstance(result, FoqsError)]
+        assert 0 < len(taken) < 64
+
+    play_cluster(story)
+
+
+def test_the_shards_of_a_host_that_dies_are_served_by_others_and_nothing_is_lost() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, two, three_ = await three(world)
+        ids = await two.caller.put(count=10)
+        died = world.loop.time()
+        await two.die()
+        await world.settled(one, three_)
+        assert world.loop.time() - died < SESSION_MS / 1000 + 2
+        got = [*(await one.caller.get(count=20)).items, *(await three_.caller.get(count=20)).items]
+        assert len(got) == len(ids)
+
+    play_cluster(story)
+
+
+def test_a_host_that_is_cut_off_stops_before_others_take_over_and_comes_back() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = await three(world)
+        one, two, three_ = hosts
+        shards = two.serves()
+        two.cut()
+        await world.pass_s(0.1)
+        assert two.serves() == shards
+        assert two.membership.unready is not None
+        assert two.membership.unready.startswith("suspended")
+        await two.caller.put()
+        assert (await two.caller.get()).items == []
+        await world.until(lambda: not two.serves())
+        assert two.membership.unready.startswith("cut off")
+        assert all(not host.serves() & shards for host in (one, three_))
+        await world.settled(one, three_)
+        two.heal()
+        await world.settled(*hosts)
+        assert two.membership.unready is None
+
+    play_cluster(story)
+
+
+def test_a_short_cut_moves_nothing() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = await three(world)
+        before = {host.nonce: host.serves() for host in hosts}
+        epochs = set(world.epochs)
+        hosts[1].cut()
+        await world.pass_s(3)
+        hosts[1].heal()
+        await world.pass_s(1)
+        await world.settled(*hosts)
+        assert {host.nonce: host.serves() for host in hosts} == before
+        assert set(world.epochs) == epochs
+
+    play_cluster(story)
+
+
+def test_a_session_that_ends_gives_every_shard_a_new_epoch_whoever_gets_it() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = await three(world)
+        for host in (hosts[1], hosts[1], hosts[0]):
+            world.ensemble.expire(host.registry)
+            await world.pass_s(0.5)
+            await world.settled(*hosts)
+
+    play_cluster(story)
+
+
+def test_a_host_that_stops_hands_its_shards_over_and_loses_no_call() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, two, three_ = await three(world)
+        written: list[str] = []
+        refused: list[FoqsError] = []
+
+        async def produce() -> None:
+            while True:
+                for result in await two.caller.enqueue([new_item("u")], 1):
+                    (refused if isinstance(result, FoqsError) else written).append(result)  # type: ignore[arg-type]
+                await asyncio.sleep(0.001)
+
+        producing = asyncio.ensure_future(produce())
+        await world.pass_s(0.1)
+        begun = world.loop.time()
+        await two.stop()
+        assert world.loop.time() - begun < 2
+        producing.cancel()
+        await asyncio.gather(producing, return_exceptions=True)
+        assert {type(error) for error in refused} <= {Unavailable, NotOwner}
+        await world.settled(one, three_)
+        got = [*(await one.caller.get("u", 2_000)).items, *(await three_.caller.get("u", 2_000)).items]
+        assert sorted(f"{seen.shard}-{seen.row.id}" for seen in got) == sorted(written)
+
+    play_cluster(story)
+
+
+def test_the_last_host_can_stop_and_the_next_one_finds_everything() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        await one.caller.put(count=3)
+        await one.stop()
+        again = await world.host("one")
+        await world.settled(again)
+        assert len((await again.caller.get(count=9)).items) == 3
+
+    play_cluster(story)
+
+
+def test_a_drain_that_hangs_is_fenced_all_the_same() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        for shard in one.engine.shards.values():
+            shard._writer.close = lambda: None  # type: ignore[method-assign]
+        two = await world.host("two")
+        await world.until(lambda: len(two.serves()) == world.shard_count // 2, within_s=60)
+        await world.settled(one, two)
+
+    play_cluster(story)
+
+
+def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, _, three_ = await three(world)
+        number = min(one.serves())
+        shard = one.engine.shards[number]
+        [seen] = [await one.caller.one() for _ in await one.caller.put()]
+        await administration.move_shard(world.administrator, number, "three")
+        await world.until(lambda: number in three_.serves())
+        assert not shard.serving
+        await world.pass_s(0.1)
+        [outcome] = await one.caller.do(Kind.ACK, [replace(seen, shard=number)])
+        assert isinstance(outcome, NotOwner)
+        assert outcome.owner == ("three.example", 7411)
+
+    play_cluster(story)
+
+
+def test_a_host_that_is_drained_gives_everything_back_and_serves_again_when_undrained() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, two, three_ = hosts = await three(world)
+        await administration.drain_host(world.administrator, "two")
+        await world.until(lambda: not two.serves())
+        await world.settled(one, three_)
+        await administration.undrain_host(world.administrator, "two")
+        await world.settled(*hosts)
+
+    play_cluster(story)
+
+
+def test_a_registry_that_was_wiped_gives_no_epoch_twice_and_loses_no_item() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = await three(world)
+        ids = [item for host in hosts for item in await host.caller.put(count=2)]
+        shards = {parse_id(item, "id")[0] for item in ids}
+        assert len(shards) == 3
+        documents = world.ensemble._documents
+        assert documents is not None
+        documents.clear()
+        for registry in [host.registry for host in hosts]:
+            world.ensemble.expire(registry)
+        await world.until(lambda: not any(host.serves() for host in hosts))
+        await administration.init(
+            world.administrator, [ShardSpec(number, "main") for number in range(world.shard_count)]
+        )
+        await world.settled(*hosts)
+        got = [seen for host in hosts for seen in (await host.caller.get(count=9)).items]
+        assert len(got) == len(ids)
+
+    play_cluster(story)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_hosts_that_come_and_go_at_any_time_lose_nothing_and_never_overlap(seed: int) -> None:
+    async def story(world: ClusterWorld) -> None:
+        rng = Random(seed)
+        hosts = await three(world)
+        written: list[str] = []
+        unknown = 0
+        for step in range(25):
+            host = rng.choice(hosts)
+            match rng.randrange(6):
+                case 0:
+                    host.cut()
+                    await world.pass_s(rng.uniform(0, 8))
+                    host.heal()
+                case 1:
+                    world.ensemble.expire(host.registry)
+                case 2:
+                    await host.die()
+                    hosts.remove(host)
+                    hosts.append(await world.host(f"new{step}"))
+                case 3:
+                    stopping = asyncio.ensure_future(host.stop())
+                    await world.pass_s(rng.uniform(0, 0.05))
+                    hosts.remove(host)
+                    hosts.append(await world.host(f"new{step}"))
+                    await stopping
+                case _:
+                    number = rng.randrange(world.shard_count)
+                    await administration.move_shard(world.administrator, number, None)
+            await world.pass_s(rng.choice([0.0, 0.02, 0.5, 3.0]))
+            for host in hosts:
+                try:
+                    for result in await host.caller.enqueue([new_item()], 3):
+                        if isinstance(result, UnknownOutcome):
+                            unknown += 1
+                        elif not isinstance(result, FoqsError):
+                            written.append(ok(result))
+                except Unavailable:
+                    pass
+        await world.settled(*hosts)
+        got = [f"{seen.shard}-{seen.row.id}" for host in hosts for seen in (await host.caller.get(count=500)).items]
+        assert set(written) <= set(got)
+        assert len(written) <= len(got) <= len(written) + unknown
+        assert len(written) > 20
+
+    play_cluster(story)
