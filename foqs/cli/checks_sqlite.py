@@ -80,10 +80,11 @@ def files(config: Config) -> Finding:
 
 
 def _files(config: Config) -> Finding:
-    folder, coordinator = config.data_dir, config.coordinator_file
+    folder = config.data_dir
     places = [folder, *sorted(folder.glob("shard-*.db*"))]
-    if coordinator is not None:
-        places += [place for place in (coordinator.parent, coordinator) if place not in places]
+    for file in (config.coordinator_file, config.catalog_file):
+        if file is not None:
+            places += [place for place in (file.parent, file) if place not in places]
     found = [place for place in places if place.exists()]
     locked = [place for place in found if not os.access(place, os.R_OK | os.W_OK, effective_ids=True)]
     if locked:

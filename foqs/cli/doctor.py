@@ -38,7 +38,7 @@ _COLUMNS: Final[list[Column]] = [
 )
 @click.pass_obj
 def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
-    """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), Python and libraries.
+    """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
     Exit code 5 when anything is bad.
     """
@@ -56,6 +56,7 @@ def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
 
 async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
     from foqs.cli import checks
+    from foqs.cli.checks_catalog import catalog
     from foqs.cli.finding import Finding
     from foqs.config import ConfigError, load
 
@@ -70,5 +71,5 @@ async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
     findings += [*checks.python(), *checks.libraries()]
     if config is not None:
         findings += [await checks.calls(config, connect), await checks.http(config), *checks.folder(config)]
-        findings += await checks.store(config)
+        findings += [*await checks.store(config), *await catalog(config)]
     return findings

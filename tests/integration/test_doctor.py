@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from foqs.cli import root
+from foqs.cli.checks_catalog import catalog
 from foqs.cli.checks_sqlite import files
 from foqs.config import load
 from foqs.store import sql_mysql, sql_sqlite
@@ -252,6 +254,7 @@ def on_files(folder: Path) -> dict[str, str]:
         "FOQS_STORE__SHARDS": "2",
         "FOQS_SERVER__PORT": "0",
         "FOQS_SERVER__HTTP_PORT": "0",
+        "FOQS_CATALOG__FILE": str(folder.parent / "host" / "catalog.json"),
     }
 
 
@@ -261,6 +264,7 @@ def test_a_hosts_files_are_well_and_are_left_as_they_are(folder: Path) -> None:
     assert code == 0
     assert rows["Schema"]["found"] == f"every shard has version {sql_sqlite.MIGRATIONS[-1].number}"
     assert rows["Files"]["state"] == "ok"
+    assert (rows["Catalog"]["state"], ", with 1 namespaces" in rows["Catalog"]["found"]) == ("ok", True)
     assert sorted(path.name for path in folder.iterdir()) == before
 
 
@@ -283,6 +287,35 @@ def test_files_that_everybody_may_change_are_told(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can look as another user")
+def test_a_catalog_that_cannot_be_used_is_told_and_left_as_it_is(folder: Path) -> None:
+    path = folder.parent / "host" / "catalog.json"
+    good = path.read_text()
+    for text, found, remedy in [
+        (good[:-9], "catalog.json is damaged: line", "import an export"),
+        (good.replace('"format": 1', '"format": 2'), "is damaged: format: 2 is not a format", "import an export"),
+        (good + " " * 1_000_000, "more than 1000000 bytes", "catalog.bytes_max"),
+    ]:
+        path.write_text(text)
+        bad(on_files(folder), "Catalog", found, remedy)
+        assert path.read_text() == text
+    path.write_text(good.replace('"0-1022/2"', '"0-1020/2"'))
+    code, rows = examine(on_files(folder))
+    assert (code, rows["Catalog"]["state"]) == (0, "warning")
+    assert "1 slots of keys" in rows["Catalog"]["found"]
+
+
+def test_a_catalog_that_may_not_be_replaced_is_told(folder: Path) -> None:
+    config = load(None, on_files(folder) | {"FOQS_CATALOG__FILE": "/catalog.json"})
+    os.seteuid(NOBODY)
+    try:
+        [found] = asyncio.run(catalog(config))
+    finally:
+        os.seteuid(0)
+    assert found.state == "bad"
+    assert "may not write /" in found.detail
+    assert "catalog.file" in found.remedy
+
+
 def test_files_of_another_user_are_told(folder: Path) -> None:
     config = load(None, on_files(folder))
     os.seteuid(NOBODY)

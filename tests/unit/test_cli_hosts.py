@@ -214,6 +214,7 @@ def test_doctor_finds_a_healthy_place_healthy_and_leaves_no_trace(healthy: dict[
         "Store",
         "Schema",
         "Files",
+        "Catalog",
     }
     assert {row["state"] for row in found.values()} <= {"ok", "warning"}
     assert list(tmp_path.iterdir()) == []
