@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
 
-from foqs_client import Client, Item, Namespace, NamespaceNotFound, Unavailable
+from foqs_client import Client, InvalidArgument, Item, Namespace, NamespaceNotFound, Unavailable
 from tests.support.aio import run
+from tests.support.mariadb import MariaDb
 from tests.support.processes import HostProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -44,6 +46,46 @@ def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
         host.start()
         run(after(host))
         assert host.stop() == 0
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("mariadb", marks=pytest.mark.mysql)])
+def test_a_catalog_that_is_lost_or_imported_loses_no_key(database: str, tmp_path: Path) -> None:
+    """Begun anew, then restored from an export: a repeated key is still told its first id."""
+    keys = [f"key-{number}" for number in range(40)]
+
+    async def put(client: Client) -> list[tuple[str | None, bool]]:
+        results = await client.enqueue([Item("t", key.encode(), idempotency_key=key) for key in keys])
+        return [(result.id, result.repeated) for result in results]
+
+    async def story(host: HostProcess) -> None:
+        async with Client(host.address) as client:
+            first = [(name, True) for name, _ in await put(client)]
+            exported = await client.export_config()
+        for restored in (False, True):
+            host.kill9()
+            file.unlink()
+            host.start()
+            async with Client(host.address) as client:
+                if restored:
+                    await client.import_config(exported)
+                assert await put(client) == first
+                slots = json.loads(await client.export_config())["slots"]
+                assert slots == json.loads(exported)["slots"]
+        async with Client(host.address) as client:
+            with pytest.raises(InvalidArgument, match="recorded as those of shard 0"):
+                await client.import_config(exported.replace("0-1022/2", "0-1021/3").replace("1-1023/2", "0-4"))
+
+    file = tmp_path / "host" / "catalog.json"
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:{tmp_path / 'data'}"
+        if database == "mariadb":
+            server = MariaDb()
+            server.start()
+            stack.callback(server.remove)
+            url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
+        host = stack.enter_context(HostProcess(tmp_path / "host", url, {"store.shards": 2}))
+        host.start()
+        run(story(host))
 
 
 def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
