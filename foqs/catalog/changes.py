@@ -15,15 +15,17 @@ from foqs.catalog.document import Document, Namespace, Permission
 from foqs.catalog.settings import RANGES
 from foqs.catalog.slots import SlotsTaken, joined, rivals, shared_out
 from foqs.core import validate
-from foqs.core.errors import InvalidArgument, NamespaceNotFound
+from foqs.core.errors import InvalidArgument, NamespaceNotFound, Unavailable
 
 
 def create(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
-    """A namespace more. Raises `InvalidArgument`: it exists, with other settings."""
+    """A namespace more. Raises `InvalidArgument`: it exists, with other settings; `Unavailable`: it is being deleted."""
     fresh = Namespace(tier, _checked(settings))
     there = document.namespaces.get(name)
     if there is None:
         return _with(document, name, fresh)
+    if there.deleting is not None:
+        raise Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=1_000)
     if (there.tier, there.settings) != (fresh.tier, fresh.settings):
         raise InvalidArgument(
             f"the namespace {name!r} exists with other settings; change them with updateNamespace",
@@ -46,6 +48,35 @@ def delete(document: Document, name: str) -> Document:
     find(document, name)
     rest = {other: namespace for other, namespace in document.namespaces.items() if other != name}
     return _next(document, namespaces=rest)
+
+
+def begin_deletion(document: Document, name: str) -> Document:
+    """No host takes in anything for a namespace any more. Raises `NamespaceNotFound`."""
+    there = find(document, name)
+    return document if there.deleting is not None else _with(document, name, replace(there, deleting=frozenset()))
+
+
+def end_deletion(document: Document, name: str) -> Document:
+    """A namespace that is being deleted stays; nothing where there is none."""
+    there = document.namespaces.get(name)
+    if there is None or there.deleting is None:
+        return document
+    return _with(document, name, replace(there, deleting=None))
+
+
+def found_empty(document: Document, name: str, shards: Collection[int], sharing: Collection[int]) -> Document:
+    """These shards hold nothing of a namespace that is being deleted; it is gone when that was said of all.
+
+    Args:
+        sharing: all shards of the tier; none where that is not known.
+    """
+    there = document.namespaces.get(name)
+    if there is None or there.deleting is None:
+        return document
+    empty = there.deleting.union(shards)
+    if sharing and empty >= set(sharing):
+        return delete(document, name)
+    return document if empty == there.deleting else _with(document, name, replace(there, deleting=empty))
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
@@ -84,8 +115,9 @@ def restore(document: Document, other: Document) -> Document:
                     field="json",
                 ) from None
     slots = {tier: held for tier, held in slots.items() if held}
-    same = document.version > 0 and (document.namespaces, document.slots) == (other.namespaces, slots)
-    return document if same else _next(document, namespaces=other.namespaces, slots=slots)
+    namespaces = {name: replace(own, deleting=None) for name, own in other.namespaces.items()}
+    same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
+    return document if same else _next(document, namespaces=namespaces, slots=slots)
 
 
 def record_slots(

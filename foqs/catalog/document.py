@@ -39,6 +39,8 @@ class Namespace:
     """By principal; never an empty one."""
     paused: frozenset[str] = frozenset()
     """Topics that hand nothing out."""
+    deleting: frozenset[int] | None = None
+    """The shards that hold nothing of it and take nothing in for it, while it is being deleted; None: it is not."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -91,6 +93,8 @@ def _plain(namespace: Namespace) -> dict[str, Any]:
         }
     if namespace.paused:
         plain["paused"] = sorted(namespace.paused)
+    if namespace.deleting is not None:
+        plain["deleting"] = sorted(namespace.deleting)
     return plain
 
 
@@ -127,17 +131,23 @@ def parse(text: str | bytes) -> Document:
 
 def _namespace(name: str, raw: Any) -> Namespace:
     path = f"namespaces.{name}"
-    members = _members(raw, path, ("tier", "settings", "grants", "paused"))
+    members = _members(raw, path, ("tier", "settings", "grants", "paused", "deleting"))
     settings = _members(members.get("settings", {}), f"{path}.settings", tuple(RANGES))
     grants = _table(members.get("grants", {}), f"{path}.grants")
     paused = _list(members.get("paused", []), f"{path}.paused")
+    deleting = members.get("deleting")
     tier = members.get("tier")
     return Namespace(
         None if tier is None else _name(tier, f"{path}.tier"),
         {key: _number(value, f"{path}.settings.{key}", *RANGES[key]) for key, value in settings.items()},
         {_name(who, f"{path}.grants"): _permissions(given, f"{path}.grants.{who}") for who, given in grants.items()},
         frozenset(_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
+        None if deleting is None else _shards(deleting, f"{path}.deleting"),
     )
+
+
+def _shards(raw: Any, path: str) -> frozenset[int]:
+    return frozenset(_number(shard, f"{path}[{at}]", 0, SHARD_MAX) for at, shard in enumerate(_list(raw, path)))
 
 
 def _holdings(path: str, raw: Any) -> Holdings:

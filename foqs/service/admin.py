@@ -37,6 +37,7 @@ from foqs.core.errors import (
 )
 from foqs.core.item import TopicName
 from foqs.service.api import CallLimits
+from foqs.service.deletion import Deletions
 from foqs.service.namespaces import Namespaces
 from foqs.service.quota import Quota
 from foqs.shard.shard import Shard
@@ -93,6 +94,7 @@ class Administration:
         self._quota = quota
         self._item_bytes_max = item_bytes_max
         self._resumed = resumed
+        self._deletions: Deletions | None = None
         self._turn = asyncio.Lock()
         """Held from loading a document until it holds here, so that no older one comes after it."""
         self._begun: set[asyncio.Task[Document]] = set()
@@ -115,6 +117,13 @@ class Administration:
                 self._check(namespace)
             except FoqsError as error:
                 log.warning("namespace %r does not fit this host: %s", name, error)
+
+    async def refresh(self) -> None:
+        """Takes in what is stored now; where that is nothing, what was read last holds. Raises `CatalogError`."""
+        async with self._turn:
+            document = await self._catalog.load()
+            if document != EMPTY:
+                self._apply(document)
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Has it called each time another document holds here."""
@@ -194,9 +203,13 @@ class Administration:
         """Other settings; those not given stay as they are."""
         return await self._set(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
-    async def change(self, change: Change, deadline: float) -> None:
-        """Any change that takes no namespace away."""
-        await self._change(change, deadline)
+    def share(self, deletions: Deletions) -> None:
+        """There are other hosts, whose shards may hold what a namespace holds."""
+        self._deletions = deletions
+
+    async def change(self, change: Change, deadline: float, *, swept: bool = False) -> None:
+        """Any change; one that takes a namespace away is `swept`: every shard is known to hold nothing of it."""
+        await self._change(change, deadline, swept=swept)
 
     async def _set(self, name: str, change: Change, deadline: float) -> Namespace:
         def checked(before: Document) -> Document:
@@ -209,6 +222,9 @@ class Administration:
     async def delete(self, name: str, deadline: float) -> None:
         """One namespace less. Raises `InvalidArgument` while it holds items."""
         self.namespace(name)
+        if self._deletions is not None:
+            await self._deletions.delete(name, deadline)
+            return
         await self._change(lambda before: changes.delete(before, name), deadline)
 
     async def grant(self, name: str, principal: str, permissions: frozenset[Permission], deadline: float) -> None:
@@ -250,14 +266,16 @@ class Administration:
 
     # ----------------------------------------------------------- one at a time
 
-    async def _change(self, change: Change, deadline: float, *, from_empty: bool = False) -> Document:
+    async def _change(
+        self, change: Change, deadline: float, *, from_empty: bool = False, swept: bool = False
+    ) -> Document:
         """Stores what `change` makes of the document, and has it hold here."""
         try:
             async with asyncio.timeout_at(deadline):
                 await self._turn.acquire()
         except TimeoutError:
             raise DeadlineExceeded("the time ran out while other changes were made; nothing was changed") from None
-        task = asyncio.ensure_future(self._change_now(change, deadline, from_empty=from_empty))
+        task = asyncio.ensure_future(self._change_now(change, deadline, from_empty=from_empty, swept=swept))
         self._begun.add(task)
         task.add_done_callback(self._ended)
         loop = asyncio.get_running_loop()
@@ -272,14 +290,14 @@ class Administration:
         if not task.cancelled():
             task.exception()  # its caller may have left
 
-    async def _change_now(self, change: Change, deadline: float, *, from_empty: bool) -> Document:
+    async def _change_now(self, change: Change, deadline: float, *, from_empty: bool, swept: bool) -> Document:
         try:
             for _ in range(_TRIES):
                 before = await (self._catalog.load() if from_empty else self._load())
                 if before != EMPTY:
                     self._apply(before)
                 after = change(before)
-                gone = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
+                gone = self._gone(after) if not swept else []
                 async with self._emptied(gone, deadline):
                     if after is not before:
                         try:
@@ -299,6 +317,17 @@ class Administration:
         except CatalogError as error:
             raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
         raise Unavailable("others change the catalog all the time; try again", retry_after_ms=_RETRY_MS)
+
+    def _gone(self, after: Document) -> list[str]:
+        """The namespaces that a document lacks. Raises `InvalidArgument`: other hosts would have to be asked."""
+        gone = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
+        if gone and self._deletions is not None:
+            raise InvalidArgument(
+                f"the document lacks the namespace {gone[0]!r}, and other hosts may hold items of it; "
+                f"delete it first: foqs namespace delete {gone[0]}",
+                field="json",
+            )
+        return gone
 
     @asynccontextmanager
     async def _emptied(self, names: Sequence[str], deadline: float) -> AsyncIterator[None]:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from foqs.catalog.port import Catalog
+from foqs.catalog.port import Catalog, CatalogError
 from foqs.clock import Clock
 from foqs.core.budget import Budget, LoadBudget
 from foqs.core.demand import Demand, DemandSettings
 from foqs.core.rows import RowCache
 from foqs.service.admin import Administration
 from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.deletion import Deletions
 from foqs.service.namespaces import Namespaces
 from foqs.service.queue import QueueService
 from foqs.service.slots import Slots
@@ -31,7 +32,7 @@ from foqs.shard.status import ShardStatus
 from foqs.shard.writer import Retry
 from foqs.store.port import Store
 from shardmgr.ownership import Ownership
-from shardmgr.port import Coordinator
+from shardmgr.port import Coordinator, CoordinatorFailed
 
 
 @dataclass(slots=True, frozen=True)
@@ -78,7 +79,8 @@ class Engine:
             Raises `StoreUnusable` where it knows of no such database.
         catalog: keeps namespaces, grants and pauses.
         nonce: of this incarnation of the host; no two incarnations share one.
-        sharing: all shards of the tier, here or elsewhere, none while that is not known; those of `settings` if left out.
+        sharing: all shards of the tier, here or elsewhere, none while that is not known; left out where
+            there are no other hosts.
     """
 
     def __init__(
@@ -125,6 +127,10 @@ class Engine:
             settings.item_bytes_max,
             self.queue.ready,
         )
+        self._deletions = None
+        if sharing is not None:
+            self._deletions = Deletions(self.admin, self.namespaces, self.shards, sharing)
+            self.admin.share(self._deletions)
         self._slots = Slots(
             self.admin,
             self.namespaces,
@@ -159,6 +165,7 @@ class Engine:
                 rng,
                 self._on_owned,
                 alone=settings.shards is not None,
+                taken_over=self._read_catalog,
             )
 
         self._alone = settings.shards
@@ -185,7 +192,10 @@ class Engine:
         """Begins to acquire the shards of a host alone; from now on others may be assigned."""
         for keeper in self._keepers.values():
             self._run(keeper)
-        self._beside = [asyncio.ensure_future(work) for work in (self.admin.watch(), self._slots.run())]
+        works = [self.admin.watch(), self._slots.run()]
+        if self._deletions is not None:
+            works.append(self._deletions.run())
+        self._beside = [asyncio.ensure_future(work) for work in works]
 
     async def run(self) -> None:
         """Returns when `release` was asked and every shard was released.
@@ -251,6 +261,16 @@ class Engine:
         if error is not None and not self._ended.done():
             self._ended.set_exception(error)
         self._look()
+
+    async def _read_catalog(self) -> None:
+        """What was stored before a takeover holds before its shard is served: else a namespace that is being deleted,
+        of which the former owner has found it empty, could take something in.
+        """
+        try:
+            await self.admin.refresh()
+        except CatalogError as error:
+            if self._alone is None:
+                raise CoordinatorFailed(f"the catalog cannot be read: {error}") from error
 
     def _on_owned(self) -> None:
         self._slots.look()

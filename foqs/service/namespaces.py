@@ -66,11 +66,15 @@ class Namespaces:
         return settings
 
     def _missing(self, name: str) -> FoqsError:
-        if name in self._closed:
+        if name in self._closed or name in self.document.namespaces:
             return Unavailable(f"the namespace {name!r} is being deleted", retry_after_ms=200)
         if not self.document.version:
             return Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=200)
         return no_namespace(name)
+
+    def deleting(self) -> list[str]:
+        """Those that are being deleted, by all hosts."""
+        return [name for name, own in self.document.namespaces.items() if own.deleting is not None]
 
     def weight(self, name: str) -> int:
         """Its part of what is short, at least 1."""
@@ -91,7 +95,11 @@ class Namespaces:
         self.policies.update({name: _policy(own) for name, own in settings.items()})
         for name in [name for name in self.policies if name not in settings]:
             del self.policies[name]
-        self._settings = {name: own for name, own in settings.items() if name not in self._closed}
+        self._settings = {
+            name: own
+            for name, own in settings.items()
+            if name not in self._closed and namespaces[name].deleting is None
+        }
         self.limited = {name: own for name, own in settings.items() if own.is_limited}
         before = self.paused
         self.paused = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from foqs.core.fence import Owner
@@ -49,6 +49,8 @@ class Keeper:
         alone: there is no plan. Where another host has come, or the store must
             not be used, this host has no business here; in a cluster the
             keeper reports it, and the plan decides.
+        taken_over: awaited between a takeover and serving. Raises
+            `CoordinatorFailed`: it cannot be served yet.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Keeper:
         on_owned: Callable[[], None],
         *,
         alone: bool,
+        taken_over: Callable[[], Awaitable[None]],
     ) -> None:
         self._number = number
         self._nonce = nonce
@@ -77,6 +80,7 @@ class Keeper:
         self._rng = rng
         self._on_owned = on_owned
         self._alone = alone
+        self._taken_over = taken_over
         self._state = Ownership.FREE
         self._seen_epoch = 0
         self._held_epoch = 0
@@ -156,6 +160,7 @@ class Keeper:
             await shard.take_over(epoch, self._nonce)
             self._advance(Happening.TAKEN_OVER)
             await shard.recover()
+            await self._taken_over()
         except BaseException:
             await store.close()
             raise

@@ -582,6 +582,18 @@ class Shard:
         while self.numbers.settled < last:
             await self._writer.read(_look)
 
+    async def prove(self) -> None:
+        """Returns when a flush that began after this call is committed: no other owner can have come before the call.
+
+        Raises:
+            NotOwner, Unavailable: the shard was lost or closed first.
+        """
+        self._check_serving()
+        last = self._writer.flush_number + 2  # one may have been under way
+        while self._writer.flush_number < last:
+            self._writer.beat()
+            await self._writer.read(_look)
+
     def _check_serving(self) -> None:
         if not self.serving:
             raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=500)

@@ -29,6 +29,7 @@ NAMESPACES = st.builds(
     SETTINGS,
     st.dictionaries(NAMES, st.frozensets(st.sampled_from(list(Permission)), min_size=1), max_size=3),
     st.frozensets(NAMES, max_size=3),
+    st.none() | st.frozensets(st.integers(0, SHARD_MAX), max_size=3),
 )
 HOLDINGS = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, SHARD_MAX)).map(
     lambda holders: {
@@ -95,6 +96,7 @@ def slots(held: Any) -> str:
         (form(paused={}), "namespaces.a.paused", "list"),
         (form(paused=["a", "b\0"]), "namespaces.a.paused[1]", "NUL"),
         (form(paused=["x" * 256]), "namespaces.a.paused[0]", "256 bytes"),
+        (form(deleting=[0, -1]), "namespaces.a.deleting[1]", "whole number from 0"),
         (slots({"0": "0-7"}), "slots.t.0", "list"),
         (slots({"0": ["0", 7]}), "slots.t.0[1]", "4-10/2"),
         (slots({"0": ["0-1024"]}), "slots.t.0[0]", "0 to 1023"),
@@ -139,6 +141,7 @@ Change = Callable[[Document], Document]
         ),
         (lambda d: changes.delete(d, "a"), None),
         (lambda d: changes.restore(d, Document(77, {"a": Namespace()})), Namespace()),
+        (lambda d: changes.restore(d, Document(77, {"a": Namespace(deleting=frozenset({1}))})), Namespace()),
     ],
 )
 def test_a_change_makes_the_next_version_and_leaves_the_old(change: Change, namespace: Namespace | None) -> None:

@@ -1,0 +1,167 @@
+"""The deletion of a namespace from shards that several hosts serve.
+
+Always true: the namespace is gone only when the owner of every shard has said,
+in the document that marks it, that the shard holds nothing of it; and who said
+so took in nothing more for it since. A mark that does not come to an end is
+taken back, which is always safe. Knows nothing of how a document is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from foqs.catalog import changes
+from foqs.catalog.document import Document
+from foqs.core.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable
+from foqs.service.namespaces import Namespaces
+from foqs.shard.shard import Shard
+
+log = logging.getLogger(__name__)
+
+MARKED_S_MAX: Final = 60.0
+"""A namespace takes nothing in while it is marked: for no longer than this, whoever has marked it."""
+
+_AGAIN_S: Final = 1.0
+_LOOK_S: Final = 10.0
+_MARGIN_S: Final = 1.0
+
+
+class Changer(Protocol):
+    """What stores changes of the document; see `admin.Administration`."""
+
+    async def change(self, change: Callable[[Document], Document], deadline: float, *, swept: bool = False) -> None: ...
+
+    def on_change(self, listener: Callable[[], None]) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class _Look:
+    """What a shard says of the namespaces that are being deleted; of those in neither it cannot be told now."""
+
+    shard: int
+    empty: Collection[str]
+    held: Collection[str]
+
+
+class Deletions:
+    """This host's part.
+
+    Args:
+        sharing: all shards of the tier, here or elsewhere; none while that is not known.
+    """
+
+    def __init__(
+        self,
+        changer: Changer,
+        namespaces: Namespaces,
+        shards: Mapping[int, Shard],
+        sharing: Callable[[], Collection[int]],
+    ) -> None:
+        self._changer = changer
+        self._namespaces = namespaces
+        self._shards = shards
+        self._sharing = sharing
+        self._loop = asyncio.get_running_loop()
+        self._marked_s: dict[str, float] = {}
+        """Since when each is known to be marked."""
+        self._changed = asyncio.Event()
+        changer.on_change(self._hear)
+
+    def _hear(self) -> None:
+        now_s = self._loop.time()
+        self._marked_s = {name: self._marked_s.get(name, now_s) for name in self._namespaces.deleting()}
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def run(self) -> None:
+        """Looks into the shards of this host for namespaces that are marked, until it is cancelled."""
+        while True:
+            changed = self._changed
+            if self._marked_s:
+                try:
+                    await self._sweep(list(self._marked_s), self._loop.time() + _LOOK_S)
+                except FoqsError as error:
+                    log.warning("a namespace that is being deleted: %s", error.message)
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                await changed.wait()
+
+    async def delete(self, name: str, deadline: float) -> None:
+        """Marks a namespace, and waits until it is gone.
+
+        Raises:
+            InvalidArgument: it holds items.
+            DeadlineExceeded: not every shard was looked into in time; it is there as before.
+        """
+        await self._changer.change(lambda before: changes.begin_deletion(before, name), deadline)
+        left_s = deadline - self._loop.time()
+        try:
+            async with asyncio.timeout(left_s - min(_MARGIN_S, left_s / 4)):
+                while name in self._namespaces.deleting():
+                    await self._changed.wait()
+        except TimeoutError:
+            await self._changer.change(lambda before: changes.end_deletion(before, name), deadline)
+            if name in self._namespaces.document.namespaces:
+                raise DeadlineExceeded(
+                    "not every shard was looked into in time; see that all are served (foqs doctor) and try again"
+                ) from None
+        if name in self._namespaces.document.namespaces:
+            raise InvalidArgument(
+                f"the namespace {name!r} holds items; have them acked or cancelled first", field="namespace_name"
+            )
+
+    # ----------------------------------------------------------------- inside
+
+    async def _sweep(self, names: list[str], deadline: float) -> None:
+        """Has it stored what the shards of this host say of these namespaces."""
+        for name in names:
+            self._namespaces.close(name)
+        closed = True
+        try:
+            looks = await _look_into(self._shards.values(), names, deadline)
+            over = [name for name in names if self._loop.time() - self._marked_s.get(name, math.inf) > MARKED_S_MAX]
+
+            def change(before: Document) -> Document:
+                # What was found holds for as long as nothing is taken in.
+                return _told(before, names, looks, over, self._sharing()) if closed else before
+
+            await self._changer.change(change, deadline, swept=True)
+        finally:
+            closed = False
+            for name in names:
+                self._namespaces.reopen(name)
+
+
+def _told(
+    before: Document, names: Iterable[str], looks: Iterable[_Look], over: Collection[str], sharing: Collection[int]
+) -> Document:
+    after = before
+    for name in names:
+        if name in over or any(name in look.held for look in looks):
+            after = changes.end_deletion(after, name)
+        else:
+            empty = [look.shard for look in looks if name in look.empty]
+            after = changes.found_empty(after, name, empty, sharing)
+    return after if after is before else Document(before.version + 1, after.namespaces, after.slots)
+
+
+async def _look_into(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_Look]:
+    """What the shards of this host hold of namespaces that take nothing in."""
+    looks = []
+    for shard in list(shards):
+        try:
+            async with asyncio.timeout_at(deadline):
+                await shard.settle()
+                held = [name for name in names if shard.counts.items(name) > 0]
+                empty = [] if shard.counts.lag else [name for name in names if name not in held]
+                # It was ours until now, and whoever takes it over from now on reads the marks first.
+                await shard.prove()
+        except (TimeoutError, NotOwner, Unavailable):
+            continue
+        looks.append(_Look(shard.number, empty, held))
+    return looks

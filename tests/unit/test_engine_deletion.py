@@ -1,0 +1,266 @@
+"""A namespace is deleted from the shards of several hosts: from all of them, or from none."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from foqs.catalog import changes
+from foqs.catalog.document import EMPTY, Document
+from foqs.catalog.memory import MemoryCatalog
+from foqs.catalog.port import CatalogFailed
+from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable
+from foqs.service.deletion import MARKED_S_MAX
+from foqs.service.engine import Engine
+from foqs.store.memory import MemoryStore
+from shardmgr.local import LocalCoordinator
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.races import Gate, begin, closed
+
+QUIET_MS = 3_600_000
+TIER = (1, 2)
+
+
+class Deaf(MemoryCatalog):
+    """A view of another's catalog whose host is not told of changes."""
+
+    def __init__(self, whole: MemoryCatalog) -> None:
+        self._whole = whole
+
+    async def load(self) -> Document:
+        return await self._whole.load()
+
+    async def replace(self, document: Document) -> None:
+        await self._whole.replace(document)
+
+    async def changed(self, version: int) -> None:
+        await asyncio.sleep(10**6)
+
+
+async def host(world: World, *shards: int) -> Engine:
+    return await world.engine(engine_settings(*shards, sweep_interval_ms=QUIET_MS), sharing=TIER)
+
+
+async def two_hosts(world: World) -> tuple[Engine, Engine]:
+    one, two = await host(world, 1), await host(world, 2)
+    await world.until(lambda: bool(one.shards[1].slots and two.shards[2].slots))
+    return one, two
+
+
+async def mark(world: World) -> None:
+    await world.catalog.replace(changes.begin_deletion(await world.catalog.load(), "other"))
+
+
+async def marked(world: World) -> bool:
+    return (await world.catalog.load()).namespaces["other"].deleting is not None
+
+
+def test_a_namespace_that_no_host_holds_anything_of_is_gone_everywhere() -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        await one.admin.delete("other", world.in_s(5))
+        await world.pass_s(0.5)
+        for engine in (one, two):
+            with pytest.raises(NamespaceNotFound):
+                engine.queue.namespace("other")
+        await two.admin.create("other", None, {}, world.in_s(5))
+        await Caller(world, two, "other").put()
+
+    play(story)
+
+
+def test_an_item_at_another_host_keeps_its_namespace() -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        [name] = await Caller(world, two, "other").put()
+        with pytest.raises(InvalidArgument, match="'other' holds items"):
+            await one.admin.delete("other", world.in_s(5))
+        assert not await marked(world)
+        await world.until(lambda: not two.namespaces.deleting(), within_s=1)
+        await Caller(world, two, "other").cancel(name)
+        await one.admin.delete("other", world.in_s(5))
+
+    play(story)
+
+
+def test_an_item_that_another_host_is_writing_keeps_its_namespace() -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        world.stall()
+        putting = begin(Caller(world, two, "other").put())
+        await asyncio.sleep(0)
+        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        await world.until(lambda: bool(two.namespaces.deleting()))
+        with pytest.raises(Unavailable, match="being deleted"):
+            two.queue.namespace("other")
+        world.resume()
+        assert await putting
+        with pytest.raises(InvalidArgument):
+            await deleting
+
+    play(story)
+
+
+def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_goes_on() -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        await two.abort()
+        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        await world.until(lambda: bool(one.namespaces.deleting()))
+        with pytest.raises(Unavailable, match="being deleted"):
+            await one.admin.create("other", None, {}, world.in_s(1))
+        await world.pass_s(0.5)  # its own shard was looked into
+        with pytest.raises(Unavailable, match="being deleted"):
+            one.queue.namespace("other")
+        with pytest.raises(DeadlineExceeded, match="not every shard"):
+            await deleting
+        assert not await marked(world)
+        await Caller(world, one, "other").put()
+
+    play(story)
+
+
+def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its new owner reads the catalog after its takeover, whatever it had heard before."""
+
+    async def story(world: World) -> None:
+        assert isinstance(world.catalog, MemoryCatalog)
+        one, two = await two_hosts(world)
+        del one
+        gate = Gate(monkeypatch, MemoryStore, "take_over", on_the_way_back=False)
+        with closed(gate):
+            whole, world.catalog = world.catalog, Deaf(world.catalog)
+            starting = begin(host(world, 2))
+            await world.until(lambda: gate.held == 1)
+            world.catalog = whole
+            await mark(world)
+            await two.abort()
+        three = await starting
+        with pytest.raises(Unavailable, match="being deleted"):
+            three.queue.namespace("other")
+
+    play(story)
+
+
+def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_cannot_be_read() -> None:
+    async def story(world: World) -> None:
+        assert isinstance(world.catalog, MemoryCatalog)
+        settings = replace(engine_settings(1), shards=None)
+        one = Engine(
+            settings,
+            lambda shard, database: world.database.store(shard),
+            LocalCoordinator(world.book),
+            world.catalog,
+            world.clock,
+            world.rng,
+            world.facts,
+            "nonce",
+            lambda: TIER,
+        )
+        await one.open()
+        one.start()
+        one.resumed()
+        whole = world.catalog.load
+
+        async def fails() -> Document:
+            raise CatalogFailed("nobody answers")
+
+        world.catalog.load = fails  # type: ignore[method-assign]
+        one.assigned(1, "")
+        await world.pass_s(5)
+        assert not one.shards
+        [status] = one.queue.shards()
+        assert "the catalog cannot be read: nobody answers" in (status.reason or "")
+        world.catalog.load = whole  # type: ignore[method-assign]
+        world.catalog._document = EMPTY
+        await world.until(lambda: bool(one.shards), within_s=5)
+
+    play(story)
+
+
+def test_an_owner_that_was_replaced_and_does_not_know_says_nothing_of_its_shard() -> None:
+    async def story(world: World) -> None:
+        assert isinstance(world.catalog, MemoryCatalog)
+        one, two = await two_hosts(world)
+        whole, world.catalog = world.catalog, Deaf(world.catalog)
+        three = await host(world, 2)
+        await Caller(world, three, "other").put()
+        world.catalog = whole
+        assert two.shards[2].serving
+        with pytest.raises(DeadlineExceeded):
+            await one.admin.delete("other", world.in_s(5))
+        assert not await marked(world)
+
+    play(story)
+
+
+def test_a_shard_that_is_being_looked_into_takes_nothing_in_though_the_mark_was_taken_back() -> None:
+    """It could be set again before what was found is stored."""
+
+    async def story(world: World) -> None:
+        one, _ = await two_hosts(world)
+        world.stall()
+        await mark(world)
+        await world.until(lambda: bool(one.namespaces.deleting()))
+        await world.pass_s(0.1)
+        await world.catalog.replace(changes.end_deletion(await world.catalog.load(), "other"))
+        await world.until(lambda: not one.namespaces.deleting())
+        with pytest.raises(Unavailable, match="being deleted"):
+            one.queue.namespace("other")
+        world.resume()
+        await world.pass_s(1)
+        await Caller(world, one, "other").put()
+        assert not await marked(world)
+
+    play(story)
+
+
+def test_a_mark_that_nobody_ends_is_taken_back() -> None:
+    async def story(world: World) -> None:
+        one = await host(world, 1)
+        await mark(world)
+        await world.until(lambda: bool(one.namespaces.deleting()), within_s=1)
+        await world.pass_s(MARKED_S_MAX - 5)
+        assert await marked(world)
+        await world.pass_s(10)
+        assert not await marked(world)
+        one.queue.namespace("other")
+
+    play(story)
+
+
+def test_a_deletion_whose_caller_died_is_carried_through() -> None:
+    async def story(world: World) -> None:
+        one, _ = await two_hosts(world)
+        await mark(world)
+        await world.until(lambda: "other" not in one.admin.document().namespaces, within_s=5)
+
+    play(story)
+
+
+def test_a_namespace_that_lags_is_not_deleted() -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        two.shards[2].counts.lag = True
+        with pytest.raises(DeadlineExceeded):
+            await one.admin.delete("other", world.in_s(3))
+        two.shards[2].counts.lag = False
+        await one.admin.delete("other", world.in_s(3))
+
+    play(story)
+
+
+def test_an_import_deletes_no_namespace_where_other_hosts_may_hold_items_of_it() -> None:
+    async def story(world: World) -> None:
+        one, _ = await two_hosts(world)
+        text = one.admin.export()
+        await one.admin.create("more", None, {}, world.in_s(5))
+        with pytest.raises(InvalidArgument, match="foqs namespace delete more"):
+            await one.admin.restore(text, world.in_s(5))
+        await one.admin.delete("more", world.in_s(5))
+        await one.admin.restore(text, world.in_s(5))
+
+    play(story)
