@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,14 +16,22 @@ from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogConflict, CatalogFull
 from foqs.catalog.shared import RegistryCatalog
-from foqs.clock import SystemClock
-from shardmgr.local import LocalEnsemble
 from shardmgr.registry import Entry, Registry
 from tests.support.aio import run
+from tests.support.registries import LocalBench, ZooKeeperBench
+from tests.support.zookeeper import ZooKeeper
 
 BYTES_MAX = 2_000
-SESSION_MS = 6_000
+_fresh = itertools.count(1)
 FIRST = changes.create(EMPTY, "a", None, {"weight": 3})
+
+
+class Views:
+    """Views of one catalog, as several hosts have them."""
+
+    def __init__(self, view: Callable[[], Catalog], run: Callable[[Coroutine[Any, Any, None]], None] = run) -> None:
+        self.view = view
+        self.run = run
 
 
 class _Joined(RegistryCatalog):
@@ -39,75 +49,86 @@ class _Joined(RegistryCatalog):
         return await super()._read()
 
 
-@pytest.fixture(params=["memory", "file", "registry"])
-def views(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Catalog]:
-    """Gives views of one catalog, as several hosts have them."""
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "file", "registry", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+def views(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Views]:
     if request.param == "memory":
         one = MemoryCatalog(bytes_max=BYTES_MAX)
-        return lambda: one
-    if request.param == "registry":
-        ensemble = LocalEnsemble(None, SystemClock().monotonic_ms)
-        return lambda: _Joined(ensemble.registry(SESSION_MS))
-    return lambda: FileCatalog(tmp_path / "deep" / "catalog.json", BYTES_MAX, 0.005)
+        yield Views(lambda: one)
+    elif request.param == "file":
+        yield Views(lambda: FileCatalog(tmp_path / "deep" / "catalog.json", BYTES_MAX, 0.005))
+    elif request.param == "registry":
+        local = LocalBench()
+        yield Views(lambda: _Joined(local.registry()), local.run)
+    else:
+        bench = ZooKeeperBench(request.getfixturevalue("zookeeper"), f"/foqs/catalog-{next(_fresh)}")
+        yield Views(lambda: _Joined(bench.registry()), bench.run)
+        bench.remove()
 
 
-def test_a_new_catalog_is_empty(views: Callable[[], Catalog]) -> None:
-    assert run(views().load()) == EMPTY
+def test_a_new_catalog_is_empty(views: Views) -> None:
+    async def main() -> None:
+        assert await views.view().load() == EMPTY
+
+    views.run(main())
 
 
-def test_what_was_stored_is_loaded_whole_by_everybody(views: Callable[[], Catalog]) -> None:
+def test_what_was_stored_is_loaded_whole_by_everybody(views: Views) -> None:
     async def main() -> None:
         document = changes.grant(FIRST, "a", "é\u2028", frozenset(Permission))
         document = changes.pause(Document(1, document.namespaces), "a", "mail ", paused=True)
-        await views().replace(FIRST)
-        await views().replace(document)
-        assert await views().load() == document
+        await views.view().replace(FIRST)
+        await views.view().replace(document)
+        assert await views.view().load() == document
 
-    run(main())
+    views.run(main())
 
 
 @pytest.mark.parametrize("version", [0, 1, 3])
-def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(
-    views: Callable[[], Catalog], version: int
-) -> None:
+def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(views: Views, version: int) -> None:
     async def main() -> None:
-        await views().replace(FIRST)
+        await views.view().replace(FIRST)
         with pytest.raises(CatalogConflict):
-            await views().replace(Document(version, {}))
-        assert await views().load() == FIRST
+            await views.view().replace(Document(version, {}))
+        assert await views.view().load() == FIRST
 
-    run(main())
+    views.run(main())
 
 
-def test_of_many_who_change_one_version_one_succeeds(views: Callable[[], Catalog]) -> None:
+def test_of_many_who_change_one_version_one_succeeds(views: Views) -> None:
     async def main() -> None:
-        await views().replace(FIRST)
+        await views.view().replace(FIRST)
         rivals = [changes.create(FIRST, f"n{number}", None, {}) for number in range(8)]
-        results = await asyncio.gather(*(views().replace(rival) for rival in rivals), return_exceptions=True)
+        results = await asyncio.gather(*(views.view().replace(rival) for rival in rivals), return_exceptions=True)
         won = [rival for rival, result in zip(rivals, results, strict=True) if result is None]
         assert len(won) == 1
         assert all(isinstance(result, CatalogConflict) for result in results if result is not None)
-        assert await views().load() == won[0]
+        assert await views.view().load() == won[0]
 
-    run(main())
+    views.run(main())
 
 
-def test_a_document_over_the_limit_is_refused_and_changes_nothing(views: Callable[[], Catalog]) -> None:
+def test_a_document_over_the_limit_is_refused_and_changes_nothing(views: Views) -> None:
     async def main() -> None:
-        await views().replace(FIRST)
+        await views.view().replace(FIRST)
         large = FIRST
         for number in range(40):
             large = changes.pause(large, "a", f"{number}-{'x' * 50}", paused=True)
         with pytest.raises(CatalogFull, match="2000"):
-            await views().replace(Document(2, large.namespaces))
-        assert await views().load() == FIRST
+            await views.view().replace(Document(2, large.namespaces))
+        assert await views.view().load() == FIRST
 
-    run(main())
+    views.run(main())
 
 
-def test_a_change_by_another_is_told(views: Callable[[], Catalog]) -> None:
+def test_a_change_by_another_is_told(views: Views) -> None:
     async def main() -> None:
-        mine, other = views(), views()
+        mine, other = views.view(), views.view()
         await other.replace(FIRST)
         document = await mine.load()
         waiting = asyncio.ensure_future(mine.changed(document.version))
@@ -121,4 +142,4 @@ def test_a_change_by_another_is_told(views: Callable[[], Catalog]) -> None:
         await other.replace(changes.pause(await other.load(), "a", "u", paused=True))
         await waiting
 
-    run(main())
+    views.run(main())
