@@ -13,6 +13,7 @@ import click
 
 from foqs.cli.change import item_cancel, item_update
 from foqs.cli.cluster import cluster
+from foqs.cli.cluster_init import init as cluster_init
 from foqs.cli.dead import dead
 from foqs.cli.doctor import doctor
 from foqs.cli.grants import grant
@@ -78,6 +79,7 @@ for command in (item_cancel, item_update):
     item.add_command(command)
 for command in (host_list, host_drain, host_undrain):
     host.add_command(command)
+cluster.add_command(cluster_init)
 
 
 def main() -> None:

@@ -1,0 +1,154 @@
+"""The command that makes a cluster, before there is any host: its tables, then the list of its shards.
+
+Always true: nothing is changed before it was shown and agreed to; the tables are
+there before any host can be told of their shard, so that an init that was
+interrupted is repeated. Speaks to ZooKeeper and to the databases, to no host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.output import say
+from foqs.cli.session import UNREACHABLE, USAGE, Failed, configuration
+
+if TYPE_CHECKING:
+    from foqs.config import Config
+    from shardmgr.model import ShardSpec
+    from shardmgr.registry import Registry
+
+PER_DATABASE_DEFAULT: Final = 4
+_SHARDS_MAX: Final = 1_000
+
+
+@click.command(
+    "init",
+    epilog="\b\nExamples:\n  foqs cluster init --config /etc/foqs/host1.toml --shards 8\n"
+    "  foqs cluster init --config host1.toml --shards-per-database 4 --yes",
+)
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    envvar="FOQS_CONFIG",
+    required=True,
+    help="The configuration of any of the hosts: [cluster] and [databases.NAME].",
+)
+@click.option("--shards", type=click.IntRange(1, _SHARDS_MAX), default=None, help="So many, spread over the databases.")
+@click.option(
+    "--shards-per-database",
+    "each",
+    type=click.IntRange(1, _SHARDS_MAX),
+    default=None,
+    help=f"So many in each database.  [default: {PER_DATABASE_DEFAULT}]",
+)
+@click.option("--no-tables", is_flag=True, help="Make no tables: they are there, or the hosts may make them.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def init(file: Path, shards: int | None, each: int | None, no_tables: bool, yes: bool) -> None:
+    """Make a cluster: its shards in ZooKeeper, their tables in the databases. Then start its hosts.
+
+    Safe to repeat, and to interrupt. A cluster that has other shards already is left as it is; change those with foqs
+    shard.
+    """
+    if shards is not None and each is not None:
+        raise click.UsageError("--shards and --shards-per-database exclude each other.")
+    config = configuration(file)
+    cluster, databases = config.cluster, list(config.databases)
+    if not cluster.zookeeper:
+        raise Failed(f"{file}: cluster.zookeeper: it is not set; name the servers of ZooKeeper, HOST:PORT", USAGE)
+    count = shards if shards is not None else (each or PER_DATABASE_DEFAULT) * len(databases)
+    if count > _SHARDS_MAX:
+        raise Failed(f"{count} shards are more than {_SHARDS_MAX}; give hosts fewer, and more to do in each", USAGE)
+    if count < len(databases):
+        raise Failed(f"{count} shards leave some of {len(databases)} databases without any; ask for more", USAGE)
+    specs = spread(count, databases, config.server.tier)
+    say(f"A cluster at {cluster.root} in ZooKeeper ({cluster.zookeeper}), of tier {config.server.tier}:")
+    for name, numbers in placed(specs).items():
+        url = config.databases[name].url
+        say(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
+    if not yes:
+        tables = "" if no_tables else " and their tables"
+        click.confirm(f"Make these shards{tables}?", abort=True, err=True)
+    is_new = asyncio.run(_init(config, specs, tables=not no_tables))
+    say(
+        f"{'Made' if is_new else 'There is already'} a cluster of {count} shards; "
+        "start its hosts with: foqs host --config FILE"
+    )
+
+
+def spread(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
+    """Shards 0 to count-1, one database after the other in turn."""
+    from shardmgr.model import ShardSpec
+
+    return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
+
+
+def placed(specs: Sequence[ShardSpec]) -> Mapping[str, list[int]]:
+    """The numbers of the shards in each database."""
+    found: dict[str, list[int]] = {}
+    for spec in specs:
+        found.setdefault(spec.database, []).append(spec.number)
+    return found
+
+
+async def _init(config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> bool:
+    """True where the cluster is new. Raises Failed."""
+    from foqs.clock import SystemClock
+    from foqs.registries import registry_of
+    from shardmgr.administration import Refused
+    from shardmgr.model import Malformed
+    from shardmgr.registry import RegistryError
+
+    registry = registry_of(config, SystemClock())
+    try:
+        await registry.open()
+    except RegistryError as error:
+        raise Failed(str(error), UNREACHABLE) from None
+    try:
+        return await _make(registry, config, specs, tables=tables)
+    except Refused as error:
+        raise Failed(error.problem, USAGE) from None
+    except (RegistryError, Malformed) as error:
+        raise Failed(str(error)) from None
+    finally:
+        await registry.close()
+
+
+async def _make(registry: Registry, config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> bool:
+    from shardmgr.administration import Refused, init, look
+
+    try:
+        found = (await look(registry)).layout
+    except Refused:
+        found = None
+    if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
+        raise Failed(
+            f"there is a cluster at {config.cluster.root} already, with other shards ({len(found.shards)}); nothing was "
+            "changed. Look at it with: foqs shard list, or name another cluster.root",
+            USAGE,
+        )
+    if tables:
+        await _make_tables(config, specs)
+    return found is None and await init(registry, specs)
+
+
+async def _make_tables(config: Config, specs: Sequence[ShardSpec]) -> None:
+    """Makes the tables of each shard, or brings them to this program's version."""
+    from foqs.store.port import StoreError
+    from foqs.stores import database_opener
+
+    for name, numbers in placed(specs).items():
+        open_store = database_opener(config, name)
+        for number in numbers:
+            store = open_store(number)
+            try:
+                await store.open()
+            except StoreError as error:
+                raise Failed(f"database {name}: {error}") from None
+            finally:
+                await store.close()
