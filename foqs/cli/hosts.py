@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:"
+    epilog="\b\nExamples:\n  foqs dev\n  foqs dev --data /var/tmp/queue --port 7500 --http-port 7501\n  foqs dev --store memory:\n"
+    "  foqs dev --cluster 3"
 )
 @click.option("--data", default=None, help="The folder that keeps the items.  [default: ./foqs-data]")
 @click.option(
@@ -43,6 +44,14 @@ if TYPE_CHECKING:
     help="The address for calls; of both ports with --insecure-listen.  [default: 127.0.0.1]",
 )
 @click.option("--insecure-listen", is_flag=True, default=None, help="Allow an address that others can reach.")
+@click.option(
+    "--cluster",
+    "hosts",
+    type=click.IntRange(1, 9),
+    default=None,
+    metavar="N",
+    help="N hosts with ZooKeeper and two MariaDB servers of this machine, from installed packages.",
+)
 def dev(
     data: str | None,
     store: str | None,
@@ -51,12 +60,23 @@ def dev(
     http_port: int | None,
     address: str | None,
     insecure_listen: bool | None,
+    hosts: int | None,
 ) -> None:
-    """Start one host on this machine, for development.
+    """Start one host on this machine, for development; or with --cluster several.
 
     It keeps its items in a folder (SQLite) and needs nothing else. Options of the configuration can also be set by
     environment (FOQS_SECTION__OPTION).
+
+    With --cluster, items are gone when it stops unless --data names a folder; there are 8 shards, and --port is the
+    first of two ports for each host.
     """
+    if hosts is not None:
+        if any(option is not None for option in (store, http_port, address, insecure_listen)):
+            raise click.UsageError("With --cluster only --data, --shards and --port can be given.")
+        from foqs.cli.dev_cluster import run_cluster
+
+        run_cluster(hosts, data, shards, port)
+        return
     if data is not None and store is not None:
         raise click.UsageError("--data and --store exclude each other.")
     config = configuration(

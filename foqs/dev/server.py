@@ -80,6 +80,11 @@ class Server(ABC):
         """The end of what the server said."""
         return (self.folder / "log").read_text(errors="replace")[-_TAIL_BYTES:]
 
+    def send(self, number: signal.Signals) -> None:
+        """Sends a signal to the process, where it runs."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Ends the process and waits for its end; the data stays. Safe to repeat."""
         if self._process is not None and self._process.poll() is None:

@@ -1,0 +1,147 @@
+"""What `foqs dev --cluster N` does: a cluster of this machine in the foreground, for trying out what happens to it.
+
+Always true: everything that was started is stopped when the command ends, by
+Ctrl-C, SIGTERM or the end of its terminal; a second one kills what is still
+stopping. A process that dies meanwhile is said, and left dead.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from foqs.cli.hosts import port_problem, program
+from foqs.cli.output import say
+from foqs.cli.session import DEFAULT_ADDRESS, ERROR, USAGE, Failed
+
+if TYPE_CHECKING:
+    from foqs.dev.cluster import Cluster
+    from foqs.dev.server import Server
+
+DATABASES: Final = 2
+SHARDS_DEFAULT: Final = 8
+PORT_DEFAULT: Final = 7411
+_WATCH_S: Final = 0.2
+
+
+def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None) -> None:
+    """Runs it until it is told to stop.
+
+    Args:
+        port: the first of two for each host; 0: any that are free.
+
+    Raises:
+        Failed: it cannot be had.
+    """
+    from foqs.dev.cluster import Cluster
+    from foqs.dev.server import CannotRun
+
+    first = PORT_DEFAULT if port is None else port
+    ports = _ports(first, hosts)
+    say(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
+    with _told_to_stop():
+        cluster: Cluster | None = None
+        try:
+            folder = None if data is None else Path(data)
+            cluster = Cluster(folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__)
+            cluster.set_up()
+            click.echo("\n".join(banner(cluster)))
+            _watch(cluster)
+        except (CannotRun, OSError) as error:
+            raise Failed(str(error), ERROR) from None
+        except KeyboardInterrupt:
+            say("Stopping ...")
+        finally:
+            if cluster is not None:
+                cluster.close()
+    say("Stopped.")
+
+
+def banner(cluster: Cluster) -> list[str]:
+    """What a started cluster tells its user."""
+    foqs = program()
+    first, *others = cluster.hosts
+    address = "" if first.address == DEFAULT_ADDRESS else f" --address {first.address}"
+    rest = f" --address {others[0].address}" if others else address
+    lines = [
+        f"{host.options['server.name']:<11}{host.address}   http://127.0.0.1:{host.http_port}/   pid {host.pid}"
+        for host in cluster.hosts
+    ]
+    lines += [
+        f"{'db' + str(n):<11}127.0.0.1:{server.port}   pid {server.pid}"
+        for n, server in enumerate(cluster.databases, 1)
+    ]
+    lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
+    kept = (
+        "they go when this stops; --data FOLDER keeps them"
+        if cluster.is_temporary
+        else "delete that folder to start afresh"
+    )
+    return [
+        *lines,
+        f"Data, logs and configurations are in {cluster.folder}; {kept}.",
+        "For development, not for production: no TLS, no authentication, one machine.",
+        "",
+        "Try, in another terminal:",
+        f"  {foqs} cluster status{rest}",
+        f"  {foqs} enqueue mail 'hello'{rest}",
+        f"  kill -9 {first.pid}   # and look at the status again: others take its shards",
+        f"  {foqs} host --config {first.config}   # it is back",
+        f"  {foqs} host drain host2{rest}",
+        "",
+        "Stop with Ctrl-C.",
+    ]
+
+
+def _watch(cluster: Cluster) -> None:
+    """Says which process died, until it is interrupted."""
+    alive: dict[str, Server] = {str(host.options["server.name"]): host for host in cluster.hosts}
+    alive |= {f"db{number}": server for number, server in enumerate(cluster.databases, 1)}
+    alive["ZooKeeper"] = cluster.zookeeper
+    while True:
+        time.sleep(_WATCH_S)
+        for name, server in list(alive.items()):
+            code = server.exit_code
+            if code is not None:
+                del alive[name]
+                how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
+                say(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
+
+
+def _ports(first: int, hosts: int) -> Iterator[int]:
+    """Two for each host, one after the other. Raises Failed where one is taken."""
+    from foqs.dev.server import free_port
+
+    if first == 0:
+        return (free_port() for _ in count())
+    if first + 2 * hosts > 65_536:
+        raise Failed(
+            f"Port {first} leaves no room for the {2 * hosts} ports of {hosts} hosts; choose a lower --port.", USAGE
+        )
+    for number in range(first, first + 2 * hosts):
+        if port_problem("127.0.0.1", number, "port"):
+            raise Failed(
+                f"Port {number} is taken by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
+                "choose the first with --port, or any that are free with --port 0.",
+                USAGE,
+            )
+    return iter(range(first, first + 2 * hosts))
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[None]:
+    """SIGTERM and the end of the terminal are as Ctrl-C."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,275 @@
+"""foqs dev --cluster: what it says, what it refuses; and servers that are started and ended. No database is started."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from foqs.cli import dev_cluster, root
+from foqs.config import load
+from foqs.dev import server as servers
+from foqs.dev import zookeeper
+from foqs.dev.cluster import Cluster, is_served
+from foqs.dev.mariadb import MariaDb
+from foqs.dev.server import CannotRun, Server
+from foqs_client import Host, Routing, Shard
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(root, args)
+
+
+class Sleeper(Server):
+    """A process that does nothing, or what it is told."""
+
+    name = "sleeper"
+
+    def __init__(self, folder: Path | None = None, code: str = "import time; time.sleep(600)") -> None:
+        super().__init__(folder)
+        self._code = code
+
+    def set_up(self) -> None:
+        self.launch([sys.executable, "-c", self._code], lambda: "import" in self._code)
+
+
+# ------------------------------------------------------------------------ servers
+
+
+def test_a_server_is_there_in_its_block_and_its_temporary_folder_goes_with_it() -> None:
+    with Sleeper() as server:
+        assert server.exit_code is None
+        assert server.folder.is_dir()
+    assert server.exit_code == -signal.SIGTERM
+    assert not server.folder.exists()
+
+
+def test_a_folder_that_was_given_stays(tmp_path: Path) -> None:
+    with Sleeper(tmp_path / "a"):
+        pass
+    assert (tmp_path / "a" / "log").exists()
+
+
+def test_a_server_that_ends_by_itself_is_told_with_its_last_words() -> None:
+    server = Sleeper(code="raise SystemExit('no room')")
+    with pytest.raises(CannotRun, match=r"sleeper ended with 1:\n.*no room"), server:
+        pass
+    assert not server.folder.exists()
+
+
+def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deaf = (
+        "import signal, time, pathlib; signal.signal(15, signal.SIG_IGN); pathlib.Path('deaf').touch(); time.sleep(600)"
+    )
+    server = Sleeper(tmp_path, deaf)
+    monkeypatch.setattr(server, "stop_timeout_s", 0.01)
+    server.launch([sys.executable, "-c", deaf], (tmp_path / "deaf").exists, cwd=tmp_path)
+    server.close()
+    assert server.exit_code == -signal.SIGKILL
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(servers, "_PLACES", "")
+    monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
+
+
+@pytest.mark.usefixtures("nothing_installed")
+def test_a_missing_package_is_named_with_the_line_that_installs_it(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match="apt-get install default-jre-headless"), zookeeper.ZooKeeper(tmp_path / "z"):
+        pass
+    with pytest.raises(CannotRun, match="apt-get install mariadb-server"), MariaDb(tmp_path / "m"):
+        pass
+
+
+def test_missing_jars_are_named_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
+    monkeypatch.setattr(zookeeper, "program", lambda name, package: name)
+    with pytest.raises(CannotRun, match="apt-get install zookeeper"), zookeeper.ZooKeeper(tmp_path / "z"):
+        pass
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match="too long a path"):
+        MariaDb(tmp_path / ("x" * 100))
+
+
+# ------------------------------------------------------------------------ cluster
+
+
+def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, hosts=3, options={"log.level": "debug"})
+    configs = [load(host.config, {}, {}) for host in cluster.hosts]
+    assert [config.server.name for config in configs] == ["host1", "host2", "host3"]
+    assert len({port for config in configs for port in (config.server.port, config.server.http_port)}) == 6
+    for config in configs:
+        assert config.cluster.zookeeper == cluster.zookeeper.address
+        assert {name: options.parsed.port for name, options in config.databases.items()} == {
+            "db1": cluster.databases[0].port,
+            "db2": cluster.databases[1].port,
+        }
+        assert config.log.level == "debug"
+
+
+def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
+    first, second = Cluster(tmp_path), Cluster(tmp_path)
+    first._lock_folder()
+    with pytest.raises(CannotRun, match="used by another cluster"):
+        second._lock_folder()
+    first.close()
+    second._lock_folder()
+    second.close()
+
+
+def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    command = [sys.executable, "-c", f"import sys; open({str(told)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"]
+    for _ in range(2):
+        Cluster(tmp_path / "c", shards=5, command=command)._initialise()
+    [line] = told.read_text().splitlines()
+    assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
+
+
+def test_an_initialisation_that_failed_is_tried_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(CannotRun, match="no such luck"):
+            Cluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._initialise()
+
+
+def test_nothing_is_left_when_a_part_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def stub(self: Server) -> None:
+        if self.name == "zookeeper":
+            raise CannotRun("apt-get install zookeeper")
+
+    for kind in (MariaDb, zookeeper.ZooKeeper):
+        monkeypatch.setattr(kind, "set_up", stub)
+        monkeypatch.setattr(
+            kind, "stop", lambda self, number=signal.SIGTERM: ended.append(f"{self.name} {number.name}")
+        )
+    cluster = Cluster(hosts=1, databases=2)
+    with pytest.raises(CannotRun, match="apt-get install zookeeper"), cluster:
+        pass
+    assert ended == [*["mariadb SIGTERM"] * 2, "zookeeper SIGTERM", *["mariadb SIGKILL"] * 2, "zookeeper SIGKILL"]
+    assert not cluster.folder.exists()
+
+
+def test_a_cluster_is_served_when_all_hosts_are_there_and_own_every_shard() -> None:
+    host = Host("h", 1, None, None, 1, False, None, None)
+    owned = Shard(0, None, ("h", 1), 1, "owned", None, None, None)
+    waits = Shard(1, None, ("h", 1), 1, "acquiring", None, None, None)
+    assert is_served(Routing(1, [host, host], [owned]), 2)
+    assert not is_served(Routing(1, [host], [owned]), 2)
+    assert not is_served(Routing(1, [host, host], [owned, waits]), 2)
+    assert not is_served(Routing(1, [host, host], []), 2)
+
+
+# ------------------------------------------------------------------------ command
+
+
+class Started:
+    """Stands for a cluster, and what happened to it."""
+
+    def __init__(self, folder: Path | None, hosts: int, databases: int, shards: int, port: Callable[[], int]) -> None:
+        self.given = (folder, hosts, databases, shards)
+        self.ports = [port() for _ in range(2 * hosts)]
+        self.is_temporary = folder is None
+        self.folder = folder or Path("/tmp/x")
+        self.closed = 0
+        self.hosts = [self._server(n, f"host{n}") for n in range(1, hosts + 1)]
+        self.databases = [self._server(n + 20, "") for n in range(databases)]
+        self.zookeeper = self._server(99, "")
+        ALL.append(self)
+
+    def _server(self, number: int, name: str) -> Any:
+        port = self.ports[2 * number - 2] if name else number
+        place = {"port": port, "http_port": port + 1, "pid": 1_000 + number, "exit_code": None, "folder": self.folder}
+        return SimpleNamespace(
+            **place, address=f"foqs://127.0.0.1:{port}", options={"server.name": name}, config=self.folder / "foqs.toml"
+        )
+
+    def set_up(self) -> None:
+        self.hosts[0].exit_code = -9
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+ALL: list[Started] = []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Started]]:
+    """The clusters that a command started; each is interrupted after one look at its processes."""
+    looks = iter([None, None])
+
+    def interrupted(seconds: float) -> None:
+        if next(looks, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("foqs.dev.cluster.Cluster", Started)
+    monkeypatch.setattr(dev_cluster, "time", SimpleNamespace(sleep=interrupted))
+    ALL.clear()
+    yield ALL
+    assert all(cluster.closed == 1 for cluster in ALL)
+
+
+def test_it_says_where_everything_is_and_what_to_try(started: Sequence[Started], tmp_path: Path) -> None:
+    result = run("dev", "--cluster", "2", "--port", "0", "--data", str(tmp_path), "--shards", "6")
+    assert result.exit_code == 0, result.output
+    [cluster] = started
+    assert cluster.given == (tmp_path, 2, 2, 6)
+    for words in ("host1", "pid 1001", "pid 1002", "db2", "ZooKeeper", "delete that folder", "not for production"):
+        assert words in result.stdout
+    assert f"cluster status --address foqs://127.0.0.1:{cluster.hosts[1].port}" in result.stdout
+    assert "kill -9 1001" in result.stdout
+
+
+def test_a_process_that_died_is_said_once(started: Sequence[Started]) -> None:
+    result = run("dev", "--cluster", "3", "--port", "0")
+    assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
+    assert "Stopped." in result.stderr
+    assert "--data FOLDER keeps them" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "options", [["--store", "memory:"], ["--http-port", "1"], ["--listen", "::"], ["--insecure-listen"]]
+)
+def test_options_of_a_single_host_are_refused(started: Sequence[Started], options: list[str]) -> None:
+    result = run("dev", "--cluster", "3", *options)
+    assert result.exit_code == 2
+    assert "only --data, --shards and --port" in result.stderr
+    assert not started
+
+
+def test_a_taken_port_is_one_sentence_before_anything_is_started(started: Sequence[Started]) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        result = run("dev", "--cluster", "1", "--port", str(port))
+    assert result.exit_code == 2
+    assert f"Port {port} is taken" in result.stderr
+    assert run("dev", "--cluster", "3", "--port", "65533").exit_code == 2
+    assert not started
+
+
+def test_what_cannot_be_had_is_said_and_all_else_is_stopped(
+    started: Sequence[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(self: Started) -> None:
+        raise CannotRun("java is not installed: apt-get install default-jre-headless")
+
+    monkeypatch.setattr(Started, "set_up", missing)
+    result = run("dev", "--cluster", "3", "--port", "0")
+    assert result.exit_code == 1
+    assert "Error: java is not installed: apt-get install default-jre-headless" in result.stderr
+    assert len(started) == 1
