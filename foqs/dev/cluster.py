@@ -39,6 +39,7 @@ class Cluster:
         folder: keeps the data; None: a temporary one, which goes with the cluster.
         hosts, databases, shards: how many.
         port: gives each host its two ports, for calls and for HTTP.
+        zookeeper, database: make the servers, each for a folder.
         options: of every host's configuration, by dotted name.
         command: what is run as `foqs`.
     """
@@ -50,6 +51,8 @@ class Cluster:
         databases: int = 2,
         shards: int = 8,
         port: Callable[[], int] = free_port,
+        zookeeper: Callable[[Path], ZooKeeper] = ZooKeeper,
+        database: Callable[[Path], MariaDb] = MariaDb,
         options: Mapping[str, Any] = MappingProxyType({}),
         command: Sequence[str] = PROGRAM,
     ) -> None:
@@ -61,8 +64,8 @@ class Cluster:
         self._lock: IO[bytes] | None = None
         self._command = command
         self._shards = shards
-        self.zookeeper = ZooKeeper(self.folder / "zookeeper")
-        self.databases = [MariaDb(self.folder / f"db{number}") for number in range(1, databases + 1)]
+        self.zookeeper = zookeeper(self.folder / "zookeeper")
+        self.databases = [database(self.folder / f"db{number}") for number in range(1, databases + 1)]
         places = {f"databases.db{n}.url": server.url(DATABASE) for n, server in enumerate(self.databases, 1)}
         self.hosts = [
             HostProcess(
@@ -113,6 +116,7 @@ class Cluster:
         finally:
             for server in servers:
                 server.stop(signal.SIGKILL)
+                server.close()
             if self._lock is not None:
                 self._lock.close()
             if self.is_temporary:

@@ -24,7 +24,7 @@ _USER: Final = "mysql"
 _PACKAGE: Final = "mariadb-server"
 _SOCKET_BYTES_MAX: Final = 100
 """Of the path of a socket; the system takes few more."""
-_PROBE_S: Final = 5.0
+PROBE_S: Final = 5.0
 _GREETING_BYTES: Final = 5
 _PROTOCOL: Final = b"\x0a"
 """The first byte of a greeting, after its length and number."""
@@ -92,12 +92,12 @@ class MariaDb(Server):
                 *options,
                 *([f"--user={user}"] if user else []),
             ],
-            self._answers,
+            self.answers,
         )
 
     def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
         """Runs one statement as root and returns its rows."""
-        connection = pymysql.connect(unix_socket=str(self.socket), user="root", autocommit=True)
+        connection = pymysql.connect(user="root", autocommit=True, **self.place)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(text, values or None)
@@ -105,20 +105,33 @@ class MariaDb(Server):
         finally:
             connection.close()
 
+    @property
+    def place(self) -> dict[str, Any]:
+        """How root reaches it: arguments of pymysql's `connect`."""
+        return {"unix_socket": str(self.socket)}
+
+    def dial(self) -> socket.socket:
+        """A connection to it, on which nothing was said yet. Raises OSError."""
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.settimeout(PROBE_S)
+            connection.connect(str(self.socket))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def url(self, database: str) -> str:
         """A database as a store URL."""
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """It greets whoever comes; an error in place of the greeting begins otherwise."""
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(_PROBE_S)
-            try:
-                probe.connect(str(self.socket))
-                head = probe.recv(_GREETING_BYTES, socket.MSG_WAITALL)
-            except OSError:
-                return False
-        return head[-1:] == _PROTOCOL
+        try:
+            with self.dial() as connection:
+                return connection.recv(_GREETING_BYTES, socket.MSG_WAITALL)[-1:] == _PROTOCOL
+        except OSError:
+            return False
 
 
 def _template(user: str | None) -> Path:

@@ -68,10 +68,14 @@ class Server(ABC):
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how
             )
+        self.wait(answers)
+
+    def wait(self, answers: Callable[[], bool]) -> None:
+        """Returns when the process answers. Raises CannotRun when it ends, or not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not answers():
-            if self._process.poll() is not None:
-                raise CannotRun(f"{self.name} ended with {self._process.returncode}:\n{self.log_tail()}")
+            if self.exit_code is not None:
+                raise CannotRun(f"{self.name} ended with {self.exit_code}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
                 raise CannotRun(f"{self.name} did not answer within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
             time.sleep(_POLL_S)

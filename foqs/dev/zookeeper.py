@@ -66,9 +66,9 @@ class ZooKeeper(Server):
         (self.folder / "log4j.properties").write_text(_LOGGING)
         places = [str(self.folder), *(str(_JARS / name) for name in _NEEDED)]
         command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(places), _MAIN]
-        self.launch([*command, str(self.folder / "zoo.cfg")], self._answers)
+        self.launch([*command, str(self.folder / "zoo.cfg")], self.answers)
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """It serves sessions: `srvr` is refused while it starts."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), _PROBE_S) as probe:

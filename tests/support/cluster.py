@@ -1,0 +1,41 @@
+"""The cluster of a test: the one that `foqs dev --cluster` starts, quick to retry, on ports that stay its own.
+
+Its ZooKeeper and databases come from installed packages; where a Docker engine
+answers and testcontainers is installed, from containers (see `containers`, whose
+branch was tried against a stub only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from foqs.dev.cluster import Cluster
+from tests.support import containers
+from tests.support.ports import free_port
+
+_OPTIONS: Final[Mapping[str, Any]] = {
+    "shard.retry_ms_max": 200,
+    "shard.sweep_interval_ms": 1_000,
+    "namespace.lease_ms_default": 1_000,
+    "namespace.backoff_ms_min": 50,
+    "namespace.backoff_ms_max": 400,
+}
+
+
+def cluster(
+    folder: Path | None = None,
+    hosts: int = 3,
+    databases: int = 2,
+    shards: int = 8,
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> Cluster:
+    """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
+    given = {**_OPTIONS, **options}
+    if containers.there_is_an_engine():
+        kinds: dict[str, Any] = {"zookeeper": containers.ZooKeeper, "database": containers.MariaDb}
+    else:
+        kinds = {}
+    return Cluster(folder, hosts, databases, shards, free_port, options=given, **kinds)
