@@ -15,9 +15,6 @@ from foqs.dev.server import CannotRun, Server, free_port, program
 _JARS: Final = Path("/usr/share/java")
 _NEEDED: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
 _MAIN: Final = "org.apache.zookeeper.server.ZooKeeperServerMain"
-_TICK_MS: Final = 500
-_SESSION_MS_MIN: Final = 1_000
-_SESSION_MS_MAX: Final = 120_000
 _PROBE_S: Final = 2.0
 
 
@@ -26,13 +23,23 @@ class ZooKeeper(Server):
 
     Args:
         port: 0: any that is free.
+        tick_ms: sessions end within one tick of their timeout.
+        session_ms: the least and the greatest timeout of a session.
     """
 
     name = "zookeeper"
 
-    def __init__(self, folder: Path | None = None, port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path | None = None,
+        port: int = 0,
+        tick_ms: int = 500,
+        session_ms: tuple[int, int] = (1_000, 120_000),
+    ) -> None:
         super().__init__(folder)
         self.port = port or free_port()
+        self._tick_ms = tick_ms
+        self._session_ms = session_ms
 
     @property
     def address(self) -> str:
@@ -50,14 +57,14 @@ class ZooKeeper(Server):
                 f"ZooKeeper is not installed ({_JARS / missing[0]} is not there): apt-get install zookeeper"
             )
         options = {
-            "tickTime": _TICK_MS,
+            "tickTime": self._tick_ms,
             "dataDir": self.folder / "data",
             "clientPort": self.port,
             "clientPortAddress": "127.0.0.1",
             "admin.enableServer": "false",
             "maxClientCnxns": 0,
-            "minSessionTimeout": _SESSION_MS_MIN,
-            "maxSessionTimeout": _SESSION_MS_MAX,
+            "minSessionTimeout": self._session_ms[0],
+            "maxSessionTimeout": self._session_ms[1],
             "4lw.commands.whitelist": "srvr",
             "autopurge.snapRetainCount": 3,
             "autopurge.purgeInterval": 1,
