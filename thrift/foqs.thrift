@@ -681,6 +681,11 @@ struct ShardInfo {
   12: optional bool draining,
   /** The name of the host that it was moved to, and stays at while that is there. */
   13: optional string pinned_to,
+  /**
+   * The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
+   * known. In getRouting only.
+   */
+  14: optional binary slots,
 }
 
 struct ShardsReply {
@@ -755,6 +760,8 @@ struct GetRoutingReply {
   1: optional i64 version,
   2: optional list<HostInfo> hosts,
   3: optional list<ShardInfo> shards,
+  /** Of the host that answers. */
+  4: optional string tier,
 }
 
 // ---------------------------------------------------------------- the service

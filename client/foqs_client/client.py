@@ -20,22 +20,22 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from thrift.Thrift import TApplicationException
-
 from foqs_client import convert, errors
 from foqs_client.address import parse_addresses, speaks_tls
 from foqs_client.admin import AdminCalls
-from foqs_client.attempts import ById, Deleting
+from foqs_client.attempts import PAUSE_S_MAX, ById, Deleting
+from foqs_client.calls import ROUTING, Calls
 from foqs_client.cluster import ClusterCalls
 from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys, Enqueue
-from foqs_client.link import NoReply, NotSent, NotServed
-from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
+from foqs_client.message import Method
+from foqs_client.polls import SLICE_MS, Polls
 from foqs_client.pool import Pool
+from foqs_client.router import Router
+from foqs_client.routes import Address
 from foqs_client.transport import Connect
 from foqs_client.types import (
-    DONE,
     BulkPage,
     Change,
     Delivery,
@@ -53,14 +53,11 @@ from foqs_client.types import (
 )
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
-REPLY_GRACE_S: Final = 1.5
-"""How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
-
 Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(AdminCalls, ClusterCalls):
+class Client(Calls, AdminCalls, ClusterCalls):
     """A queue, over one or more connections.
 
     Opened when calls need them, and again after a loss. Use it as
@@ -105,7 +102,6 @@ class Client(AdminCalls, ClusterCalls):
     ) -> None:
         self.namespace = namespace
         self.timeout_ms = timeout_ms
-        self._keys = AutomaticKeys(rng or SystemRandom()) if automatic_keys else None
         addresses = parse_addresses(url)
         if speaks_tls(url):
             tls = tls or Tls()
@@ -113,7 +109,16 @@ class Client(AdminCalls, ClusterCalls):
         elif tls is not None:
             raise errors.InvalidArgument("this address is without TLS; begin it with foqss://", field="tls")
         certified = isinstance(tls, Tls) and tls.cert_file is not None
-        self._pool = Pool(addresses, connections, connect, greeting(token, token_file, certified))
+        greet = greeting(token, token_file, certified)
+        self._pool = Pool(addresses, connections, connect, greet)
+        self._router = Router(
+            self._pool,
+            lambda address: Pool([address], connections, connect, greet),
+            self._ask_routing,
+            follow=len(addresses) > 1,
+        )
+        self._polls = Polls(self._release_surplus)
+        self._keys = AutomaticKeys(rng or SystemRandom(), self._router.next_slot) if automatic_keys else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -125,7 +130,8 @@ class Client(AdminCalls, ClusterCalls):
 
     async def close(self) -> None:
         """Closes the connections. Calls under way end as after their loss."""
-        await self._pool.close()
+        await self._polls.close()
+        await self._router.close()
 
     # ---------------------------------------------------------- the way of items
 
@@ -140,6 +146,7 @@ class Client(AdminCalls, ClusterCalls):
         """
         if not items:
             return []
+        self._router.look()
         attempts = Enqueue(convert.items(items), self._keys)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
@@ -169,12 +176,65 @@ class Client(AdminCalls, ClusterCalls):
             lease_ms: overrides the items' own lease durations.
             timeout_ms: where not given, the client's own on top of `wait_ms`.
         """
-        topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
-        request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms)
+        self._router.look()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
-        deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms)).items
+        if self._router.routes is not None:
+            return await self._dequeue_anywhere(wants, wait_ms, lease_ms, timeout_ms)
+        return await self._dequeue_at(None, wants, wait_ms, lease_ms, timeout_ms)
+
+    async def _dequeue_at(
+        self, at: Address | None, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, timeout_ms: int
+    ) -> list[Delivery]:
+        topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
+        request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms)
+        deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms, at)).items
         return deliveries or []
+
+    async def _dequeue_anywhere(
+        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, timeout_ms: int
+    ) -> list[Delivery]:
+        """From the host whose turn it is, else from the next; who waits, waits at all of them."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        failure: errors.FoqsError | None = None
+        for at in self._router.hosts():
+            left_ms = timeout_ms - int((loop.time() - begun) * 1_000)
+            if left_ms < 1:
+                break
+            try:
+                found = await self._dequeue_at(at, wants, 0, lease_ms, left_ms)
+            except errors.Unavailable as error:
+                failure = error
+            else:
+                failure = None
+                if found:
+                    return found
+        until = begun + wait_ms / 1_000
+        kind = (tuple(wants.items()), lease_ms)
+        while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
+            slice_ms = min(left_ms, SLICE_MS)
+            hosts = [at for at in self._router.hosts() if at is not None]
+
+            async def poll(at: Address, slice_ms: int = slice_ms) -> list[Delivery]:
+                return await self._dequeue_at(at, wants, slice_ms, lease_ms, slice_ms + self.timeout_ms)
+
+            try:
+                found = await self._polls.first(kind, hosts, poll, lambda found: _within(wants, found))
+            except errors.Unavailable as error:
+                failure = error
+                if not await self._pool.pause(PAUSE_S_MAX):
+                    break
+                continue
+            failure = None
+            if found:
+                return found
+        if failure is not None:
+            raise failure
+        return []
+
+    async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
+        await self.release(deliveries)
 
     # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
     # ack or cancel that was done before finds nothing to do; the others name a lease that
@@ -297,12 +357,12 @@ class Client(AdminCalls, ClusterCalls):
     async def item(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> ItemView:
         """Looks at one item. Raises NotFound."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return convert.item_view(await self._call(_ITEM, request, timeout_ms))
+        return convert.item_view(await self._call_owner(_ITEM, request, timeout_ms))
 
     async def explain(self, id: str, *, with_payload: bool = False, timeout_ms: int | None = None) -> Explanation:
         """Why an item is not delivered, and what would change it; an answer too for one that is gone."""
         request = ttypes.GetItemRequest(self.namespace, id, with_payload)
-        return convert.explanation(await self._call(_EXPLAIN, request, timeout_ms))
+        return convert.explanation(await self._call_owner(_EXPLAIN, request, timeout_ms))
 
     async def peek(
         self,
@@ -337,82 +397,9 @@ class Client(AdminCalls, ClusterCalls):
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
         """Hosts and shards."""
-        return convert.routing(await self._call(_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
-
-    # ------------------------------------------------------------------- one call
-
-    async def _call(self, method: Method, request: Any, timeout_ms: int | None) -> Any:
-        """The reply's struct. Raises FoqsError."""
-        return _success(method, await self._reply(method, request, timeout_ms))
-
-    async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
-        """One attempt of an enqueue."""
-        reply = await self._call(_ENQUEUE, ttypes.EnqueueRequest(self.namespace, items), timeout_ms)
-        return convert.enqueued(reply.results)
-
-    async def _by_id(
-        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
-    ) -> list[Outcome]:
-        """An outcome for each entry; none without a call when there are none."""
-        if not entries:
-            return []
-        if timeout_ms is None:
-            timeout_ms = self.timeout_ms
-        begun = asyncio.get_running_loop().time()
-        first: list[Outcome] | errors.FoqsError
-        try:
-            reply = await self._reply(method, request(self.namespace, entries), timeout_ms)
-            count = all_done(reply)
-            if count is not None:
-                return [DONE] * count
-            first = convert.outcomes(_success(method, reply).outcomes)
-        except errors.FoqsError as error:
-            first = error
-
-        async def ask(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
-            reply = await self._call(method, request(self.namespace, entries), timeout_ms)
-            return convert.outcomes(reply.outcomes)
-
-        return await kind(entries).go_on(first, ask, begun, timeout_ms, self._pool.pause)
-
-    async def _reply(self, method: Method, request: Any, timeout_ms: int | None) -> bytes:
-        """What the host answers, not yet read. Raises FoqsError."""
-        loop = asyncio.get_running_loop()
-        if timeout_ms is None:
-            timeout_ms = self.timeout_ms
-        if timeout_ms < 1:
-            raise errors.InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
-        deadline = loop.time() + timeout_ms / 1_000
-        request.timeout_ms = timeout_ms
-        try:
-            body = method.encode(request)
-            while True:
-                link = self._pool.ready_link
-                if link is None:
-                    link = await self._pool.link(deadline)
-                    request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
-                    body = method.encode(request)
-                seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
-                try:
-                    return await reply
-                except NotSent:
-                    continue
-                except BaseException:
-                    link.forget(seqid)
-                    raise
-        except Unencodable as error:
-            raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
-        except NotSent as error:
-            raise errors.Unreachable(str(error)) from None
-        except NotServed as error:
-            raise errors.Unreachable(str(error)) from None
-        except (NoReply, Unreadable) as error:
-            raise _unanswered(method, error) from None
-        except Refused as error:
-            raise _refusal(error) from None
+        return convert.routing(await self._call(ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
-_ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
 _DEQUEUE: Final = Method("dequeue", writes=True, into=Delivery)
 _ACK: Final = Method("ack", writes=True)
 _NACK: Final = Method("nack", writes=True)
@@ -428,31 +415,13 @@ _TOPICS: Final = Method("getActiveTopics")
 _ITEM: Final = Method("getItem")
 _EXPLAIN: Final = Method("explain")
 _PEEK: Final = Method("peek")
-_ROUTING: Final = Method("getRouting")
 
 
-def _success(method: Method, reply: bytes) -> Any:
-    """The struct of a reply. Raises FoqsError."""
-    try:
-        result = method.decode(reply)
-    except Unreadable as error:
-        raise _unanswered(method, error) from None
-    if result.failed is not None:
-        raise convert.error(result.failed.error)
-    if result.success is None:
-        raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
-    return result.success
-
-
-def _unanswered(method: Method, error: Exception) -> errors.FoqsError:
-    if method.writes:
-        return errors.UnknownOutcome(f"{error}; the call may have taken effect")
-    return errors.Unreachable(str(error))
-
-
-def _refusal(error: Refused) -> errors.FoqsError:
-    if error.reason == TApplicationException.UNKNOWN_METHOD:
-        return errors.NotImplementedYet(f"the host does not know this call: {error}")
-    if error.reason in (TApplicationException.INTERNAL_ERROR, TApplicationException.MISSING_RESULT):
-        return errors.UnknownOutcome(f"the host failed: {error}; the call may have taken effect")
-    return errors.InvalidArgument(f"the host could not read the call: {error}")
+def _within(wants: Mapping[str, int], found: Sequence[Delivery]) -> int:
+    """How many of these, from the first, a call that wants so many of each topic may have."""
+    left = dict(wants)
+    for place, delivery in enumerate(found):
+        if not left.get(delivery.topic, 0):
+            return place
+        left[delivery.topic] -= 1
+    return len(found)

@@ -181,6 +181,7 @@ def routing(reply: Any) -> Routing:
         version=reply.version or 0,
         hosts=[host(info) for info in reply.hosts or ()],
         shards=[shard(info) for info in reply.shards or ()],
+        tier=reply.tier,
     )
 
 
@@ -217,7 +218,16 @@ def shard(info: Any) -> Shard:
         weight=info.weight,
         draining=bool(info.draining),
         pinned_to=info.pinned_to,
+        slots=_slots(info.slots),
     )
+
+
+def _slots(bits: bytes | None) -> list[int]:
+    """The numbers of the bits that are set; the lowest of the first byte is 0."""
+    if not bits:
+        return []
+    number = int.from_bytes(bits, "little")
+    return [slot for slot in range(len(bits) * 8) if number >> slot & 1]
 
 
 def _address(address: Any) -> tuple[str, int] | None:

@@ -9,16 +9,15 @@ caller's items stay as they are. Sends nothing itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
 from foqs_client.attempts import Attempts
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
+from foqs_client.routes import SLOTS
 from foqs_client.types import Enqueued, Item
 
-SLOTS: Final = 1_024
-"""The slots of a tier: what the contract's keys hash to, or name."""
 _UNIQUE_BITS: Final = 64
 _UNTOLD: Final = Enqueued(error=UnknownOutcome("the host's reply does not name this item; it may have been written"))
 
@@ -28,15 +27,20 @@ class AutomaticKeys:
 
     The keys of one call share one slot, so that they meet one shard. Calls take the
     slots in turn, from one drawn by lot: neighbouring slots are of different shards.
+
+    Args:
+        next_slot: the slot for a call, where somebody knows better.
     """
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, rng: Random, next_slot: Callable[[], int | None] = lambda: None) -> None:
         self._rng = rng
+        self._next_slot = next_slot
         self._slot = rng.randrange(SLOTS)
 
     def give(self, items: Iterable[Item]) -> list[Item]:
         """The items, each with a key: slot, time, chance, place."""
-        self._slot = (self._slot + 1) % SLOTS
+        chosen = self._next_slot()
+        self._slot = (self._slot + 1) % SLOTS if chosen is None else chosen
         call = f"~{self._slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(

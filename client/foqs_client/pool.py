@@ -51,6 +51,12 @@ class Pool:
             best = self._idlest(best)
         return best
 
+    @property
+    def in_flight(self) -> int:
+        """Calls that wait for their replies."""
+        links = [transport.link_now for transport in (self._first, *self._others)]
+        return sum([link.in_flight for link in links if link is not None])
+
     async def link(self, deadline: float) -> Link:
         """A link that is ready; no await lies between the check and the return.
 

@@ -285,6 +285,11 @@ class Host:
     capacity: int | None = None
     leaving: bool = False
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it is reached."""
+        return self.host, self.port
+
 
 @dataclass(slots=True, frozen=True)
 class Shard:
@@ -300,6 +305,7 @@ class Shard:
         weight: the work it makes, relative to other shards.
         draining: it takes no new items.
         pinned_to: the name of the host that it was moved to.
+        slots: of idempotency keys, those that it holds.
     """
 
     shard: int
@@ -315,12 +321,14 @@ class Shard:
     weight: int | None = None
     draining: bool = False
     pinned_to: str | None = None
+    slots: Sequence[int] = ()
 
 
 @dataclass(slots=True, frozen=True)
 class Routing:
-    """Who serves what."""
+    """Who serves what. `tier` is that of the host that was asked."""
 
     version: int
     hosts: list[Host]
     shards: list[Shard]
+    tier: str | None = None

@@ -8,7 +8,7 @@ planner nor coordination service.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, TypeAlias
 
@@ -60,6 +60,7 @@ class ShardView:
         pinned_to: the name of the host that it was moved to; empty for none.
         queued_items: what waits to be written; None where another host owns it.
         reason: why it is not served, when it is not.
+        slots: of idempotency keys, those that it holds.
     """
 
     shard: int
@@ -75,6 +76,7 @@ class ShardView:
     pinned_to: str = ""
     queued_items: int | None = None
     reason: str | None = None
+    slots: Collection[int] = ()
 
 
 @dataclass(slots=True, frozen=True)

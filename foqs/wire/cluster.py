@@ -6,12 +6,13 @@ only. Knows nothing of connections, of who plans, or of what a shard holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any, Final
 
 from foqs.core import validate
 from foqs.core.errors import InvalidArgument
 from foqs.core.item import SHARD_MAX
+from foqs.core.keys import SLOTS
 from foqs.service.cluster import ClusterService, HostRef, HostView, ShardView
 from foqs.wire.methods import Serve, in_task
 from foqs.wire.page import page_by_name, page_of
@@ -50,7 +51,10 @@ class _Cluster:
         if request.version == routing.version:
             return ttypes.GetRoutingReply(version=routing.version)
         hosts = [_host_info(host) for host in routing.hosts]
-        return ttypes.GetRoutingReply(routing.version, hosts, [_shard_info(shard) for shard in routing.shards])
+        shards = [_shard_info(shard) for shard in routing.shards]
+        for info, shard in zip(shards, routing.shards, strict=True):
+            info.slots = _bits(shard.slots)
+        return ttypes.GetRoutingReply(routing.version, hosts, shards, self._cluster.tier)
 
     async def list_shards(self, request: Any, deadline: float) -> Any:
         limit, cursor = page_of(request.page)
@@ -162,3 +166,10 @@ def _shard_info(shard: ShardView) -> Any:
         draining=shard.draining,
         pinned_to=shard.pinned_to or None,
     )
+
+
+def _bits(slots: Collection[int]) -> bytes | None:
+    """One bit for each slot; the first is the lowest of the first byte."""
+    if not slots:
+        return None
+    return sum([1 << slot for slot in slots]).to_bytes(SLOTS // 8, "little")

@@ -222,7 +222,7 @@ class Mute:
 def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have_written(
     call: Callable[[Client], Any], kind: type[Exception], hang_up: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs_client.client.REPLY_GRACE_S", 0.02)
+    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 0.02)
 
     async def main() -> None:
         mute = Mute()

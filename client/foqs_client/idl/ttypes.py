@@ -6067,6 +6067,8 @@ class ShardInfo(object):
      - weight: The work it makes, relative to other shards.
      - draining: It takes no new items.
      - pinned_to: The name of the host that it was moved to, and stays at while that is there.
+     - slots: The slots of idempotency keys that it holds: 128 bytes, slot 0 is the lowest bit of the first. Missing: none, or not
+    known. In getRouting only.
 
     """
 
@@ -6084,10 +6086,11 @@ class ShardInfo(object):
         'weight',
         'draining',
         'pinned_to',
+        'slots',
     )
 
 
-    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None, owner_name=None, database_name=None, weight=None, draining=None, pinned_to=None,):
+    def __init__(self, shard=None, tier=None, owner=None, epoch=None, state=None, queued_items=None, region=None, reason=None, owner_name=None, database_name=None, weight=None, draining=None, pinned_to=None, slots=None,):
         self.shard = shard
         self.tier = tier
         self.owner = owner
@@ -6101,6 +6104,7 @@ class ShardInfo(object):
         self.weight = weight
         self.draining = draining
         self.pinned_to = pinned_to
+        self.slots = slots
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -6177,6 +6181,11 @@ class ShardInfo(object):
                     self.pinned_to = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 14:
+                if ftype == TType.STRING:
+                    self.slots = iprot.readBinary()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -6238,6 +6247,10 @@ class ShardInfo(object):
         if self.pinned_to is not None:
             oprot.writeFieldBegin('pinned_to', TType.STRING, 13)
             oprot.writeString(self.pinned_to.encode('utf-8') if sys.version_info[0] == 2 else self.pinned_to)
+            oprot.writeFieldEnd()
+        if self.slots is not None:
+            oprot.writeFieldBegin('slots', TType.STRING, 14)
+            oprot.writeBinary(self.slots)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7057,6 +7070,7 @@ class GetRoutingReply(object):
      - version
      - hosts
      - shards
+     - tier: Of the host that answers.
 
     """
 
@@ -7064,13 +7078,15 @@ class GetRoutingReply(object):
         'version',
         'hosts',
         'shards',
+        'tier',
     )
 
 
-    def __init__(self, version=None, hosts=None, shards=None,):
+    def __init__(self, version=None, hosts=None, shards=None, tier=None,):
         self.version = version
         self.hosts = hosts
         self.shards = shards
+        self.tier = tier
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7108,6 +7124,11 @@ class GetRoutingReply(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.STRING:
+                    self.tier = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7135,6 +7156,10 @@ class GetRoutingReply(object):
             for iter181 in self.shards:
                 iter181.write(oprot)
             oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.tier is not None:
+            oprot.writeFieldBegin('tier', TType.STRING, 4)
+            oprot.writeString(self.tier.encode('utf-8') if sys.version_info[0] == 2 else self.tier)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7614,6 +7639,7 @@ ShardInfo.thrift_spec = (
     (11, TType.I32, 'weight', None, None, ),  # 11
     (12, TType.BOOL, 'draining', None, None, ),  # 12
     (13, TType.STRING, 'pinned_to', 'UTF8', None, ),  # 13
+    (14, TType.STRING, 'slots', 'BINARY', None, ),  # 14
 )
 all_structs.append(ShardsReply)
 ShardsReply.thrift_spec = (
@@ -7680,6 +7706,7 @@ GetRoutingReply.thrift_spec = (
     (1, TType.I64, 'version', None, None, ),  # 1
     (2, TType.LIST, 'hosts', (TType.STRUCT, [HostInfo, None], False), None, ),  # 2
     (3, TType.LIST, 'shards', (TType.STRUCT, [ShardInfo, None], False), None, ),  # 3
+    (4, TType.STRING, 'tier', 'UTF8', None, ),  # 4
 )
 fix_spec(all_structs)
 del all_structs

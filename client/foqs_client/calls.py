@@ -1,0 +1,227 @@
+"""One call: to which host it goes, what is sent, and what comes back.
+
+Holds `Calls`, which `Client` inherits. Always true: a call ends by its deadline,
+and shortly after where only the reply is late; one that was sent and not
+answered ends as `UnknownOutcome` when it may have written, as `Unreachable` when
+it only reads. Calls by id go to the host of the item's shard, and keyed items to
+that of their key's slot, as far as a map of the cluster is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from thrift.Thrift import TApplicationException
+
+from foqs_client import convert, errors
+from foqs_client.attempts import ById
+from foqs_client.idl import ttypes
+from foqs_client.link import NoReply, NotSent, NotServed
+from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
+from foqs_client.pool import Pool
+from foqs_client.router import REACH_S, Router
+from foqs_client.routes import Address, spread
+from foqs_client.types import DONE, Enqueued, Item, Outcome, Routing
+
+REPLY_GRACE_S: Final = 1.5
+"""How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
+
+ROUTING: Final = Method("getRouting")
+_ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
+
+
+class Calls:
+    """The calls of a client.
+
+    Attributes:
+        namespace: of every call.
+        timeout_ms: the time of a call that names none.
+    """
+
+    namespace: str
+    timeout_ms: int
+    _pool: Pool
+    """To the hosts that the client was given."""
+    _router: Router
+
+    async def _ask_routing(self, pool: Pool, version: int | None, timeout_ms: int) -> Routing:
+        request = ttypes.GetRoutingRequest(version)
+        return convert.routing(_success(ROUTING, await self._reply(ROUTING, request, timeout_ms, pool)))
+
+    async def _call(self, method: Method, request: Any, timeout_ms: int | None, at: Address | None = None) -> Any:
+        """The reply's struct. Raises FoqsError."""
+        return _success(method, await self._ask(method, request, timeout_ms, at))
+
+    async def _call_owner(self, method: Method, request: Any, timeout_ms: int | None) -> Any:
+        """Asks the host of an item's shard, and where that has changed the one that has it now."""
+        self._router.look()
+        try:
+            return await self._call(method, request, timeout_ms, self._owner(request.id))
+        except errors.NotOwner:
+            self._router.stale()
+            await self._router.settled()
+            return await self._call(method, request, timeout_ms, self._owner(request.id))
+
+    async def _ask(self, method: Method, request: Any, timeout_ms: int | None, at: Address | None) -> bytes:
+        """What the host answers. One of the map that cannot be reached is `Unavailable`: another may do, or a newer map."""
+        if at is None:
+            return await self._reply(method, request, timeout_ms, self._pool)
+        try:
+            return await self._reply(method, request, timeout_ms, self._router.pool(at), REACH_S)
+        except errors.Unreachable as error:
+            self._router.unreachable(at)
+            if method.writes:
+                raise errors.Unavailable(f"nothing was sent: {error}") from None
+            raise
+
+    def _owner(self, id: str) -> Address | None:
+        return None if self._router.routes is None else self._router.routes.owner(id)
+
+    async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """One attempt of an enqueue."""
+        routes = self._router.routes
+        if routes is None:
+            results = await self._send_to(None, items, timeout_ms)
+        else:
+            results = await spread(
+                items,
+                lambda item: None if item.idempotency_key is None else routes.holder(item.idempotency_key),
+                lambda at, part: self._send_part(at, part, timeout_ms),
+                lambda error: Enqueued(error=error),
+            )
+        if [result.error for result in results].count(None) < len(results):
+            self._router.heard(result.error for result in results)
+        return results
+
+    async def _send_part(self, at: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """To the host of their slot; where there is none, to the first host that takes them."""
+        failure: errors.FoqsError | None = None
+        for host in self._router.hosts() if at is None else (at,):
+            try:
+                return await self._send_to(host, items, timeout_ms)
+            except (errors.Unavailable, errors.Overloaded, errors.NotOwner) as error:
+                failure = failure or error
+        assert failure is not None
+        raise failure
+
+    async def _send_to(self, at: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        reply = await self._call(_ENQUEUE, ttypes.EnqueueRequest(self.namespace, items), timeout_ms, at)
+        return convert.enqueued(reply.results)
+
+    async def _by_id(
+        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
+    ) -> list[Outcome]:
+        """An outcome for each entry; none without a call when there are none."""
+        if not entries:
+            return []
+        self._router.look()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        begun = asyncio.get_running_loop().time()
+
+        async def ask_at(at: Address | None, part: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+            reply = await self._ask(method, request(self.namespace, part), timeout_ms, at)
+            count = all_done(reply)
+            return [DONE] * count if count is not None else convert.outcomes(_success(method, reply).outcomes)
+
+        async def ask(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+            routes = self._router.routes
+            if routes is None:
+                return await ask_at(None, entries, timeout_ms)
+            return await spread(
+                entries,
+                lambda entry: routes.owner(entry if type(entry) is str else entry.id),
+                lambda at, part: ask_at(at, part, timeout_ms),
+                Outcome,
+            )
+
+        first: list[Outcome] | errors.FoqsError
+        try:
+            first = await ask(entries, timeout_ms)
+        except errors.FoqsError as error:
+            first = error
+            self._router.heard([error])
+        else:
+            wrong = [outcome.error for outcome in first if outcome.error is not None]
+            if not wrong and len(first) == len(entries):
+                return first
+            self._router.heard(wrong)
+
+        async def again(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
+            await self._router.settled()
+            outcomes = await ask(entries, timeout_ms)
+            self._router.heard(outcome.error for outcome in outcomes)
+            return outcomes
+
+        return await kind(entries).go_on(first, again, begun, timeout_ms, self._pool.pause)
+
+    async def _reply(
+        self, method: Method, request: Any, timeout_ms: int | None, pool: Pool, reach_s: float | None = None
+    ) -> bytes:
+        """What the host answers, not yet read. Raises FoqsError.
+
+        Args:
+            reach_s: how long a connection is waited for at most.
+        """
+        loop = asyncio.get_running_loop()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        if timeout_ms < 1:
+            raise errors.InvalidArgument(f"{timeout_ms} ms is no time at all; give at least 1", field="timeout_ms")
+        deadline = loop.time() + timeout_ms / 1_000
+        request.timeout_ms = timeout_ms
+        try:
+            body = method.encode(request)
+            while True:
+                link = pool.ready_link
+                if link is None:
+                    link = await pool.link(deadline if reach_s is None else min(deadline, loop.time() + reach_s))
+                    request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
+                    body = method.encode(request)
+                seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
+                try:
+                    return await reply
+                except NotSent:
+                    continue
+                except BaseException:
+                    link.forget(seqid)
+                    raise
+        except Unencodable as error:
+            raise errors.InvalidArgument(f"this call cannot be sent: {error}") from None
+        except NotSent as error:
+            raise errors.Unreachable(str(error)) from None
+        except NotServed as error:
+            raise errors.Unreachable(str(error)) from None
+        except (NoReply, Unreadable) as error:
+            raise _unanswered(method, error) from None
+        except Refused as error:
+            raise _refusal(error) from None
+
+
+def _success(method: Method, reply: bytes) -> Any:
+    """The struct of a reply. Raises FoqsError."""
+    try:
+        result = method.decode(reply)
+    except Unreadable as error:
+        raise _unanswered(method, error) from None
+    if result.failed is not None:
+        raise convert.error(result.failed.error)
+    if result.success is None:
+        raise errors.UnknownOutcome("the host's reply is empty; the call may have taken effect")
+    return result.success
+
+
+def _unanswered(method: Method, error: Exception) -> errors.FoqsError:
+    if method.writes:
+        return errors.UnknownOutcome(f"{error}; the call may have taken effect")
+    return errors.Unreachable(str(error))
+
+
+def _refusal(error: Refused) -> errors.FoqsError:
+    if error.reason == TApplicationException.UNKNOWN_METHOD:
+        return errors.NotImplementedYet(f"the host does not know this call: {error}")
+    if error.reason in (TApplicationException.INTERNAL_ERROR, TApplicationException.MISSING_RESULT):
+        return errors.UnknownOutcome(f"the host failed: {error}; the call may have taken effect")
+    return errors.InvalidArgument(f"the host could not read the call: {error}")

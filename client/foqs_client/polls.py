@@ -1,0 +1,125 @@
+"""Long polls at several hosts at once, for calls that wait for work.
+
+Holds `Polls`: by what was asked, the polls that are under way and that no call
+waits for. Always true: what a poll brings goes to one call, which asked for just
+that; what no call wants any more is released at once, which costs it no attempt.
+A call takes over the polls that an earlier one of the same kind has left, so
+there is one at each host for each call that waits. Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Final, TypeAlias
+
+from foqs_client.errors import FoqsError
+from foqs_client.routes import Address
+from foqs_client.types import Delivery
+
+SLICE_MS: Final = 2_000
+"""No poll is longer: so long one may be under way that nobody waits for."""
+
+Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
+Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
+
+
+class Polls:
+    """Those of one client.
+
+    Args:
+        release: gives items back.
+    """
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._left: dict[Hashable, dict[Address, Poll]] = {}
+        self._releasing: set[asyncio.Task[object]] = set()
+
+    async def first(
+        self,
+        kind: Hashable,
+        hosts: Sequence[Address],
+        begin: Callable[[Address], Awaitable[list[Delivery]]],
+        keep: Callable[[list[Delivery]], int],
+    ) -> list[Delivery]:
+        """What the first host brings that has something; empty when all have answered that they have nothing.
+
+        Args:
+            kind: calls of the same kind may take each other's polls.
+            begin: a poll at a host.
+            keep: how many of these, from the first, the call may have; the others are released.
+
+        Raises:
+            FoqsError: no host answered; of the last one.
+        """
+        polls = self._take_over(kind)
+        for host in hosts:
+            if host not in polls:
+                polls[host] = asyncio.ensure_future(begin(host))
+        found: list[Delivery] = []
+        failures: list[FoqsError] = []
+        count = len(polls)
+        try:
+            while polls and not found:
+                await asyncio.wait(polls.values(), return_when=asyncio.FIRST_COMPLETED)
+                for host in [host for host, poll in polls.items() if poll.done()]:
+                    try:
+                        found += polls.pop(host).result()
+                    except FoqsError as error:
+                        failures.append(error)
+        finally:
+            self._leave(kind, polls)
+        if len(failures) == count:
+            raise failures[-1]
+        wanted = keep(found)
+        self._give_back(found[wanted:])
+        return found[:wanted]
+
+    async def close(self) -> None:
+        """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
+        polls = [poll for left in self._left.values() for poll in left.values()]
+        for task in (*polls, *self._releasing):
+            task.cancel()
+        await asyncio.gather(*polls, *self._releasing, return_exceptions=True)
+
+    def _take_over(self, kind: Hashable) -> dict[Address, Poll]:
+        return self._left.pop(kind, {})
+
+    def _leave(self, kind: Hashable, polls: dict[Address, Poll]) -> None:
+        """They go on, for the next call of this kind or for nobody."""
+        left = self._left.setdefault(kind, {})
+        for host, poll in polls.items():
+            if host in left:
+                poll.add_done_callback(self._ended)  # two calls were under way: one poll is enough
+            else:
+                left[host] = poll
+                poll.add_done_callback(lambda poll, host=host: self._ended_left(kind, host, poll))  # type: ignore[misc]
+        if not left:
+            del self._left[kind]
+
+    def _ended_left(self, kind: Hashable, host: Address, poll: Poll) -> None:
+        left = self._left.get(kind, {})
+        if left.get(host) is poll:
+            del left[host]
+            if not left:
+                del self._left[kind]
+            self._ended(poll)
+
+    def _ended(self, poll: Poll) -> None:
+        """Nobody waits for it."""
+        if not poll.cancelled() and poll.exception() is None:
+            self._give_back(poll.result())
+
+    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
+            task: asyncio.Task[object] = asyncio.ensure_future(self._released(deliveries))
+            self._releasing.add(task)
+            task.add_done_callback(self._releasing.discard)
+
+    async def _released(self, deliveries: Sequence[Delivery]) -> None:
+        """What cannot be released comes back when its lease ends."""
+        try:
+            await self._release(deliveries)
+        except FoqsError:
+            return

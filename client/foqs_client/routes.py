@@ -1,0 +1,116 @@
+"""Which host to call: the map of a cluster as a client last read it.
+
+Holds `Routes`, and how a call is spread by it. Always true: a map never changes;
+it may be old, and then a host answers `NotOwner`. Knows nothing of connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeAlias, TypeVar
+from zlib import crc32
+
+from foqs_client.errors import FoqsError
+from foqs_client.types import Routing
+
+E = TypeVar("E")
+R = TypeVar("R")
+
+Address: TypeAlias = tuple[str, int]
+"""Where a host is reached: host and port."""
+
+SLOTS: Final = 1_024
+"""The slots of a tier: what the contract's keys hash to, or name."""
+_HEX: Final = frozenset("0123456789abcdef")
+_NAMED: Final = 4
+"""Characters of a key that name its slot: `~` and three digits."""
+
+
+class Routes:
+    """Of one tier.
+
+    Args:
+        routing: what a host said; with hosts of one tier only where it names its own.
+
+    Attributes:
+        hosts: those that can be asked, in the map's order; those that are stopping only when there are no others.
+    """
+
+    def __init__(self, routing: Routing) -> None:
+        tier = routing.tier
+        hosts = [host for host in routing.hosts if tier is None or host.tier == tier]
+        shards = [shard for shard in routing.shards if tier is None or shard.tier == tier]
+        self.version: Final = routing.version
+        self.hosts: Final[Sequence[Address]] = [host.address for host in hosts if not host.leaving] or [
+            host.address for host in hosts
+        ]
+        self._owners = {shard.shard: shard.owner for shard in shards if shard.owner is not None}
+        self._slots: list[Address | None] = [None] * SLOTS
+        self._slots_at: dict[Address, list[int]] = {}
+        for shard in shards:
+            if shard.owner is not None:
+                for slot in shard.slots:
+                    if slot < SLOTS:
+                        self._slots[slot] = shard.owner
+                        # A shard that takes no new items would refuse none with a key, but is to become empty.
+                        if shard.state == "owned" and not shard.draining:
+                            self._slots_at.setdefault(shard.owner, []).append(slot)
+
+    def owner(self, id: str) -> Address | None:
+        """The host of an item's shard; None where it is not known."""
+        shard, _, _ = id.partition("-")
+        return self._owners.get(int(shard)) if shard.isascii() and shard.isdigit() else None
+
+    def holder(self, key: str) -> Address | None:
+        """The host of a key's slot; None where it is not known."""
+        return self._slots[slot_of(key)]
+
+    def slots_at(self, host: Address) -> Sequence[int]:
+        """The slots whose keys a host takes."""
+        return self._slots_at.get(host, ())
+
+
+def slot_of(key: str) -> int:
+    """The slot of a key: named by the key itself, else by its checksum."""
+    head = key[:_NAMED]
+    if len(head) == _NAMED and head[0] == "~" and _HEX.issuperset(head[1:]):
+        slot = int(head[1:], 16)
+        if slot < SLOTS:
+            return slot
+    return crc32(key.encode()) % SLOTS
+
+
+async def spread(
+    entries: Sequence[E],
+    where: Callable[[E], Address | None],
+    ask: Callable[[Address | None, Sequence[E]], Awaitable[list[R]]],
+    failed: Callable[[FoqsError], R],
+) -> list[R]:
+    """Asks each host for its entries, at the same time; a result for each entry, in order.
+
+    Args:
+        where: the host of an entry; None: any will do.
+        failed: the result of an entry whose host did not answer while another did.
+
+    Raises:
+        FoqsError: no host answered; of the first of them.
+    """
+    groups: dict[Address | None, list[int]] = {}
+    for place, entry in enumerate(entries):
+        groups.setdefault(where(entry), []).append(place)
+    if len(groups) == 1:
+        return await ask(next(iter(groups)), entries)
+    parts = [[entries[place] for place in places] for places in groups.values()]
+    answers = await asyncio.gather(*map(ask, groups, parts), return_exceptions=True)
+    failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, FoqsError) or len(failures) == len(answers):
+            raise failure
+    results: dict[int, R] = {}
+    for places, answer in zip(groups.values(), answers, strict=True):
+        found = [failed(answer)] * len(places) if isinstance(answer, FoqsError) else answer
+        results.update(zip(places, found, strict=False))  # type: ignore[arg-type]
+    if len(results) < len(entries):
+        return []  # a host did not name every entry: as where it is the only one
+    return [results[place] for place in range(len(entries))]
