@@ -1,0 +1,240 @@
+"""A client and the map of a cluster: two hosts in this process, of which each has two shards and half of the slots."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
+
+import pytest
+
+from foqs.core.item import State
+from foqs.core.keys import SLOTS
+from foqs.service.cluster import HostView, Routing, ShardView
+from foqs.service.engine import Engine
+from foqs.wire.cluster import cluster_calls
+from foqs_client import Client, Item
+from foqs_client.routes import slot_of
+from tests.support.aio import run
+from tests.support.builders import engine_settings
+from tests.support.engines import World
+from tests.support.wire import Served, served, until
+
+SHARDS: Final = ((1, 2), (3, 4))
+
+
+class Map:
+    """What both hosts say of the cluster."""
+
+    tier = "default"
+
+    def __init__(self) -> None:
+        self.now = Routing(1, [], [])
+
+    def routing(self) -> Routing:
+        return self.now
+
+    def __getattr__(self, name: str) -> object:
+        raise AssertionError(f"nobody asks for {name} here")
+
+    def show(self, *hosts: tuple[Served, tuple[int, ...]]) -> None:
+        addresses = [(host.host, host.port) for host, _ in hosts]
+        self.now = Routing(
+            self.now.version + 1,
+            [HostView(f"host{address[1]}", address, "default", "", 2) for address in addresses],
+            [
+                ShardView(shard, "default", "", address, f"host{address[1]}", 1, "owned", slots=slots(shard))
+                for address, (_, shards) in zip(addresses, hosts, strict=True)
+                for shard in shards
+            ],
+        )
+
+
+def slots(shard: int) -> range:
+    """A quarter of them each, in turn."""
+    return range(shard - 1, SLOTS, 4)
+
+
+class Two:
+    """Both hosts."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.stacks = [AsyncExitStack(), AsyncExitStack()]
+        for each in self.stacks:
+            stack.push_async_exit(each)
+        self.world = World()
+        self.engines: list[Engine] = []
+        self.hosts: list[Served] = []
+        self.map = Map()
+
+    @property
+    def urls(self) -> list[str]:
+        return [host.url for host in self.hosts]
+
+    @property
+    def both(self) -> str:
+        return ",".join([self.urls[0], self.urls[1].removeprefix("foqs://")])
+
+    def has(self, place: int) -> int:
+        """Items in a host's shards."""
+        return sum(
+            shard.counts.of(("default", "t"), state) for shard in self.engines[place].shards.values() for state in State
+        )
+
+
+@asynccontextmanager
+async def two_hosts() -> AsyncIterator[Two]:
+    async with AsyncExitStack() as stack:
+        two = Two(stack)
+        world = two.world
+        for place, shards in enumerate(SHARDS):
+            for shard in shards:
+                world.database.store(shard, world.faults)
+                world.database.tables[shard].slots.update(slots(shard))
+            engine = await world.engine(engine_settings(*shards))
+            two.stacks[place].push_async_callback(engine.abort)
+            host = await two.stacks[place].enter_async_context(served(engine.queue, calls=cluster_calls(two.map)))
+            two.engines.append(engine)
+            two.hosts.append(host)
+        two.map.show(*zip(two.hosts, SHARDS, strict=True))
+        yield two
+
+
+def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
+    async def main() -> None:
+        async with (
+            two_hosts() as two,
+            Client(two.urls[0]) as client,
+            Client(two.urls[1], automatic_keys=False) as other,
+        ):
+            await other.enqueue([Item("t", b"1"), Item("t", b"2")])
+            deliveries = await other.dequeue({"t": 2})
+            assert len(deliveries) == 2
+            assert [outcome.error for outcome in await client.ack(deliveries)] == [None, None]
+
+    run(main())
+
+
+def test_items_of_several_hosts_are_acked_in_one_call() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(Client(url, automatic_keys=False)) for url in two.urls]
+            deliveries = []
+            for client in clients:
+                await client.enqueue([Item("t", b"x")] * 3)
+                deliveries += await client.dequeue({"t": 3})
+            mixed = [deliveries[place] for place in (0, 3, 1, 4, 2, 5)]
+            assert [outcome.error for outcome in await clients[0].ack([*mixed, mixed[0]])][:6] == [None] * 6
+            assert two.has(0) == two.has(1) == 0
+
+    run(main())
+
+
+def test_the_client_s_own_keys_take_the_hosts_in_turn() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            for _ in range(20):
+                [result] = await client.enqueue([Item("t", b"x")])
+                assert result.require()
+            assert min(two.has(0), two.has(1)) >= 8
+
+    run(main())
+
+
+def test_a_client_of_one_host_finds_the_others_when_a_key_is_not_its_host_s() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.urls[0]) as client:
+            results = [await client.enqueue([Item("t", b"x")], timeout_ms=5_000) for _ in range(8)]
+            assert all(result.require() for [result] in results)
+            assert min(two.has(0), two.has(1)) >= 1
+
+    run(main())
+
+
+def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            items = [Item("t", bytes([n]), idempotency_key=f"key-{n}") for n in range(12)]
+            assert {slot_of(item.idempotency_key or "") % 4 // 2 for item in items} == {0, 1}
+            first = [result.require() for result in await client.enqueue(items)]
+            again = await client.enqueue(list(reversed(items)))
+            assert [result.id for result in reversed(again)] == first
+            assert all(result.repeated for result in again)
+            assert two.has(0) + two.has(1) == len(items)
+
+    run(main())
+
+
+def test_who_waits_is_given_what_comes_to_any_host() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await client.enqueue([Item("else", b"")])  # the map is known
+            await until(lambda: client._router.routes is not None)
+            for place in (0, 1, 0, 1):
+                waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
+                await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+                async with Client(two.urls[place], automatic_keys=False) as producer:
+                    [result] = await producer.enqueue([Item("t", b"x")])
+                [delivery] = await waiting
+                assert delivery.id == result.require()
+                assert [outcome.error for outcome in await client.ack([delivery])] == [None]
+
+    run(main())
+
+
+def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await client.enqueue([Item("else", b"")])
+            await until(lambda: client._router.routes is not None)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
+            await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+            ids = []
+            for url in two.urls:
+                async with Client(url, automatic_keys=False) as producer:
+                    [result] = await producer.enqueue([Item("t", b"x")])
+                    ids.append(result.require())
+            [first] = await waiting
+            assert first.id == ids[0]
+            await client._polls.close()
+            [second] = await client.dequeue({"t": 1}, wait_ms=5_000)
+            assert second.id == ids[1]
+            assert second.attempt == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            for _ in range(4):
+                await client.enqueue([Item("t", b"x")])
+            await two.stacks[gone].aclose()
+            for _ in range(4):
+                [result] = await client.enqueue([Item("t", b"x")])
+                assert result.require()
+            assert await client.dequeue({"t": 1}, wait_ms=5_000)
+            two.map.show((two.hosts[1 - gone], SHARDS[1 - gone]))
+            client._router.stale()
+            await client._router.settled()
+            assert client._router.routes is None
+            [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
+            assert result.require()
+
+    run(main())
+
+
+def test_a_map_that_is_old_is_read_anew() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))  # a lie
+            await client.enqueue([Item("else", b"")], timeout_ms=50)
+            await until(lambda: client._router.routes is not None)
+            two.map.show(*zip(two.hosts, SHARDS, strict=True))
+            for _ in range(4):
+                [result] = await client.enqueue([Item("t", b"x")])
+                assert result.require()
+
+    run(main())
