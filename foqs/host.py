@@ -174,7 +174,7 @@ class Host:
         )
         more = dict(admin_calls(self._engine.admin, server.tier))
         if self._membership is not None:
-            more.update(cluster_calls(self._membership.service(self._engine.queue.shards)))
+            more.update(cluster_calls(self._membership.service(self._engine.queue.shards, lambda: self._engine.slots)))
         handlers = Handlers(self._engine.queue, identity, self._rng, more)
         keyring = self._config.keyring()
         if self._config.auth.enabled:

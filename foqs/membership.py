@@ -13,6 +13,7 @@ from importlib.metadata import version
 from random import Random
 from typing import Final
 
+from foqs.catalog.slots import Holdings
 from foqs.clock import Clock
 from foqs.config import Config
 from foqs.service.cluster import Address
@@ -96,10 +97,10 @@ class Membership:
         owner = self.agent.owner_of(shard)
         return None if owner is None else address_of(owner)
 
-    def service(self, statuses: Callable[[], Sequence[ShardStatus]]) -> SharedCluster:
+    def service(self, statuses: Callable[[], Sequence[ShardStatus]], slots: Callable[[], Holdings]) -> SharedCluster:
         """What the wire is told of the cluster, and may ask of it."""
         tier, program = self._server.tier, version("foqs")
-        return SharedCluster(self.registry, lambda: self.agent.view, self._nonce, tier, statuses, program)
+        return SharedCluster(self.registry, lambda: self.agent.view, self._nonce, tier, statuses, slots, program)
 
     @property
     def unready(self) -> str | None:

@@ -222,12 +222,12 @@ def shard(info: Any) -> Shard:
     )
 
 
-def _slots(bits: bytes | None) -> list[int]:
+def _slots(bits: bytes | None) -> tuple[int, ...]:
     """The numbers of the bits that are set; the lowest of the first byte is 0."""
     if not bits:
-        return []
+        return ()
     number = int.from_bytes(bits, "little")
-    return [slot for slot in range(len(bits) * 8) if number >> slot & 1]
+    return tuple([slot for slot in range(len(bits) * 8) if number >> slot & 1])
 
 
 def _address(address: Any) -> tuple[str, int] | None:

@@ -104,6 +104,11 @@ class ClusterService(Protocol):
         """Of the host that is asked."""
         ...
 
+    @property
+    def version(self) -> int:
+        """That of `routing`, for less."""
+        ...
+
     def routing(self) -> Routing:
         """Who is there, and who should own what, as it was read last. Never blocks."""
         ...
@@ -156,6 +161,10 @@ class Alone:
     @property
     def tier(self) -> str:
         return self._identity.tier
+
+    @property
+    def version(self) -> int:
+        return self._identity.routing_version
 
     def routing(self) -> Routing:
         me = self._identity

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from random import Random
 
 from foqs.catalog.port import Catalog, CatalogError
+from foqs.catalog.slots import Holdings
 from foqs.clock import Clock
 from foqs.core.budget import Budget, LoadBudget
 from foqs.core.demand import Demand, DemandSettings
@@ -140,6 +141,7 @@ class Engine:
             self.queue.slots_moved,
             self._look,
         )
+        self.queue.recorded_holder = self._slots.holder
         written = Budget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
@@ -308,6 +310,11 @@ class Engine:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._ended.cancel()
+
+    @property
+    def slots(self) -> Holdings:
+        """The slots that each shard of the tier shall hold."""
+        return self._slots.recorded
 
     @property
     def is_ready(self) -> bool:

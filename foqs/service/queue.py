@@ -39,7 +39,7 @@ from foqs.core.item import (
     pack_key,
     unpack_key,
 )
-from foqs.core.keys import SLOTS, slots_of
+from foqs.core.keys import SLOTS, slot_of, slots_of
 from foqs.core.life import Event
 from foqs.core.merge import plan_loads, take_best
 from foqs.core.ready import ReadyIndex
@@ -119,6 +119,8 @@ class QueueService:
         self.waiters: Waiters[Dequeue] = Waiters()
         self.draining = False
         self.owner_of: Callable[[int], tuple[str, int] | None] = _nobody_known
+        self.recorded_holder: Callable[[int], int | None] = _nobody_known
+        """The shard that shall hold a slot, here or elsewhere."""
         """The address of a shard's owner, where the plan as it was read last knows one."""
         self._suspended = False
         self._shards = shards
@@ -231,9 +233,8 @@ class QueueService:
         for shard, group in groups.items():
             own, own_places = _at(items, group), _at(places, group)
             if shard is None:
-                call.refuse(
-                    own_places, Unavailable("the shard of this key is not being served now", retry_after_ms=200)
-                )
+                for place, item in zip(own_places, own, strict=True):
+                    call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
                 continue
             try:
                 call.add(shard.insert(namespace, own, call.finished, keyed=True), own_places, shard.number)
@@ -245,6 +246,13 @@ class QueueService:
                 self._insert(call, namespace, own, own_places)
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
+
+    def _not_held(self, key: bytes) -> FoqsError:
+        """Why no shard here takes an item with this key."""
+        shard = self.recorded_holder(slot_of(key))
+        if shard is not None and shard not in self._statuses and self.owner_of(shard) is not None:
+            return self._not_owner(shard)
+        return Unavailable("the shard of this key is not being served now", retry_after_ms=200)
 
     def slots_moved(self) -> None:
         """Who holds which slot is looked up anew."""
@@ -575,9 +583,9 @@ class QueueService:
 # ------------------------------------------------------------------- helpers
 
 
-def _nobody_known(shard: int) -> tuple[str, int] | None:
-    """What a host alone knows of owners."""
-    return None
+def _nobody_known(number: int) -> None:
+    """What a host alone knows of others."""
+    return
 
 
 def _at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:

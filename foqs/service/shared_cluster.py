@@ -11,8 +11,10 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
+from foqs.catalog.slots import Holdings
 from foqs.core.errors import InvalidArgument, Unavailable, UnknownOutcome
 from foqs.service.cluster import Address, HostRef, HostView, Routing, ShardView
 from foqs.shard.status import ShardStatus
@@ -32,6 +34,7 @@ class SharedCluster:
         view: what was read last; None before the first reading.
         nonce, tier: of this host.
         statuses: of its shards.
+        slots: by shard of its tier, those of idempotency keys that it shall hold.
         version: of its program.
     """
 
@@ -42,6 +45,7 @@ class SharedCluster:
         nonce: str,
         tier: str,
         statuses: Callable[[], Sequence[ShardStatus]],
+        slots: Callable[[], Holdings] = dict,
         version: str = "",
     ) -> None:
         self._registry = registry
@@ -49,19 +53,42 @@ class SharedCluster:
         self._nonce = nonce
         self._tier = tier
         self._statuses = statuses
+        self._slots = slots
         self._version = version
+        self._seen: tuple[View, Holdings] | None = None
+        self._map: Routing
+        """Without what is known of this host's own shards alone, as of `_seen`."""
 
     @property
     def tier(self) -> str:
         return self._tier
 
+    @property
+    def version(self) -> int:
+        return self._drawn().version
+
     def routing(self) -> Routing:
-        view = self._known()
-        hosts = [self._host(member, view) for member in sorted(view.members, key=lambda m: (m.name, m.nonce))]
+        drawn = self._drawn()
         own = {status.shard: status for status in self._statuses()}
-        by_nonce = {member.nonce: member for member in view.members}
-        shards = [self._shard(spec, view, by_nonce, own) for _, spec in sorted(view.layout.shards.items())]
-        return Routing(_version(hosts, shards), hosts, shards)
+        address = next((host.address for host in drawn.hosts if host.nonce == self._nonce), None)
+        shards = [
+            replace(shard, queued_items=status.queued_items, reason=status.reason)
+            if shard.owner == address is not None and (status := own.get(shard.shard)) is not None
+            else shard
+            for shard in drawn.shards
+        ]
+        return Routing(drawn.version, drawn.hosts, shards)
+
+    def _drawn(self) -> Routing:
+        """The map that all hosts draw alike from what was read last; drawn once."""
+        view, slots = self._known(), self._slots()
+        if self._seen is None or self._seen[0] is not view or self._seen[1] is not slots:
+            hosts = [self._host(member, view) for member in sorted(view.members, key=lambda m: (m.name, m.nonce))]
+            by_nonce = {member.nonce: member for member in view.members}
+            shards = [self._shard(spec, view, by_nonce) for _, spec in sorted(view.layout.shards.items())]
+            self._seen = view, slots
+            self._map = Routing(_version(hosts, shards), hosts, shards)
+        return self._map
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         async with _told(deadline):
@@ -111,11 +138,11 @@ class SharedCluster:
             self._version if member.nonce == self._nonce else "",
         )
 
-    def _shard(self, spec: ShardSpec, view: View, members: dict[str, Member], own: dict[int, ShardStatus]) -> ShardView:
+    def _shard(self, spec: ShardSpec, view: View, members: dict[str, Member]) -> ShardView:
         number = spec.number
         assignment = view.plan.assignments.get(number)
         member = None if assignment is None else members.get(assignment.nonce)
-        queued_items: int | None = None
+        reason: str | None
         if assignment is None:
             state, reason = Ownership.FREE.value, _why_free(spec, view)
         elif member is None:
@@ -124,11 +151,7 @@ class SharedCluster:
             holding = member.holdings.get(number)
             started = holding is not None and holding.epoch == assignment.epoch
             state = holding.state if started and holding is not None else Ownership.ACQUIRING.value
-            reason = None
-            if member.nonce == self._nonce and (status := own.get(number)) is not None:
-                queued_items, reason = status.queued_items, status.reason
-            elif state != Ownership.OWNED.value:
-                reason = f"the log and /readyz of {member.name} say why"
+            reason = None if state == Ownership.OWNED.value else f"the log and /readyz of {member.name} say why"
         return ShardView(
             shard=number,
             tier=spec.tier,
@@ -141,8 +164,8 @@ class SharedCluster:
             weight=spec.weight,
             draining=spec.draining,
             pinned_to=view.layout.pins.get(number, ""),
-            queued_items=queued_items,
             reason=reason,
+            slots=self._slots().get(number, ()) if spec.tier == self._tier else (),
         )
 
     def _name(self, host: HostRef, field: str) -> str:
@@ -188,7 +211,8 @@ def _version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> int:
                 (shard.shard, shard.tier, shard.region, shard.owner, shard.owner_name, shard.epoch, shard.state)
             ).encode()
         )
-        digest.update(repr((shard.database, shard.weight, shard.draining, shard.pinned_to)).encode())
+        rest = (shard.database, shard.weight, shard.draining, shard.pinned_to, sorted(shard.slots))
+        digest.update(repr(rest).encode())
     return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1
 
 

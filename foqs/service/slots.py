@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _STORED_WITHIN_S: Final = 10.0
 _RETRY_S: Final = 1.0
+_NONE: Final[Holdings] = {}
 
 
 class Slots:
@@ -87,10 +88,16 @@ class Slots:
                     await asyncio.sleep(_RETRY_S)
                     self._wake.set()
 
-    # ----------------------------------------------------------------- inside
+    @property
+    def recorded(self) -> Holdings:
+        """The slots that each shard of the tier shall hold; the same object as long as they are the same."""
+        return self._namespaces.document.slots.get(self._tier, _NONE)
 
-    def _recorded(self) -> Holdings:
-        return self._namespaces.document.slots.get(self._tier, {})
+    def holder(self, slot: int) -> int | None:
+        """The shard that shall hold a slot."""
+        return next((number for number, slots in self.recorded.items() if slot in slots), None)
+
+    # ----------------------------------------------------------------- inside
 
     def _record(self, before: Document) -> Document:
         claimed = {number: shard.slots_claimed for number, shard in self._shards.items()}
@@ -98,7 +105,7 @@ class Slots:
 
     def _lacking(self) -> dict[Shard, frozenset[int]]:
         """What is recorded as a shard's and has not reached its writer."""
-        recorded = self._recorded()
+        recorded = self.recorded
         lacks = {
             shard: recorded.get(number, frozenset()) - shard.slots_claimed for number, shard in self._shards.items()
         }
@@ -130,7 +137,7 @@ class Slots:
 
     def _dispute(self) -> None:
         """Takes from each shard what is recorded as another's."""
-        recorded = self._recorded()
+        recorded = self.recorded
         disputes: dict[int, str] = {}
         for number, shard in self._shards.items():
             try:

@@ -47,9 +47,9 @@ class _Cluster:
     # -------------------------------------------------------------------- looking
 
     async def get_routing(self, request: Any, deadline: float) -> Any:
+        if request.version is not None and request.version == self._cluster.version:
+            return ttypes.GetRoutingReply(version=request.version)
         routing = self._cluster.routing()
-        if request.version == routing.version:
-            return ttypes.GetRoutingReply(version=routing.version)
         hosts = [_host_info(host) for host in routing.hosts]
         shards = [_shard_info(shard) for shard in routing.shards]
         for info, shard in zip(shards, routing.shards, strict=True):

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.core.item import State
 from foqs.core.keys import SLOTS
-from foqs.service.cluster import HostView, Routing, ShardView
+from foqs.service.cluster import Alone, HostView, Identity, Routing, ShardView
 from foqs.service.engine import Engine
 from foqs.wire.cluster import cluster_calls
 from foqs_client import Client, Item
@@ -24,19 +24,19 @@ from tests.support.wire import Served, served, until
 SHARDS: Final = ((1, 2), (3, 4))
 
 
-class Map:
+class Map(Alone):
     """What both hosts say of the cluster."""
 
-    tier = "default"
-
     def __init__(self) -> None:
+        super().__init__(Identity("nowhere", 1, 1), list)
         self.now = Routing(1, [], [])
+
+    @property
+    def version(self) -> int:
+        return self.now.version
 
     def routing(self) -> Routing:
         return self.now
-
-    def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"nobody asks for {name} here")
 
     def show(self, *hosts: tuple[Served, tuple[int, ...]]) -> None:
         addresses = [(host.host, host.port) for host, _ in hosts]
@@ -76,6 +76,10 @@ class Two:
     def both(self) -> str:
         return ",".join([self.urls[0], self.urls[1].removeprefix("foqs://")])
 
+    def owner_of(self, shard: int) -> tuple[str, int]:
+        host = self.hosts[(shard - 1) // 2]
+        return host.host, host.port
+
     def has(self, place: int) -> int:
         """Items in a host's shards."""
         return sum(
@@ -93,6 +97,8 @@ async def two_hosts() -> AsyncIterator[Two]:
                 world.database.store(shard, world.faults)
                 world.database.tables[shard].slots.update(slots(shard))
             engine = await world.engine(engine_settings(*shards))
+            engine.queue.recorded_holder = lambda slot: slot % 4 + 1
+            engine.queue.owner_of = two.owner_of
             two.stacks[place].push_async_callback(engine.abort)
             host = await two.stacks[place].enter_async_context(served(engine.queue, calls=cluster_calls(two.map)))
             two.engines.append(engine)

@@ -38,6 +38,10 @@ class Recording:
         self.asked: list[tuple[Any, ...]] = []
         self.map = Routing(42, HOSTS, SHARDS)
 
+    @property
+    def version(self) -> int:
+        return self.map.version
+
     def routing(self) -> Routing:
         return self.map
 

@@ -40,13 +40,14 @@ PLAN: Final = Plan(
     },
     {0: 5, 1: 3, 2: 7, 3: 4, 4: 9},
 )
+SLOTS: Final = {0: frozenset({3, 1_023})}
 VIEW: Final = View(LAYOUT, PLAN, [OTHER, MINE])
 STATUSES: Final = [ShardStatus(0, "owned", 5, 11, None), ShardStatus(1, "acquiring", 3, 0, "the database is away")]
 
 
 def cluster(view: View | None, statuses: list[ShardStatus] | None = None, nonce: str = "n1") -> SharedCluster:
     registry = LocalEnsemble(None, lambda: 0).registry(6_000)
-    return SharedCluster(registry, lambda: view, nonce, "default", lambda: statuses or [], "9")
+    return SharedCluster(registry, lambda: view, nonce, "default", lambda: statuses or [], lambda: SLOTS, "9")
 
 
 def by_number(routing: Routing) -> dict[int, ShardView]:
