@@ -98,6 +98,34 @@ def test_the_shards_of_a_host_that_is_killed_frozen_or_stopped_are_served_by_the
         assert "Traceback" not in "".join(host.log for host in hosts)
 
 
+def test_hosts_that_zookeeper_does_not_answer_stop_serving_and_come_back_by_themselves(
+    cluster: RealCluster, zookeeper: ZooKeeper
+) -> None:
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(cluster.host(name)) for name in ("one", "two")]
+        for host in hosts:
+            host.launch()
+        cluster.until_served(["one", "two"])
+        written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
+        zookeeper.freeze()
+        try:
+            for host in hosts:
+                until(lambda host=host: "suspended" in unready(host), "it hands nothing out")  # type: ignore[misc]
+                until(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
+        finally:
+            zookeeper.thaw()
+        cluster.until_served(["one", "two"])
+        for host in hosts:
+            host.until_ready()
+        assert sorted(run(take(*hosts), timeout=60)) == sorted(written)
+
+
+def unready(host: HostProcess) -> str:
+    """What /readyz says is not ready."""
+    answer = host.get("/readyz")
+    return answer[1] if answer is not None and answer[0] != 200 else ""
+
+
 def test_a_host_whose_zookeeper_does_not_answer_ends_with_one_line_that_says_so(
     mariadb: MariaDb, tmp_path: Path
 ) -> None:

@@ -277,6 +277,7 @@ def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
     async def story(world: World) -> None:
         engine, _ = await started(world, {1: 1})
         engine.assigned(1, "main")
+        await world.until(lambda: engine.unready() == {"shard 1": "acquiring"})
         await world.until(lambda: 1 in engine.shards)
         caller = Caller(world, engine)
         await caller.put()
