@@ -31,9 +31,10 @@ from foqs.clock import Clock, SystemClock
 from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
-from foqs.membership import Membership, registry_of
+from foqs.membership import Membership
 from foqs.metrics import Metrics
 from foqs.options import NamespaceOptions
+from foqs.registries import registry_of
 from foqs.scrape import readings
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, Engine, EngineSettings

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from random import Random
-from typing import Final
 
 from foqs.catalog.slots import Holdings
 from foqs.clock import Clock
@@ -25,23 +24,6 @@ from shardmgr.planner import Pace, Planner
 from shardmgr.port import Holder
 from shardmgr.registry import Registry
 from shardmgr.session import Standing
-
-_VERSION: Final = "v1"
-"""Of what is kept in the registry: a program that understands it otherwise keeps it elsewhere."""
-
-
-def registry_of(config: Config, clock: Clock) -> Registry:
-    """The cluster's, not open yet. Raises `ConfigError` when the credentials cannot be read."""
-    from shardmgr.zookeeper import ZooKeeperRegistry  # hosts that are alone need no kazoo
-
-    cluster = config.cluster
-    return ZooKeeperRegistry(
-        cluster.zookeeper,
-        f"{cluster.root}/{_VERSION}",
-        cluster.session_timeout_ms,
-        clock.monotonic_ms,
-        config.cluster_credentials(),
-    )
 
 
 class Membership:
