@@ -64,6 +64,7 @@ class Server(ABC):
         Raises:
             CannotRun: it ended, or did not answer in time.
         """
+        assert self._process is None or self._process.poll() is not None, "it runs already"
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how

@@ -1,0 +1,133 @@
+"""A whole cluster of this machine: the command that starts one, and the commands that look at it and change it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foqs.dev.cluster import Cluster
+from tests.support.cluster import cluster
+from tests.support.poll import until
+from tests.support.processes import PROGRAM
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+_SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Cluster]:
+    with cluster(shards=_SHARDS, options={"cluster.session_timeout_ms": 3_000}) as found:
+        yield found
+
+
+def foqs(arguments: Sequence[str], address: str) -> subprocess.CompletedProcess[str]:
+    command = [str(PROGRAM), *arguments, "--address", address]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def done(running: Cluster, *arguments: str) -> str:
+    """What a command showed that succeeded, called at the last host."""
+    result = foqs(arguments, running.hosts[-1].address)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def status(running: Cluster) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done(running, "cluster", "status", "-o", "json"))
+    return found
+
+
+def owners(running: Cluster) -> dict[int, str]:
+    """By shard, who serves it; nothing of those that are not served."""
+    return {shard["shard"]: shard["owner"] for shard in status(running)["shards"] if shard["state"] == "owned"}
+
+
+def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running: Cluster) -> None:
+    told = [json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts]
+    for found in told:
+        assert [host["name"] for host in found["hosts"]] == ["host1", "host2", "host3"]
+        assert [shard["shard"] for shard in found["shards"]] == list(range(_SHARDS))
+        assert {shard["database"] for shard in found["shards"]} == {"db1", "db2"}
+        assert all(shard["epoch"] >= 1 for shard in found["shards"])
+    assert len({json.dumps([(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]]) for found in told}) == 1
+
+
+def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: Cluster) -> None:
+    [before] = [shard for shard in status(running)["shards"] if shard["shard"] == 0]
+    target = "host1" if before["owner"] != "host1" else "host2"
+    done(running, "shard", "move", "0", target)
+    until(lambda: owners(running).get(0) == target, f"shard 0 is served by {target}", 60)
+    [after] = [shard for shard in status(running)["shards"] if shard["shard"] == 0]
+    assert after["epoch"] > before["epoch"]
+    assert after["pinned_to"] == target
+    done(running, "shard", "move", "0", "--anywhere")
+
+
+def test_a_drained_host_owns_nothing_until_it_is_undrained(running: Cluster) -> None:
+    done(running, "host", "drain", "host2")
+    until(lambda: len(owners(running)) == _SHARDS and "host2" not in owners(running).values(), "host2 has nothing", 60)
+    done(running, "host", "undrain", "host2")
+    until(lambda: "host2" in owners(running).values(), "host2 has something", 60)
+
+
+def test_a_shard_is_added_drained_and_removed(running: Cluster) -> None:
+    done(running, "shard", "add", "9", "--database", "db2")
+    until(lambda: 9 in owners(running), "shard 9 is served", 60)
+    refused = foqs(["shard", "remove", "9", "--yes"], running.hosts[0].address)
+    assert (refused.returncode, "drain it first" in refused.stderr) == (2, True)
+    done(running, "shard", "drain", "9")
+    done(running, "shard", "remove", "9", "--yes")
+    until(lambda: 9 not in {shard["shard"] for shard in status(running)["shards"]}, "shard 9 is forgotten", 60)
+
+
+def test_the_shards_of_a_host_that_was_killed_are_served_by_the_others(running: Cluster) -> None:
+    os.kill(running.hosts[0].pid, signal.SIGKILL)
+
+    def others_serve_all() -> bool:
+        found = owners(running)
+        return len(found) == _SHARDS and set(found.values()) <= {"host2", "host3"}
+
+    until(others_serve_all, "the others serve every shard", 60)
+    running.hosts[0].start()
+    until(lambda: len(status(running)["hosts"]) == 3, "it is back", 60)
+
+
+def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [str(PROGRAM), "dev", "--cluster", "2", "--shards", "2", "--port", "0"]
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            text=True,
+            cwd=tmp_path,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not (lines and lines[-1].startswith("Stop with")):
+            line = process.stdout.readline()
+            assert line, (tmp_path / "said").read_text()
+            lines.append(line)
+        shown = "".join(lines)
+        pids = [int(number) for number in re.findall(r"  pid (\d+)$", shown, re.M)]
+        assert len(pids) == 5
+        assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+        [folder] = re.findall(r"are in (\S+);", shown)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 0, (tmp_path / "said").read_text()
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        assert not Path(folder).exists()
+    finally:
+        process.kill()
+        process.communicate()
