@@ -87,7 +87,7 @@ class Registry(Protocol):
         ...
 
     async def read(self, name: str) -> Entry | None:
-        """A document; None where there is none. Raises `RegistryFailed`."""
+        """A document, no older than the call; None where there is none. Raises `RegistryFailed`."""
         ...
 
     async def replace(self, name: str, data: bytes, version: int | None) -> int:

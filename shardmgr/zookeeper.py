@@ -126,7 +126,9 @@ class ZooKeeperRegistry:
     async def read(self, name: str) -> Entry | None:
         check_name(name)
         async with self._call(False, f"read {name}") as zk:
-            found = await self._get(zk, f"{self._root}/{name}")
+            # Both leave in this turn, and requests of a session are answered in order: a server that is behind its
+            # leader catches up before it reads.
+            _, found = await asyncio.gather(zk.ask(False, "sync", self._root), self._get(zk, f"{self._root}/{name}"))
             return None if found is None else Entry(*found)
 
     async def replace(self, name: str, data: bytes, version: int | None) -> int:
