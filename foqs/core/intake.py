@@ -146,11 +146,6 @@ class _Room:
         if not used[0]:
             del self._used[namespace]
 
-    def used(self, namespace: str) -> tuple[int, int]:
-        """Entries and bytes of a namespace."""
-        items, size = self._used.get(namespace, (0, 0))
-        return items, size
-
     def clear(self) -> None:
         self.items = 0
         self._bytes = 0
@@ -325,10 +320,6 @@ class Intake:
     def items_max(self) -> int:
         """Entries that the next flush may have."""
         return self._items_max
-
-    def inserts(self, namespace: str) -> tuple[int, int]:
-        """(new items, bytes that they write) of a namespace that wait."""
-        return self._inserts.used(namespace)
 
     def is_free(self, number: int) -> bool:
         """No event on this id waits or is in a flush: the next one finds its row as it is now."""

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
 from foqs.core.item import NUMBER_MAX, Key, KeyedItem, NewItem, Row, TopicName
 from foqs.core.life import Event, Kind
+from foqs.core.underway import UnderWay
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
 """The result of an entry that has none yet. None is a result: done, and nothing to say."""
@@ -250,9 +251,12 @@ class Inserts(Work):
 
     Args:
         keyed: the items have idempotency keys, all of them; else none has.
+
+    Attributes:
+        under_way: counts the entries that have no result yet; None where nobody asks.
     """
 
-    __slots__ = ("items", "keyed")
+    __slots__ = ("items", "keyed", "under_way")
 
     def __init__(
         self,
@@ -266,11 +270,32 @@ class Inserts(Work):
         super().__init__(Lane.INSERT, namespace, range(first, first + len(items)), finished)
         self.items = items
         self.keyed = keyed
+        self.under_way: UnderWay | None = None
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
         own = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
         return own + sum(map(len, self.keys(start, stop))) if self.keyed else own
+
+    def settle(self, start: int, results: Sequence[Any]) -> None:
+        if self.under_way is not None:
+            self._leave(self.under_way, start, start + len(results))
+        super().settle(start, results)
+
+    def expire(self) -> list[int]:
+        if self.under_way is not None:
+            self._leave(self.under_way, 0, len(self))
+        return super().expire()
+
+    def fail(self, start: int, stop: int, error: FoqsError) -> None:
+        if self.under_way is not None:
+            self._leave(self.under_way, start, stop)
+        super().fail(start, stop, error)
+
+    def _leave(self, under_way: UnderWay, start: int, stop: int) -> None:
+        """Those of these entries that have no result yet are about to have one."""
+        entries = zip(self.items[start:stop], self.results[start:stop], strict=True)
+        under_way.left([item for item, result in entries if result in _NONE_YET])
 
     def keys(self, start: int, stop: int) -> list[bytes]:
         """The keys of these entries of a keyed work."""

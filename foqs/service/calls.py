@@ -14,6 +14,7 @@ from foqs.core.batch import Inserts, Work
 from foqs.core.errors import FoqsError
 from foqs.core.flush import outcome
 from foqs.core.life import Verdict
+from foqs.core.underway import UnderWay
 from foqs.deadlines import Deadlines
 from foqs.service.api import Enqueued, Outcome, Repeated
 
@@ -86,9 +87,17 @@ class Call:
 
 
 class Enqueue(Call):
-    """Results of an enqueue: ids and errors."""
+    """Results of an enqueue: ids and errors.
 
-    __slots__ = ()
+    Attributes:
+        under_way: counts its items until they have their results; None where nobody asks.
+    """
+
+    __slots__ = ("under_way",)
+
+    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
+        super().__init__(deadlines, count, done)
+        self.under_way: UnderWay | None = None
 
     def _told(self, work: Work, shard: int) -> list[Enqueued]:
         results = work.results

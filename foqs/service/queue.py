@@ -185,6 +185,7 @@ class QueueService:
         places: Sequence[int] = range(len(items))
         if limits is not None:
             self.quota.check(namespace, limits, items)
+            call.under_way = self.quota.under_way(namespace, limits)
             beyond = self.quota.topics_beyond(namespace, limits, items)
             if beyond:
                 for place, error in beyond.items():
@@ -214,7 +215,7 @@ class QueueService:
         refusal: FoqsError | None = None
         for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):
             try:
-                call.add(shard.insert(namespace, items, call.finished), places, shard.number)
+                call.add(shard.insert(namespace, items, call.finished, under_way=call.under_way), places, shard.number)
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
             else:
@@ -237,7 +238,11 @@ class QueueService:
                     call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
                 continue
             try:
-                call.add(shard.insert(namespace, own, call.finished, keyed=True), own_places, shard.number)
+                call.add(
+                    shard.insert(namespace, own, call.finished, keyed=True, under_way=call.under_way),
+                    own_places,
+                    shard.number,
+                )
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
         if rest:

@@ -16,6 +16,7 @@ from typing import Final
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
 from foqs.core.item import NewItem
 from foqs.core.rate import MinuteCount, TokenBucket
+from foqs.core.underway import UnderWay, payload_bytes
 from foqs.service.api import NamespaceSettings
 from foqs.shard.shard import Shard
 
@@ -23,7 +24,7 @@ _BACKLOG_RETRY_MS: Final = 1_000
 """A backlog shrinks as fast as its consumers work: nobody knows when there is room."""
 
 _BUCKETS_MAX: Final = 10_000
-"""So many namespaces have a bucket before those that are full are forgotten."""
+"""So many namespaces have a bucket, or something under way, before those that need none are forgotten."""
 
 
 class Quota:
@@ -41,6 +42,8 @@ class Quota:
         self._seconds = seconds
         self._buckets: dict[str, TokenBucket] = {}
         self._counts: dict[str, MinuteCount] = {}
+        self._under_way: dict[str, UnderWay] = {}
+        """Of namespaces with a backlog that is limited."""
 
     def usage(self, namespace: str) -> tuple[int, int]:
         """(items, bytes of payload) of a namespace; less than there is while counts lag."""
@@ -58,6 +61,17 @@ class Quota:
             self._check_backlog(namespace, settings, items)
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items))
+
+    def under_way(self, namespace: str, settings: NamespaceSettings) -> UnderWay | None:
+        """Counts what a call is about to bring; None where no limit asks for it."""
+        if not settings.backlog_items_max and not settings.backlog_bytes_max:
+            return None
+        under_way = self._under_way.get(namespace)
+        if under_way is None:
+            if len(self._under_way) >= _BUCKETS_MAX:
+                self._under_way = {name: each for name, each in self._under_way.items() if each.items}
+            under_way = self._under_way[namespace] = UnderWay()
+        return under_way
 
     def last_minute(self, namespace: str) -> int:
         """About how many items were taken in the last minute."""
@@ -113,13 +127,13 @@ class Quota:
 
     def _check_backlog(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
         held_items, held_bytes = self.usage(namespace)
-        for shard in self._shards.values():
-            more_items, more_bytes = shard.unwritten(namespace)
-            held_items += more_items
-            held_bytes += more_bytes
+        under_way = self._under_way.get(namespace)
+        if under_way is not None:
+            held_items += under_way.items
+            held_bytes += under_way.bytes
         self._check_room(namespace, "items", held_items, len(items), settings.backlog_items_max)
         if settings.backlog_bytes_max:
-            size = sum([len(item.payload) for item in items])
+            size = payload_bytes(items)
             self._check_room(namespace, "bytes", held_bytes, size, settings.backlog_bytes_max, len(items))
 
     def _check_room(self, namespace: str, what: str, held: int, more: int, most: int, items: int | None = None) -> None:

@@ -31,6 +31,7 @@ from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime, first_ms
 from foqs.core.timers import Timers
+from foqs.core.underway import UnderWay
 from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
 from foqs.shard.figures import Figures, figures_of
@@ -387,11 +388,6 @@ class Shard:
             self._intake, self._writer, self._reader, self._timers, self.index, self.memory, self.now_ms()
         )
 
-    def unwritten(self, namespace: str) -> tuple[int, int]:
-        """(new items, bytes that they write) of a namespace that were taken in and are not committed."""
-        waiting, begun = self._intake.inserts(namespace), self._writer.unwritten(namespace)
-        return waiting[0] + begun[0], waiting[1] + begun[1]
-
     def now_ms(self) -> int:
         return self._time.now_ms()
 
@@ -405,9 +401,18 @@ class Shard:
         return None if oldest_ms is None else max(0, self.now_ms() - oldest_ms)
 
     def insert(
-        self, namespace: str, items: Sequence[NewItem], finished: Callable[[], None], *, keyed: bool = False
+        self,
+        namespace: str,
+        items: Sequence[NewItem],
+        finished: Callable[[], None],
+        *,
+        keyed: bool = False,
+        under_way: UnderWay | None = None,
     ) -> Inserts:
-        """Queues new items, of which all have keys, or none. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        """Queues new items, of which all have keys, or none; `under_way` counts them until they have their results.
+
+        Raises `Overloaded`, `Unavailable`: nothing was queued.
+        """
         self._check_serving()
         self._breaker.check()
         numbers = self.numbers
@@ -419,6 +424,9 @@ class Shard:
         work = Inserts(namespace, items, numbers.next, finished, keyed=keyed)
         self._intake.submit(work)
         numbers.gave(work)
+        if under_way is not None:
+            work.under_way = under_way
+            under_way.entered(items)
         self._writer.poke()
         return work
 

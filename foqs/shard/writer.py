@@ -254,16 +254,6 @@ class Writer:
         """Items of this call are in the flush under way."""
         return any(part.work is call for part in self._begun.inserts)
 
-    def unwritten(self, namespace: str) -> tuple[int, int]:
-        """(new items, bytes that they write) of a namespace that are in the flush under way, or wait to be tried again."""
-        parts = [
-            part
-            for batch in (self._begun, *self._suspects)
-            for part in batch.inserts
-            if part.work.namespace == namespace and not part.work.abandoned
-        ]
-        return sum([part.count for part in parts]), sum([part.bytes for part in parts])
-
     def between(self, then: Callable[[], None]) -> None:
         """Calls `then` while no flush is under way: now, or after this one. Never, once the writer has ended."""
         if not self._flushing:
