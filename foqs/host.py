@@ -299,6 +299,7 @@ def engine_settings(config: Config) -> EngineSettings:
             timeout_ms_max=calls.timeout_ms_max,
             wait_ms_max=calls.wait_ms_max,
             better_items_max=calls.better_items_max,
+            recall_items_max=calls.recall_items_max,
         ),
         shard=ShardSettings(**shard.model_dump()),
         buffer=BufferSettings(**config.buffer.model_dump()),

@@ -119,7 +119,7 @@ READINGS: Final = (
     _gauge("row_cache_items", "Rows in memory, just written or loaded ahead", "pool"),
     _gauge("row_cache_bytes", "What they take", "pool"),
     _gauge("row_cache_limit_bytes", "What they may take", "pool"),
-    _counter("limited_items", "Items refused by a limit of their namespace: rate, items, bytes, topics", "limit"),
+    _counter("limited_items", "Items that came beyond a limit of their namespace: rate, items, bytes, topics", "limit"),
     _gauge("connections", "Open client connections"),
     _gauge("connections_limit", "Connections that may be open"),
     _counter("connections_refused", "Connections closed at once because there were too many"),

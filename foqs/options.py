@@ -250,6 +250,15 @@ class CallOptions(Options):
         1_000_000,
     )
 
+    recall_items_max: int = option(
+        1_000,
+        "items",
+        "Items with keys that come while their namespace is at a limit are looked up, in case they only repeat earlier ones: so "
+        "many of a namespace at once. Further ones are refused unseen; below items_per_call_max so are larger calls.",
+        0,
+        100_000,
+    )
+
     @model_validator(mode="after")
     def _pairs_agree(self) -> Self:
         not_above(self, "timeout_ms_default", "timeout_ms_max")

@@ -13,6 +13,7 @@ from foqs.core.cuts import EndCut, MakeCut, PurgeRows
 from foqs.core.errors import FoqsError
 from foqs.core.item import Row
 from foqs.core.keys import KeyName
+from foqs.core.recall import Recall
 from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Dues, Events, HandOut, Inserts, Lane, Work
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Inserts",
     "Lane",
     "Part",
+    "Recall",
     "Work",
 ]
 
@@ -73,6 +75,7 @@ class Batch:
             are written leased. They hold whole works.
         slots: of keys, that the shard is given.
         purging: cuts that are made, or over, and rows that one covers.
+        recalls: looks for what keys name already.
     """
 
     __slots__ = (
@@ -86,6 +89,7 @@ class Batch:
         "leased",
         "parts",
         "purging",
+        "recalls",
         "slots",
         "touched",
     )
@@ -101,6 +105,7 @@ class Batch:
         self.leased: list[int] = []
         self.claims: list[HandOut] = []
         self.purging: list[Part[MakeCut] | Part[EndCut] | Part[PurgeRows]] = []
+        self.recalls: list[Part[Recall]] = []
         self.slots = slots
         self._count = 0
         self.add(parts)
@@ -127,6 +132,8 @@ class Batch:
                 self.dues.append(part)
                 self.events.append(part)
                 self.touched += part.numbers
+            elif kind is Recall:
+                self.recalls.append(part)
             else:
                 self.purging.append(part)
             self.parts.append(part)
@@ -151,6 +158,10 @@ class Batch:
             if part.work.keyed
             for key in part.work.keys(part.start, part.stop)
         ]
+
+    def recalled(self) -> list[KeyName]:
+        """The idempotency keys of its recalls, likewise."""
+        return [name for part in self.recalls for name in part.work.names(part.start, part.stop)]
 
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the entries each, in order; without claims."""

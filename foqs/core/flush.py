@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part, Recall
 from foqs.core.cuts import Cut, Cuts, MakeCut, PurgeRows
 from foqs.core.errors import KeyConflict
 from foqs.core.item import TIME_MS_MAX, NewItem, Row, State
@@ -100,6 +100,8 @@ def judge_batch(
         _inserts(batch, moment, timers, keys, cuts, decision)
     if batch.claims:
         _claims(batch.claims, moment, timers, decision)
+    if batch.recalls:
+        _recalls(batch.recalls, moment, keys, decision)
     if batch.purging:
         _purging(batch, decision)
     return decision
@@ -281,13 +283,35 @@ def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow],
         if row is None:
             (new if old is None else replaced)[key] = KeyRow(namespace, key, number, digest, until_ms)
             results.append(None)
-        elif row.digest == digest:
-            decision.keys_repeated += 1
-            results.append(row.id)
         else:
-            decision.keys_in_conflict += 1
-            results.append(KeyConflict("this key was used for another item; give each item a key of its own"))
+            results.append(_repeat(row, digest, decision))
     return results
+
+
+def _repeat(row: KeyRow, digest: bytes, decision: Decision) -> Any:
+    """What an entry is told whose key this row names: the first item's number, or the conflict."""
+    if row.digest == digest:
+        decision.keys_repeated += 1
+        return row.id
+    decision.keys_in_conflict += 1
+    return KeyConflict("this key was used for another item; give each item a key of its own")
+
+
+def _recalls(parts: Sequence[Part[Recall]], moment: Moment, keys: Mapping[KeyName, KeyRow], decision: Decision) -> None:
+    """After the inserts, whose keys are taken as well."""
+    for part in parts:
+        work = part.work
+        new = decision.keys.get(work.namespace, {})
+        replaced = decision.keys_replaced.get(work.namespace, {})
+        results: list[Any] = []
+        for place in range(part.start, part.stop):
+            key = work.keys[place]
+            row = new.get(key) or replaced.get(key) or keys.get((work.namespace, key))
+            if row is None or row.until_ms <= moment.begun_ms:
+                results.append(work.refusals[place])
+            else:
+                results.append(_repeat(row, work.digests[place], decision))
+        decision.results.append((part, results))
 
 
 def _claims(claims: Sequence[HandOut], moment: Moment, timers: Timers, decision: Decision) -> None:

@@ -21,7 +21,7 @@ class TokenBucket:
 
     def __init__(self) -> None:
         self._tokens = float("inf")
-        """At `_at_s`; more than the rate allows until it is looked at."""
+        """At `_at_s`; perhaps more than the rate allows until it is looked at."""
         self._at_s = 0.0
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
@@ -34,6 +34,10 @@ class TokenBucket:
         """So many items have passed, after `wait_s` said that they may."""
         self._fill(per_minute, now_s)
         self._tokens = max(0.0, self._tokens - items)
+
+    def give_back(self, items: int) -> None:
+        """So many of those that passed need not have."""
+        self._tokens += items
 
     def is_full(self, now_s: float) -> bool:
         """Nobody asked for a minute: it is as if it were new."""

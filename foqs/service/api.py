@@ -61,6 +61,8 @@ class CallLimits:
     wait_ms_max: int
     better_items_max: int = 10_000
     """Explaining an item counts those that come before it so far."""
+    recall_items_max: int = 1_000
+    """Of one namespace, items with keys beyond its limits that are looked up at once."""
 
 
 @dataclass(slots=True)

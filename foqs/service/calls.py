@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.batch import Inserts, Work
-from foqs.core.errors import FoqsError
+from foqs.core.batch import Inserts, Recall, Work
+from foqs.core.errors import FoqsError, KeyConflict
 from foqs.core.flush import outcome
 from foqs.core.life import Verdict
 from foqs.core.underway import UnderWay
@@ -91,17 +91,23 @@ class Enqueue(Call):
 
     Attributes:
         under_way: counts its items until they have their results; None where nobody asks.
+        repeated: told how many of those that were taken in named no new item; None likewise.
     """
 
-    __slots__ = ("under_way",)
+    __slots__ = ("repeated", "under_way")
 
     def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
         super().__init__(deadlines, count, done)
         self.under_way: UnderWay | None = None
+        self.repeated: Callable[[int], None] | None = None
 
     def _told(self, work: Work, shard: int) -> list[Enqueued]:
         results = work.results
+        if isinstance(work, Recall):
+            return [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
         if isinstance(work, Inserts) and work.keyed:
+            if self.repeated is not None:
+                self.repeated(sum([type(result) is int or isinstance(result, KeyConflict) for result in results]))
             results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
         return [
             f"{shard}-{number}" if result is None else result

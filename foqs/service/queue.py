@@ -65,6 +65,7 @@ from foqs.service.explain import Explainer
 from foqs.service.namespaces import Namespaces
 from foqs.service.purge import purge_topic
 from foqs.service.quota import Quota
+from foqs.service.recalls import Recalls
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -144,6 +145,7 @@ class QueueService:
             limits.better_items_max,
             self._not_owner,
         )
+        self._recalls = Recalls(limits.recall_items_max, self._holders_of)
         self._holders: list[Shard | None] = [None] * SLOTS
         """Who holds each slot of keys, as far as was looked."""
 
@@ -183,22 +185,34 @@ class QueueService:
             return call
         limits = self._namespaces.limited.get(namespace)
         places: Sequence[int] = range(len(items))
+        within = items
+        beyond: Mapping[int, FoqsError] = {}
         if limits is not None:
-            self.quota.check(namespace, limits, items)
+            beyond = self._beyond(namespace, limits, items)
             call.under_way = self.quota.under_way(namespace, limits)
-            beyond = self.quota.topics_beyond(namespace, limits, items)
+            call.repeated = self.quota.refund(namespace, limits)
             if beyond:
-                for place, error in beyond.items():
-                    call.refuse([place], error)
                 places = [place for place in places if place not in beyond]
-                items = _at(items, places)
-        if KeyedItem in set(map(type, items)):
-            self._insert_by_slots(call, namespace, items, places)
-        elif items:
-            self._insert(call, namespace, items, places)
+                within = _at(items, places)
+        if KeyedItem in set(map(type, within)):
+            self._insert_by_slots(call, namespace, within, places)
+        elif within:
+            self._insert(call, namespace, within, places)
         self.quota.charge(namespace, limits, call.taken)
+        if beyond:
+            self._recalls.begin(call, namespace, items, beyond)
         call.begin(deadline)
         return call
+
+    def _beyond(self, namespace: str, limits: NamespaceSettings, items: Sequence[NewItem]) -> Mapping[int, FoqsError]:
+        """Why items cannot be taken, by place. Raises it where that is so of all, and none may turn out to be a repeat."""
+        try:
+            self.quota.check(namespace, limits, items)
+        except FoqsError as error:
+            if not self._recalls.may_begin(namespace, items):
+                raise
+            return dict.fromkeys(range(len(items)), error)
+        return self.quota.topics_beyond(namespace, limits, items)
 
     def _insert(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
@@ -225,8 +239,8 @@ class QueueService:
 
     def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
-        keyed = [i for i, item in enumerate(items) if type(item) is KeyedItem]
-        rest = [i for i, item in enumerate(items) if type(item) is not KeyedItem]
+        keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
+        rest = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
         groups: dict[Shard | None, list[int]] = {}
         holders = self._holders_of([items[i].key for i in keyed])  # type: ignore[attr-defined]
         for i, holder in zip(keyed, holders, strict=True):

@@ -37,7 +37,7 @@ class Quota:
 
     def __init__(self, shards: Mapping[int, Shard], seconds: Callable[[], float]) -> None:
         self.limited: Counter[str] = Counter()
-        """Items that were refused, by the limit: rate, items, bytes, topics."""
+        """Items that came beyond a limit, by which: rate, items, bytes, topics."""
         self._shards = shards
         self._seconds = seconds
         self._buckets: dict[str, TokenBucket] = {}
@@ -90,6 +90,18 @@ class Quota:
         if settings is not None and settings.enqueues_per_minute and items:
             bucket = self._buckets[namespace]
             bucket.take(items, settings.enqueues_per_minute, self._seconds())
+
+    def refund(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
+        """Gives back what some of a call were charged for that turned out to be repeats; None without a rate."""
+        if not settings.enqueues_per_minute:
+            return None
+
+        def repeated(items: int) -> None:
+            bucket = self._buckets.get(namespace)
+            if bucket is not None:
+                bucket.give_back(items)
+
+        return repeated
 
     def rate_wait_ms(self, namespace: str, settings: NamespaceSettings) -> int:
         """Until its rate allows another item: 0 now."""

@@ -16,14 +16,14 @@ from random import Random
 from typing import Final
 
 from foqs.clock import Clock
-from foqs.core.batch import Acks, Events, HandOut, Inserts
+from foqs.core.batch import Acks, Events, HandOut, Inserts, Recall
 from foqs.core.breaker import BreakerSettings
 from foqs.core.counts import TopicCounts
 from foqs.core.cuts import MakeCut
-from foqs.core.errors import NotOwner, Overloaded, Unavailable
+from foqs.core.errors import FoqsError, NotOwner, Overloaded, Unavailable
 from foqs.core.fence import Owner
 from foqs.core.intake import SHARES, Intake, IntakeLimits
-from foqs.core.item import Key, NewItem, Row, State, TopicName, key_number
+from foqs.core.item import Key, KeyedItem, NewItem, Row, State, TopicName, key_number
 from foqs.core.life import Event, Kind, Policy
 from foqs.core.numbers import Numbers
 from foqs.core.pace import Pace, PaceSettings
@@ -427,6 +427,16 @@ class Shard:
         if under_way is not None:
             work.under_way = under_way
             under_way.entered(items)
+        self._writer.poke()
+        return work
+
+    def recall(
+        self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], finished: Callable[[], None]
+    ) -> Recall:
+        """Queues a look for what these items repeat; see `core.recall`. Raises `Overloaded`, `Unavailable`: nothing was queued."""
+        self._check_serving()
+        work = Recall(namespace, items, refusals, finished)
+        self._intake.submit(work)
         self._writer.poke()
         return work
 

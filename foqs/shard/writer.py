@@ -350,12 +350,12 @@ class Writer:
             # Halving them would only go on asking a database that is not well.
             for part in batch.inserts:
                 part.fail(self._breaker.refusal())
-            batch = Batch([*batch.acks, *batch.events, *batch.hand_outs, *batch.purging])
+            batch = Batch(_events(batch))
             if batch:
                 await self._commit(batch)
             return
         inserts: list[Part[Any]] = [*batch.inserts]
-        events: list[Part[Any]] = [*batch.acks, *batch.events, *batch.hand_outs, *batch.purging]
+        events = _events(batch)
         if events and inserts:
             self._suspect(Batch(inserts))
             await self._commit(Batch(events))
@@ -448,7 +448,8 @@ class Writer:
         wanted = batch.wanted()
         touched = [number for number in batch.touched if get(number) is None and number not in wanted]
         loaded = [number for number in (*batch.leased, *wanted) if (row := get(number)) is None or row.payload is None]
-        keys: list[KeyName] = batch.key_names() if self._keys_read else []
+        own: list[KeyName] = batch.key_names() if self._keys_read else []
+        keys = own + batch.recalled() if batch.recalls else own
         over_ms, self._keys_over_ms = self._keys_over_ms, None
         result: list[Flush] = []
 
@@ -479,7 +480,7 @@ class Writer:
                 raise WriteRefused(str(lost), again=True) from lost
         finally:
             self._breaker.end()
-        if keys:
+        if own:
             self._keys_read -= 1
         self.key_clearings += over_ms is not None
         return result[0]
@@ -564,6 +565,11 @@ class Writer:
 
 def _nothing() -> None:
     """Nobody asked to be told."""
+
+
+def _events(batch: Batch) -> list[Part[Any]]:
+    """All of a batch that inserts nothing."""
+    return [*batch.acks, *batch.events, *batch.hand_outs, *batch.purging, *batch.recalls]
 
 
 def _sealed_again(suspects: Batch) -> Batch:

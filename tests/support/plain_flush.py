@@ -138,6 +138,16 @@ def plain_flush(
             woken.add(number)
             told.append(None)
         results.append(told)
+    for recalls in batch.recalls:
+        told = []
+        for place in range(recalls.start, recalls.stop):
+            recall = recalls.work
+            first = named.get((recall.namespace, recall.keys[place]))
+            if first is None or first.until_ms <= moment.now_ms:
+                told.append(recall.refusals[place])
+            else:
+                told.append(first.id if first.digest == recall.digests[place] else KeyConflict(""))
+        results.append(told)
     got = [[claimed(number, claim.lease_ms) for number in claim.numbers] for claim in batch.claims]
     return PlainOutcome(after, named, results, got)
 

@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.batch import ALREADY_GONE, Acks, Batch, Dues, Events, HandOut, Inserts, Part
-from foqs.core.errors import KeyConflict, StaleLease
+from foqs.core.batch import ALREADY_GONE, Acks, Batch, Dues, Events, HandOut, Inserts, Part, Recall
+from foqs.core.errors import KeyConflict, RateLimited, StaleLease
 from foqs.core.flush import Decision, find_in, judge_batch, outcome
 from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
 from foqs.core.keys import KeyName, KeyRow
@@ -161,6 +161,11 @@ def a_batch(draw: st.DrawFn) -> Batch:
         if claimed:
             spans = [((namespace, "t"), keys_of(claimed))]
             batch.claims.append(HandOut(namespace, spans, draw(st.sampled_from([None, 50])), 0, nobody))
+    for namespace in draw(st.lists(st.sampled_from("nm"), max_size=2)):
+        asked = [a_keyed_item(*draw(st.tuples(some_keys, some_digests))) for _ in range(draw(st.integers(1, 3)))]
+        recall = Recall(namespace, asked, [RateLimited("x") for _ in asked], nobody)
+        start = draw(st.integers(0, len(asked) - 1))
+        batch.add([Part(recall, start, draw(st.integers(start + 1, len(asked))))])
     return batch
 
 
@@ -170,12 +175,13 @@ def test_a_batch_is_judged_as_its_entries_are_one_by_one(
 ) -> None:
     before = deepcopy((table, keys))
     plain = plain_flush(batch, table, keys, MOMENT, watermark_ms)
-    found = {name: keys[name] for name in batch.key_names() if name in keys}
+    found = {name: keys[name] for name in (*batch.key_names(), *batch.recalled()) if name in keys}
     decision = judge_batch(batch, table.get, MOMENT, timers(watermark_ms), found)
     assert (table, keys) == before
     assert keys_after(decision, keys) == plain.keys
 
-    assert [part for part, _ in decision.results] == [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts]
+    parts = [*batch.acks, *batch.events, *batch.hand_outs, *batch.inserts, *batch.recalls]
+    assert [part for part, _ in decision.results] == parts
     for (part, told), expected in zip(decision.results, plain.results, strict=True):
         assert len(told) == part.count
         assert all(map(is_same, told, expected))
