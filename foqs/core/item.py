@@ -141,6 +141,16 @@ class KeyedItem(NewItem):
     digest: bytes
 
 
+@dataclass(slots=True)
+class DatedItem(NewItem):
+    """A new item with both an absolute time and a TTL: only its shard knows which of them comes first."""
+
+
+@dataclass(slots=True)
+class KeyedDatedItem(KeyedItem):
+    """The same with an idempotency key."""
+
+
 def pack_key(priority: int, deliver_after_ms: int, number: int) -> Key:
     """The key of these; the time must not be negative."""
     return priority - PRIORITY_MIN << _PRIORITY_SHIFT | deliver_after_ms << _NUMBER_BITS | number

@@ -141,3 +141,17 @@ def ttl(ttl_ms: int, delay_ms: int | None) -> int:
             field="ttl_ms",
         )
     return ttl_ms
+
+
+def lasting(ttl_ms: int, deliver_after_ms: int, now_ms: int) -> None:
+    """A time to live that is longer than it takes until the moment of delivery; field `ttl_ms`.
+
+    Raises:
+        InvalidArgument: it ends before the item could be delivered.
+    """
+    if now_ms + ttl_ms <= deliver_after_ms:
+        raise InvalidArgument(
+            f"an item that is delivered after {deliver_after_ms - now_ms} ms would expire after {ttl_ms} ms, before it "
+            "could be delivered; give a longer ttl_ms, or an earlier deliver_after_ms",
+            field="ttl_ms",
+        )

@@ -91,13 +91,15 @@ class Enqueue(Call):
 
     Attributes:
         under_way: counts its items until they have their results; None where nobody asks.
+        dated: some of its items have both an absolute time and a TTL.
         repeated: told how many of those that were taken in named no new item; None likewise.
     """
 
-    __slots__ = ("repeated", "under_way")
+    __slots__ = ("dated", "repeated", "under_way")
 
     def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
         super().__init__(deadlines, count, done)
+        self.dated = False
         self.under_way: UnderWay | None = None
         self.repeated: Callable[[int], None] | None = None
 

@@ -32,6 +32,7 @@ from foqs.core.item import (
     PRIORITY_MIN,
     TIME_MS_MAX,
     Key,
+    KeyedDatedItem,
     KeyedItem,
     NewItem,
     State,
@@ -60,6 +61,7 @@ from foqs.service.api import (
 )
 from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
+from foqs.service.dated import DATED, expire_before
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
 from foqs.service.namespaces import Namespaces
@@ -76,6 +78,8 @@ _ITEM_OVERHEAD_BYTES: Final = 1_024
 
 _NOTHING: Final = ReadyIndex(1, 1)
 """Stands for the index of a shard that is left out."""
+
+_KEYED: Final = frozenset((KeyedItem, KeyedDatedItem))
 
 _ACTIVE: Final = (State.READY, State.LEASED)
 
@@ -194,7 +198,9 @@ class QueueService:
             if beyond:
                 places = [place for place in places if place not in beyond]
                 within = _at(items, places)
-        if KeyedItem in set(map(type, within)):
+        kinds = set(map(type, within))
+        call.dated = not kinds.isdisjoint(DATED)
+        if not kinds.isdisjoint(_KEYED):
             self._insert_by_slots(call, namespace, within, places)
         elif within:
             self._insert(call, namespace, within, places)
@@ -229,13 +235,38 @@ class QueueService:
         refusal: FoqsError | None = None
         for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):
             try:
-                call.add(shard.insert(namespace, items, call.finished, under_way=call.under_way), places, shard.number)
+                self._give(call, shard, namespace, items, places)
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
             else:
                 return
         assert refusal is not None
         raise refusal
+
+    def _give(
+        self,
+        call: Enqueue,
+        shard: Shard,
+        namespace: str,
+        items: Sequence[NewItem],
+        places: Sequence[int],
+        *,
+        keyed: bool = False,
+    ) -> None:
+        """Gives items to this shard, but for those that would expire, on its time, before they could be delivered.
+
+        Raises `Overloaded`, `Unavailable`: it has taken none.
+        """
+        if call.dated:
+            beyond = expire_before(items, places, shard.now_ms())
+            for place, error in beyond.items():
+                call.refuse((place,), error)
+            items = [item for place, item in zip(places, items, strict=True) if place not in beyond]
+            places = [place for place in places if place not in beyond]
+            if not items:
+                return
+        work = shard.insert(namespace, items, call.finished, keyed=keyed, under_way=call.under_way)
+        call.add(work, places, shard.number)
 
     def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
@@ -252,11 +283,7 @@ class QueueService:
                     call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
                 continue
             try:
-                call.add(
-                    shard.insert(namespace, own, call.finished, keyed=True, under_way=call.under_way),
-                    own_places,
-                    shard.number,
-                )
+                self._give(call, shard, namespace, own, own_places, keyed=True)
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
         if rest:

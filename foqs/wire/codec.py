@@ -21,7 +21,9 @@ from foqs.core.item import (
     SEQUENCE_BITS,
     SEQUENCE_MAX,
     SHARD_MAX,
+    DatedItem,
     Delivery,
+    KeyedDatedItem,
     KeyedItem,
     NewItem,
     State,
@@ -150,13 +152,15 @@ def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) 
         if raw.attempts_max is None
         else validate.number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
     )
+    dated = deliver_after_ms is not None and ttl_ms is not None
     if raw.idempotency_key is None:
-        return NewItem(*values)
+        return (DatedItem if dated else NewItem)(*values)
     key = validate.key(raw.idempotency_key)
     # As it was given: a default that changes makes no other item of it.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
     given = None if numbers.count(None) == len(numbers) else numbers
-    return KeyedItem(*values, key, digest_of(raw.topic, raw.priority or 0, payload, metadata, given))
+    digest = digest_of(raw.topic, raw.priority or 0, payload, metadata, given)
+    return (KeyedDatedItem if dated else KeyedItem)(*values, key, digest)
 
 
 def _policy(value: int) -> Delivery:

@@ -8,7 +8,7 @@ from typing import Any
 
 from foqs.catalog.document import Document, Namespace
 from foqs.catalog.memory import MemoryCatalog
-from foqs.core.item import Delivery, KeyedItem, NewItem, Row, State
+from foqs.core.item import DatedItem, Delivery, KeyedDatedItem, KeyedItem, NewItem, Row, State
 from foqs.core.keys import digest_of
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, EngineSettings
@@ -116,9 +116,10 @@ def new_item(topic: str = "t", **changes: Any) -> NewItem:
         "attempts_max": 0,
     }
     values |= changes
-    if values["deliver_after_ms"] is not None:
-        values["delay_ms"] = None
-    return NewItem(**values)
+    if values["deliver_after_ms"] is None:
+        return NewItem(**values)
+    values["delay_ms"] = None
+    return NewItem(**values) if values["ttl_ms"] is None else DatedItem(**values)
 
 
 def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
@@ -126,7 +127,8 @@ def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
     item = new_item(topic, **changes)
     numbers = (item.delay_ms, item.deliver_after_ms, item.lease_ms, item.ttl_ms, item.policy, item.attempts_max)
     digest = digest_of(topic.encode(), item.priority, item.payload, item.metadata, numbers)
-    return KeyedItem(**asdict(item), key=key if isinstance(key, bytes) else key.encode(), digest=digest)
+    kind = KeyedDatedItem if isinstance(item, DatedItem) else KeyedItem
+    return kind(**asdict(item), key=key if isinstance(key, bytes) else key.encode(), digest=digest)
 
 
 def row(number: int = 1, **changes: Any) -> Row:

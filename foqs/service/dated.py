@@ -1,0 +1,30 @@
+"""Items with an absolute time and a TTL: whether one can be delivered at all depends on what time it is.
+
+Always true: it is judged by the time of the shard that is to take the item in,
+so one that is taken in comes due before it expires. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from foqs.core import validate
+from foqs.core.errors import FoqsError, InvalidArgument
+from foqs.core.item import DatedItem, KeyedDatedItem, NewItem
+
+DATED: Final = frozenset((DatedItem, KeyedDatedItem))
+
+
+def expire_before(items: Sequence[NewItem], places: Sequence[int], now_ms: int) -> dict[int, FoqsError]:
+    """Why items cannot be delivered, by their places in the call: each would expire first."""
+    beyond: dict[int, FoqsError] = {}
+    for place, item in zip(places, items, strict=True):
+        if type(item) in DATED:
+            assert item.ttl_ms is not None
+            assert item.deliver_after_ms is not None
+            try:
+                validate.lasting(item.ttl_ms, item.deliver_after_ms, now_ms)
+            except InvalidArgument as error:
+                beyond[place] = InvalidArgument(error.message, field=f"items[{place}].{error.field}")
+    return beyond
