@@ -378,6 +378,13 @@ class ShardOptions(Options):
         1,
         1_000_000,
     )
+    purge_topics_per_namespace_max: int = option(
+        1_000,
+        "topics",
+        "The same of one namespace, so that there is room for the others'.",
+        1,
+        1_000_000,
+    )
     timer_tick_ms_min: int = option(
         20, MS, "Timers are not looked at more often than this: their resolution.", 1, 10_000
     )
@@ -461,6 +468,7 @@ class ShardOptions(Options):
     def _pairs_agree(self) -> Self:
         not_above(self, "flush_items_min", "flush_items_max")
         not_above(self, "flush_shared_ms_target", "flush_ms_target")
+        not_above(self, "purge_topics_per_namespace_max", "purge_topics_max")
         not_above(self, "flush_items_max", "queue_items_max")
         not_above(self, "flush_bytes_max", "queue_bytes_max")
         not_above(self, "ready_window_items_max", "ready_keys_max")

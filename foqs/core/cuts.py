@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
 from foqs.core.item import Row, TopicName
 from foqs.core.work import Lane, Work
@@ -26,10 +27,12 @@ class Cut(NamedTuple):
 class Cuts:
     """Those that stand, by topic."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "_turns")
 
     def __init__(self, cuts: Iterable[Cut] = ()) -> None:
         self._last: dict[TopicName, int] = {}
+        self._turns: dict[str, dict[str, None]] = {}
+        """Their topics by namespace, in order; the namespace whose turn comes next is the first."""
         for cut in cuts:
             self.make(cut)
 
@@ -40,11 +43,18 @@ class Cuts:
         """It stands, and has not risen."""
         return self._last.get((cut.namespace, cut.topic)) == cut.last
 
-    def first(self) -> Cut | None:
-        """The one that stands longest; None when there is none."""
-        for topic, last in self._last.items():
-            return Cut(*topic, last)
-        return None
+    def next(self) -> Cut | None:
+        """The one that is to be worked on: namespaces in turn, of each the one that stands longest. None when there is none."""
+        namespace = next(iter(self._turns), None)
+        if namespace is None:
+            return None
+        names = self._turns[namespace] = self._turns.pop(namespace)
+        name = next(iter(names))
+        return Cut(namespace, name, self._last[namespace, name])
+
+    def count(self, namespace: str) -> int:
+        """How many topics of a namespace have one."""
+        return len(self._turns.get(namespace, ()))
 
     def last(self, topic: TopicName) -> int:
         """The highest number of the topic that is purged; 0 without a cut."""
@@ -67,15 +77,21 @@ class Cuts:
         """It is committed; one that stands rises."""
         topic = (cut.namespace, cut.topic)
         self._last[topic] = max(cut.last, self.last(topic))
+        self._turns.setdefault(cut.namespace, {})[cut.topic] = None
 
     def end(self, cut: Cut) -> None:
         """Its rows have gone, and so does it, unless it has risen."""
         if cut in self:
             del self._last[cut.namespace, cut.topic]
+            names = self._turns[cut.namespace]
+            del names[cut.topic]
+            if not names:
+                del self._turns[cut.namespace]
 
 
-_OF_NO_ITEM = (0,)
-"""The id of a work that is about no item. An id stands in a flush once, so cuts come one a flush."""
+def _place_of(topic: TopicName) -> tuple[int]:
+    """The id of a work that is about a topic: below those of items. An id stands in a flush once, so a topic's cuts come one a flush."""
+    return (~crc32("\0".join(topic).encode()),)
 
 
 class MakeCut(Work):
@@ -88,7 +104,7 @@ class MakeCut(Work):
     __slots__ = ("cut",)
 
     def __init__(self, topic: TopicName, finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, topic[0], _OF_NO_ITEM, finished)
+        super().__init__(Lane.PURGE, topic[0], _place_of(topic), finished)
         self.cut = Cut(*topic, 0)
 
 
@@ -98,7 +114,7 @@ class EndCut(Work):
     __slots__ = ("cut",)
 
     def __init__(self, cut: Cut, finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", _OF_NO_ITEM, finished)
+        super().__init__(Lane.PURGE, "", _place_of((cut.namespace, cut.topic)), finished)
         self.cut = cut
 
 

@@ -79,6 +79,7 @@ class ShardSettings:
     sweep_interval_ms: int
     purge_page_items: int
     purge_topics_max: int
+    purge_topics_per_namespace_max: int
     clock_sample_ms: int
     clock_slew_permille: int
     clock_skew_ms_max: int
@@ -463,10 +464,11 @@ class Shard:
     def purge(self, topic: TopicName, finished: Callable[[], None]) -> MakeCut:
         """Queues a cut: all items that the topic has when it is committed are gone. Raises `Overloaded`, `Unavailable`: nothing was queued."""
         self._check_serving()
-        cuts = self.memory.cuts
-        if len(cuts) >= self._settings.purge_topics_max and not cuts.last(topic):
+        cuts, settings = self.memory.cuts, self._settings
+        if not cuts.last(topic) and (
+            len(cuts) >= settings.purge_topics_max or cuts.count(topic[0]) >= settings.purge_topics_per_namespace_max
+        ):
             raise Overloaded("rows of too many purged topics have still to go; try again later", retry_after_ms=1_000)
-
         work = MakeCut(topic, finished)
         self._intake.submit(work, internal=True)
         self._writer.poke()

@@ -66,6 +66,7 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "sweep_interval_ms": 5_000,
         "purge_page_items": 20,
         "purge_topics_max": 100,
+        "purge_topics_per_namespace_max": 100,
         "clock_sample_ms": 10**9,
         "clock_slew_permille": 50,
         "clock_skew_ms_max": 0,

@@ -40,11 +40,31 @@ def test_a_cut_rises_and_never_sinks_and_ends_only_as_it_is_now() -> None:
     cuts.make(Cut(*TOPIC, 7))
     assert cuts.last(TOPIC) == 9
     cuts.end(Cut(*TOPIC, 5))
-    assert cuts.first() == Cut(*TOPIC, 9)
+    assert cuts.next() == Cut(*TOPIC, 9)
     assert Cut(*TOPIC, 9) in cuts
     cuts.end(Cut(*TOPIC, 9))
     cuts.end(Cut(*TOPIC, 9))
-    assert (len(cuts), cuts.first()) == (0, None)
+    assert (len(cuts), cuts.next(), cuts.count("default")) == (0, None, 0)
+
+
+def test_namespaces_take_turns_and_of_one_the_eldest_cut_comes_first() -> None:
+    many = [Cut("many", f"{n}", 5) for n in range(3)]
+    cuts = Cuts([*many, Cut("one", "t", 5)])
+    assert [cuts.next() for _ in range(4)] == [many[0], Cut("one", "t", 5)] * 2
+    cuts.make(Cut("late", "t", 5))
+    cuts.end(many[0])
+    risen = Cut("many", "1", 8)
+    cuts.make(risen)
+    assert [cuts.next() for _ in range(4)] == [risen, Cut("one", "t", 5), Cut("late", "t", 5), risen]
+    assert [cuts.count(name) for name in ("many", "one", "late", "none")] == [2, 1, 1, 0]
+
+
+def test_cuts_of_several_topics_are_made_in_one_flush_and_those_of_one_are_not() -> None:
+    works = [MakeCut(("n", "t"), nobody), MakeCut(("n", "u"), nobody), MakeCut(("nt", ""), nobody)]
+    numbers = [number for work in works for number in work.numbers]
+    assert len(set(numbers)) == 3
+    assert max(numbers) < 0
+    assert MakeCut(("n", "t"), nobody).numbers == works[0].numbers == EndCut(Cut("n", "t", 5), nobody).numbers
 
 
 def test_to_every_event_an_item_below_the_cut_is_gone() -> None:

@@ -527,6 +527,72 @@ def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_no
     play(story)
 
 
+def test_a_namespace_that_purges_too_many_topics_leaves_room_for_others() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_topics_max=3, purge_topics_per_namespace_max=2))
+        many, other = Caller(world, engine), Caller(world, engine, "other")
+        for topic in ("t", "u", "v"):
+            await many.put(topic)
+            await other.put(topic)
+        keep_rows(world)
+        await purge(many, "t")
+        await purge(many, "u")
+        with pytest.raises(Overloaded):
+            await purge(many, "v")
+        assert await purge(many, "u") == 0
+        assert await purge(other, "t") == 1
+        with pytest.raises(Overloaded):
+            await purge(other, "u")
+        await gone(world, engine)
+        assert await purge(many, "v") == 1
+
+    play(story)
+
+
+def test_a_small_purge_is_done_in_the_midst_of_anothers_large_and_many_ones() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, purge_page_items=20))
+        many, other = Caller(world, engine), Caller(world, engine, "other")
+        await many.put("large", 500)
+        for number in range(30):
+            await many.put(f"{number}", 3)
+        await other.put("t", 30)
+        await purge(many, "large")
+        await asyncio.gather(*(purge(many, f"{number}") for number in range(30)))
+        await purge(other, "t")
+        await world.until(lambda: stored(world) == [] and engine.shards[1].memory.cuts.count("other") == 0)
+        assert len(stored(world, "large")) > 300
+        assert engine.shards[1].memory.cuts.count("default") == 31
+        await gone(world, engine)
+        assert world.rows() == []
+
+    play(story)
+
+
+def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        many, other = Caller(world, engine), Caller(world, engine, "other")
+        for number in range(50):
+            await many.put(f"{number}")
+        await other.put("t")
+        keep_rows(world)
+        world.stall()
+        begun = [begin(purge(many, f"{number}")) for number in range(50)]
+        await world.pass_s(0.01)
+        quick = begin(purge(other))
+        await world.pass_s(0.01)
+        first = engine.shards[1]._writer.flush_number
+        world.resume()
+        assert await quick == 1
+        assert engine.shards[1]._writer.flush_number <= first + 3
+        assert sum(not call.done() for call in begun) > 10
+        assert await asyncio.gather(*begun) == [1] * 50
+        await gone(world, engine)
+
+    play(story)
+
+
 def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
     """While rows go, each flush has room for the others, and acks come first."""
 
