@@ -329,6 +329,7 @@ def wire_limits(config: Config) -> WireLimits:
         string_bytes_max=wire.string_bytes_max,
         container_items_max=wire.container_items_max,
         connections_max=wire.connections_max,
+        connections_refused_max=wire.connections_refused_max,
         handshakes_max=wire.handshakes_max,
         handshake_timeout_s=wire.handshake_timeout_ms / 1000,
         calls_in_flight_max=wire.calls_in_flight_max,

@@ -122,7 +122,7 @@ READINGS: Final = (
     _counter("limited_items", "Items that came beyond a limit of their namespace: rate, items, bytes, topics", "limit"),
     _gauge("connections", "Open client connections"),
     _gauge("connections_limit", "Connections that may be open"),
-    _counter("connections_refused", "Connections closed at once because there were too many"),
+    _counter("connections_refused", "Connections refused because there were too many"),
     _gauge("calls_in_flight", "Calls begun and not answered"),
     _gauge("calls_in_flight_limit", "Calls that may be in flight"),
     _gauge("calls_in_flight_bytes", "What frames begun and calls in flight hold"),

@@ -137,7 +137,18 @@ class WireOptions(Options):
         10_000, "items", "A list in a frame that claims more is refused unread; above any batch.", 100, 1_000_000
     )
     connections_max: int = option(
-        1_000, "connections", "Further connections are closed at once; each costs a file and a few buffers.", 1, 100_000
+        1_000,
+        "connections",
+        "Calls on further connections are answered OVERLOADED, and those are closed; each costs a file and a few buffers.",
+        1,
+        100_000,
+    )
+    connections_refused_max: int = option(
+        50,
+        "connections",
+        "Connections beyond connections_max that are answered at a time, for a second at most; others are closed at once.",
+        0,
+        10_000,
     )
     handshakes_max: int = option(
         100,

@@ -42,6 +42,12 @@ REPEATED_BYTES_MAX: Final = 1_024
 GATHERED_BYTES_MAX: Final = 64 * 1024
 """Replies of one turn are gathered up to this, then written at once: copying more costs more than a write."""
 
+REFUSAL_S: Final = 1.0
+"""A connection that is one too many may stay so long, to hear so; and as long again to read it."""
+
+SILENCE_BEFORE_CLOSE_S: Final = 0.05
+"""What is to be closed is closed when its peer has sent nothing for this long, for a call that crosses a close gets no answer; below the default of retry_after_ms."""
+
 TURN_BYTES: Final = 32_768
 """A connection that had so much to read at once lets the others have their turn."""
 
@@ -73,6 +79,8 @@ class Connection(asyncio.Protocol):
         self._owes_since: float | None = None
         self._stuck_since: float | None = None
         self._closing = False
+        self._surplus_until: float | None = None
+        """When it is closed at the latest, as there are too many."""
 
     # ------------------------------------------------------ asyncio's callbacks
 
@@ -81,18 +89,31 @@ class Connection(asyncio.Protocol):
         self._address = self._peer = name_of(transport.get_extra_info("peername"))
         self.heard_at = self._owes_since = self._loop.time()
         server = self._server
-        if server.stopping or len(server.connections) >= self._limits.connections_max:
-            if not server.stopping:
-                server.connections_refused += 1
-                self.complain(f"closed: there are {self._limits.connections_max} connections already")
-            self._closing = True
-            self._transport.abort()
+        if server.stopping:
+            self.abort()
+            return
+        if len(server.connections) >= self._limits.connections_max:
+            self._turn_away()
             return
         server.connections[self] = None
         self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes_max // 4)
         self._watch = self._loop.call_later(self._limits.silence_timeout_s, self._look)
         if self.visitor is not None:
             self.visitor.arrive(transport.get_extra_info("peercert"))
+
+    def _turn_away(self) -> None:
+        """There are too many: its calls are told so for a moment, and nothing of them is kept."""
+        server = self._server
+        server.connections_refused += 1
+        self.complain(f"refused: there are {self._limits.connections_max} connections already")
+        if len(server.surplus) >= self._limits.connections_refused_max:
+            self.abort()
+            return
+        server.surplus[self] = None
+        self.visitor = None
+        self._frames.whole_bytes_max = 0  # of its calls, enough is kept to answer them
+        self._surplus_until = self.heard_at + REFUSAL_S
+        self._look_within(SILENCE_BEFORE_CLOSE_S)
 
     def data_received(self, data: bytes) -> None:
         if self._closing:
@@ -145,6 +166,7 @@ class Connection(asyncio.Protocol):
             call.abandon()
         self.backstop.stop()
         self._server.connections.pop(self, None)
+        self._server.surplus.pop(self, None)
         self._server.changed()
 
     # ---------------------------------------------------------------- messages
@@ -232,6 +254,12 @@ class Connection(asyncio.Protocol):
     def _why_not(self, shed: bool) -> FoqsError:
         """Why no further call is taken now."""
         retry = self._limits.retry_after_ms
+        if self._surplus_until is not None:
+            return Overloaded(
+                f"this host has {self._limits.connections_max} connections, and this is one too many: it is closed; "
+                "use fewer, or another host",
+                retry_after_ms=retry,
+            )
         if self._server.stopping:
             return Unavailable("this host is stopping; use another", retry_after_ms=retry)
         if shed:
@@ -327,7 +355,7 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._frames.forget()
             self._transport.close()
-            self._look_within(self._limits.silence_timeout_s)
+            self._look_within(self._limits.silence_timeout_s if self._surplus_until is None else REFUSAL_S)
 
     def abort(self) -> None:
         """Closes now."""
@@ -341,6 +369,15 @@ class Connection(asyncio.Protocol):
         limits = self._limits
         if self._closing:
             self.abort()
+            return
+        if self._surplus_until is not None:
+            left = self._surplus_until - now
+            if self._owes_since is None:
+                left = min(left, self.heard_at + SILENCE_BEFORE_CLOSE_S - now)
+            if left > 0:
+                self._look_within(min(left, SILENCE_BEFORE_CLOSE_S))
+            else:
+                self.close()
             return
         if self._unknown_since is not None and self._server.gate is not None:
             left = self._unknown_since + self._server.gate.limits.timeout_s - now

@@ -27,7 +27,9 @@ class WireLimits:
     container_items_max: int = 10_000
     """A list that claims more is refused unread. Above any batch a call may carry."""
     connections_max: int = 1_000
-    """Further connections are closed at once."""
+    """Further connections are answered OVERLOADED and closed."""
+    connections_refused_max: int = 50
+    """So many of those at a time, for a second each; others are closed at once."""
     handshakes_max: int = 100
     """TLS handshakes under way; further connections are closed at once."""
     handshake_timeout_s: float = 5.0

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from foqs.access.gate import Gate
 from foqs.wire.complaints import Complaints
-from foqs.wire.connection import Connection
+from foqs.wire.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.wire.frames import Room
 from foqs.wire.limits import WireLimits
 from foqs.wire.message import Bounds, Decoder, call_head, call_start
 from foqs.wire.methods import Calls
-
-SILENCE_BEFORE_CLOSE_S: Final = 0.05
-"""A stopping host closes when no peer has sent anything for this long; below the default of retry_after_ms."""
 
 Observe: TypeAlias = Callable[[str, str, float], None]
 """(method, OK or the error's code, seconds) of each call that was answered."""
@@ -59,6 +56,8 @@ class WireServer:
         self.room = Room(limits.in_flight_bytes_max)
         self.complaints = Complaints(loop.time)
         self.connections: dict[Connection, None] = {}
+        self.surplus: dict[Connection, None] = {}
+        """Open, and one too many each: they are told so, and closed."""
         self.connections_refused = 0
         """There were too many."""
         self.calls_in_flight = 0
@@ -91,6 +90,8 @@ class WireServer:
             connection.end_calls()
         await self._until_quiet(self.loop.time() + self.limits.reply_grace_s)
         await self._until_silent(self.loop.time() + self.limits.reply_grace_s)
+        for connection in list(self.surplus):
+            connection.abort()
         for connection in list(self.connections):
             connection.close()
         await self._until_quiet(self.loop.time() + self.limits.reply_grace_s, connections_too=True)

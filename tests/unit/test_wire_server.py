@@ -240,7 +240,7 @@ def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dr
 
 def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with served(FakeQueue(), WireLimits(connections_max=1)) as host:
+        async with served(FakeQueue(), WireLimits(connections_max=1, connections_refused_max=0)) as host:
             first = await host.raw()
             await until(lambda: len(host.server.connections) == 1)
             second = await host.raw()

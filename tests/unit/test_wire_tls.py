@@ -17,7 +17,7 @@ from foqs.access.gate import Gate, GateLimits
 from foqs.access.keyring import TlsFiles, read_keyring
 from foqs.access.rules import Permission
 from foqs.wire.limits import WireLimits
-from foqs_client import Client, Item, PermissionDenied, Tls, Unauthenticated, Unreachable
+from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthenticated, Unreachable
 from tests.support.access import Counted, Granted
 from tests.support.certificates import Authority
 from tests.support.fake_queue import FakeQueue
@@ -129,6 +129,20 @@ def test_a_host_that_is_not_trusted_is_not_called(
     secure.run(runner, main)
     assert secure.failed == 1, "it is tried once"
     assert "it may not trust this host's certificate" in caplog.text
+
+
+def test_one_connection_too_many_is_told_so_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
+    async def main() -> None:
+        limits = WireLimits(connections_max=1, reply_grace_s=0.2)
+        async with asyncio.timeout(30), served(FakeQueue(), limits, context=Secure(authority).context) as host:
+            tls = Tls(ca_file=authority.file)
+            async with Client(host.url, tls=tls) as first, Client(host.url, tls=tls) as second:
+                assert await first.dequeue({"t": 1}) == []
+                with pytest.raises(Overloaded):
+                    await second.dequeue({"t": 1})
+                assert await first.dequeue({"t": 1}) == []
+
+    runner.run(main())
 
 
 def test_a_client_certificate_is_a_principal(runner: asyncio.Runner, authority: Authority) -> None:
