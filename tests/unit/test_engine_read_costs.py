@@ -1,0 +1,56 @@
+"""Reads beside the flushes take turns by what they cost: many small ones do not wait for as many large ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from foqs.core.item import PRIORITY_MAX, State, TopicName, pack_key, parse_id
+from foqs.shard.shard import KEYS_A_ROW, Shard
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+
+SMALL = 20
+LARGE = 3
+TOPIC: TopicName = ("default", "t")
+
+Read = Callable[[Shard, Sequence[int]], Awaitable[object]]
+
+
+def a_page(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+    return shard.listed(TOPIC, State.READY, None, 100, payload=False)
+
+
+def many_rows(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+    return shard.rows("default", ids)
+
+
+def many_keys(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
+    return shard.better(TOPIC, pack_key(PRIORITY_MAX, 0, 1), 100 * KEYS_A_ROW)
+
+
+@pytest.mark.parametrize("large", [a_page, many_rows, many_keys])
+def test_small_reads_of_one_namespace_come_between_the_large_ones_of_another(large: Read) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        ids = [parse_id(id_, "id")[1] for id_ in await Caller(world, engine).put(count=60)]
+        (other,) = await Caller(world, engine, "other").put()
+        shard, order = engine.shards[1], list[str]()
+        world.stall()  # the first read is under way while the others come
+
+        async def ask(name: str, read: Awaitable[object]) -> None:
+            await read
+            order.append(name)
+
+        one = [parse_id(other, "id")[1]]
+        reads = [ask("large", large(shard, ids)) for _ in range(LARGE)]
+        reads += [ask("small", shard.rows("other", one)) for _ in range(SMALL)]
+        asked = asyncio.gather(*reads)
+        await world.pass_s(0.1)
+        world.resume()
+        await asked
+        assert order == ["large", *["small"] * SMALL, *["large"] * (LARGE - 1)]
+
+    play(story)
