@@ -24,8 +24,6 @@ from foqs.access.keyring import BadKey, Keyring, TlsFiles, read_keyring
 from foqs.access.options import AuthOptions, PrincipalOptions, listening_is_safe, somebody_can_be_known
 from foqs.cluster_options import DATABASES, ClusterOptions, DatabaseOptions, a_cluster_has_all
 from foqs.options import (
-    BufferOptions,
-    CallOptions,
     CatalogOptions,
     CoordinatorOptions,
     Invalid,
@@ -33,10 +31,10 @@ from foqs.options import (
     NamespaceOptions,
     Options,
     ServerOptions,
-    ShardOptions,
     StoreOptions,
-    WireOptions,
 )
+from foqs.shard_options import BufferOptions, ShardOptions
+from foqs.wire_options import CallOptions, WireOptions
 
 ENVIRONMENT_PREFIX: Final = "FOQS_"
 NOT_OPTIONS: Final = frozenset(
