@@ -26,5 +26,5 @@ def expire_before(items: Sequence[NewItem], places: Sequence[int], now_ms: int) 
             try:
                 validate.lasting(item.ttl_ms, item.deliver_after_ms, now_ms)
             except InvalidArgument as error:
-                beyond[place] = InvalidArgument(error.message, field=f"items[{place}].{error.field}")
+                beyond[place] = error
     return beyond

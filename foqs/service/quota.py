@@ -127,7 +127,7 @@ class Quota:
             place: LimitExceeded(
                 f"namespace {namespace!r} may have {settings.topics_max} topics, and this would be one more; "
                 "use one that it has, or raise its topics_max",
-                field=f"items[{place}].topic",
+                field="topic",
             )
             for place, item in enumerate(items)
             if item.topic in beyond

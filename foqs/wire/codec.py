@@ -318,13 +318,20 @@ def _sendable(text: str) -> str:
 def enqueue_reply(results: Sequence[Enqueued]) -> Any:
     """The reply of ids and errors, in their order."""
     make = ttypes.EnqueueResult
-    return ttypes.EnqueueReply([make(result) if type(result) is str else _not_new(result) for result in results])
+    if set(map(type, results)) == {str}:
+        return ttypes.EnqueueReply([make(result) for result in results])
+    told = [make(result) if type(result) is str else _not_new(place, result) for place, result in enumerate(results)]
+    return ttypes.EnqueueReply(told)
 
 
-def _not_new(result: Any) -> Any:
+def _not_new(place: int, result: Any) -> Any:
     if type(result) is Repeated:
         return ttypes.EnqueueResult(result.id, repeated=True)
-    return ttypes.EnqueueResult(None, error(result))
+    told = error(result)
+    if told.field and not told.field.startswith("items"):
+        # The queue names the item's own field: it does not know which entries of the call never came to it.
+        told.field = f"items[{place}].{told.field}"
+    return ttypes.EnqueueResult(None, told)
 
 
 def outcomes_reply(results: Sequence[Outcome]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foqs.core.errors import Code, FoqsError, Overloaded
+from foqs.core.errors import Code, FoqsError, InvalidArgument, LimitExceeded, Overloaded
 from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import Seen
@@ -378,6 +378,15 @@ def test_each_item_of_a_mixed_call_keeps_its_own_topic_and_place() -> None:
         None, None, "items[2].topic", None, "items[4].topic", None, None,
     ]  # fmt: skip
     assert [queue.rows[int(result.id[2:])].topic for result in results if result.id] == ["a", "a", "b", "a", "é"]
+
+
+def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> None:
+    malformed, taken = InvalidArgument("it is empty", field="items[0].topic"), "1-8796093022209"
+    refused, whole = InvalidArgument("it ends too early", field="ttl_ms"), LimitExceeded("too many", field="items")
+    told = codec.enqueue_reply([malformed, taken, refused, whole, Overloaded("not now")]).results
+    assert [result.error and result.error.field for result in told] == [
+        "items[0].topic", None, "items[2].ttl_ms", "items", None,
+    ]  # fmt: skip
 
 
 def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
