@@ -73,6 +73,15 @@ async def opened(world: World, caller: Caller, engine: Engine) -> None:
         assert isinstance(error, Unavailable)
 
 
+async def half_open(world: World) -> tuple[Engine, Caller]:
+    """One shard, whose breaker would let a flush be tried; the disk is still full."""
+    engine = await world.engine(settings(1))
+    caller = Caller(world, engine)
+    await opened(world, caller, engine)
+    await world.until(lambda: engine.shards[1].breaker == "half-open")
+    return engine, caller
+
+
 # ------------------------------------------------------------------ what opens it
 
 
@@ -258,11 +267,8 @@ def test_flushes_without_new_items_neither_try_nor_close_it() -> None:
 
 def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(settings(1))
-        caller = Caller(world, engine)
-        await opened(world, caller, engine)
+        engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
         world.stall()
         probe = begin(offer(caller, [new_item("probe")]))
         await world.pass_s(0.01)
@@ -278,10 +284,7 @@ def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> N
 
 def test_a_probe_that_fails_opens_it_again() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(settings(1))
-        caller = Caller(world, engine)
-        await opened(world, caller, engine)
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        engine, caller = await half_open(world)
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
         assert engine.shards[1].breaker == "open"
@@ -291,11 +294,8 @@ def test_a_probe_that_fails_opens_it_again() -> None:
 
 def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(settings(1))
-        caller = Caller(world, engine)
-        await opened(world, caller, engine)
+        engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
         answer = stuck(monkeypatch, 1)
         probe = begin(offer(caller, [new_item("probe")], 30.0))
         await world.pass_s(0.01)
@@ -311,11 +311,8 @@ def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_probe_of_a_bad_item_decides_nothing() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(settings(1))
-        caller = Caller(world, engine)
-        await opened(world, caller, engine)
+        engine, caller = await half_open(world)
         world.database.refuse = lambda writes: "no such luck" if writes.inserts else None
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
         assert engine.shards[1].breaker == "half-open"
