@@ -56,6 +56,8 @@ class Case:
     """Enqueues that returned this id."""
     receipts: list[Receipt] = field(default_factory=list)
     ops: dict[str, list[Entry]] = field(default_factory=lambda: {op: [] for op in BY_ID})
+    explained: list[Call] = field(default_factory=list)
+    """Calls that asked why it is not delivered."""
     foreign: list[Entry] = field(default_factory=list)
     """Operations on this id by clients of another namespace; in `ops` are only those of its own."""
     row: Event | None = None
@@ -152,6 +154,11 @@ class Casebook:
     """By namespace and topic; without those that failed."""
     purges: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
     """Likewise."""
+    by_op: dict[str, list[Call]] = field(default_factory=dict)
+
+    def of(self, op: str) -> list[Call]:
+        """All calls of an operation."""
+        return self.by_op.get(op, [])
 
     def __iter__(self) -> Iterator[Case]:
         return iter(self.cases.values())
@@ -166,6 +173,7 @@ def open_casebook(record: Record) -> Casebook:
     """Sorts a record by item."""
     book = Casebook(record)
     for call in record.calls:
+        book.by_op.setdefault(call.op, []).append(call)
         if call.op == "enqueue":
             for entry in entries(call):
                 book.by_mark.setdefault(entry.asked["mark"], []).append(entry)
@@ -176,6 +184,8 @@ def open_casebook(record: Record) -> Casebook:
         elif call.op == "purge":
             if call.end is not End.FAILED:
                 book.purges.setdefault((call.args.get("namespace"), call.args["topic"]), []).append(call)
+        elif call.op == "explain":
+            book.case(call.args["id"]).explained.append(call)
         elif call.op in BY_ID:
             for entry in entries(call):
                 book.case(entry.asked["id"]).ops[call.op].append(entry)

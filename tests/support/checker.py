@@ -1,6 +1,6 @@
 """The checker: what must be true of every history, whatever failed on the way.
 
-Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 16, 17 and 19 of the
+Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 15 to 17 and 19 of the
 design (ARCHITECTURE.md names them). Always true: it concludes only
 what holds for every order of events that the time stamps allow, and treats an
 unknown call as one that took effect, did not, or still will. So it raises no
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import oversight, reckon
+from tests.support import admittance, explained, oversight, reckon
 from tests.support.casebook import DESTROYING, ENDING, PAGES, Case, Casebook, open_casebook
 from tests.support.history import End, Event, read
 from tests.support.reckon import Bounds
@@ -138,7 +138,7 @@ def _replies(book: Casebook) -> Iterator[Violation]:
 
 
 def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
-    """1 and 19: what administrators do."""
+    """1, 17 and 19: what administrators do, and for whom."""
 
     def gone(case: Case) -> bool:
         pages = [entry.call for entry in case.maybe("cancel") if entry.call.op in PAGES]
@@ -148,7 +148,10 @@ def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
 
     for ids, what in oversight.pages_tell(book, gone):
         yield _violation(book, 1, ids, what)
-    for ids, what in (*oversight.pauses_hold(book), *oversight.limits_hold(book)):
+    for ids, what in admittance.nobody_gets_in(book):
+        yield _violation(book, 17, ids, what)
+    settings = (*oversight.pauses_hold(book), *oversight.limits_hold(book), *admittance.imports_hold(book))
+    for ids, what in (*settings, *admittance.grants_hold(book), *admittance.deletions_hold(book)):
         yield _violation(book, 19, ids, what)
 
 
@@ -323,11 +326,11 @@ def _times_are_kept(case: Case, bounds: Bounds) -> Iterator[Finding]:
     origins = case.origins
     if not origins:
         return
-    moved = [entry for entry in case.maybe("update") if reckon.delay(entry) is not None]
-    due_ms = min(entry.invoked.at_ms + bounds.shortest(reckon.delay(entry) or 0) for entry in (*origins, *moved))
+    due_ms = reckon.due_ms(case, bounds)
     for each in case.receipts:
         if each.received.at_ms < due_ms:
             yield 9, f"{each} was received before its deliver-after time, at the earliest {due_ms:.3f} ms"
+    moved = any(reckon.delay(entry) is not None for entry in case.maybe("update"))
     for entry in case.done("nack"):
         delay = reckon.delay(entry)
         for each in case.receipts if delay and not moved and not reckon.redriven(case) else ():
@@ -393,6 +396,19 @@ def _what_was_purged_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
                 yield 19, f"{each} was asked for after {call.name} had succeeded"
 
 
+def _went_with_its_namespace(case: Case, bounds: Bounds) -> Iterator[Finding]:
+    """19: see `admittance`."""
+    for what in admittance.went_with_its_namespace(case):
+        yield 19, what
+
+
+def _is_explained(case: Case, bounds: Bounds) -> Iterator[Finding]:
+    """15: see `explained`."""
+    if case.origins:
+        for what in explained.agrees(case, bounds):
+            yield 15, what
+
+
 _RULES = (
     _nothing_is_lost,
     _drops_have_reasons,
@@ -406,4 +422,6 @@ _RULES = (
     _nothing_is_stuck,
     _namespaces_are_apart,
     _what_was_purged_is_gone,
+    _went_with_its_namespace,
+    _is_explained,
 )

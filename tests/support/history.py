@@ -180,6 +180,11 @@ class Call:
     def name(self) -> str:
         return f"{self.op} {self.source}#{self.number}"
 
+    @property
+    def maybe(self) -> bool:
+        """It took effect, or may have."""
+        return self.end is not End.FAILED
+
 
 @dataclass(slots=True)
 class Entry:

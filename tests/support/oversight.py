@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from tests.support.casebook import PAGES, Case, Casebook
-from tests.support.history import Call, End, Stamp, entries
-
-SPREAD_MS: Final = 50.0
-"""A change of the catalog holds on every host so much later."""
+from tests.support.history import Call, End, entries
+from tests.support.holding import holds
 
 NAMES: Final = ("changed by filter", "pages unknown", "pauses", "limits", "refused by limits")
 """What `counts` counts."""
@@ -68,7 +66,7 @@ def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[l
 
 def pauses_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
     """19: whoever asks after a topic was paused gets nothing of it until somebody asks to have it resumed."""
-    pauses, resumes = _changes(book, "pause"), _changes(book, "resume")
+    pauses, resumes, imports = _changes(book, "pause"), _changes(book, "resume"), _of(book, "import")
     for call in book.record.calls:
         if call.op != "dequeue" or not call.results:
             continue
@@ -76,7 +74,7 @@ def pauses_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
         for topic in call.args["topics"]:
             where = (call.args.get("namespace"), topic)
             for pause in pauses[where]:
-                if _holds(pause, resumes[where], call.invoked, call.returned):
+                if holds(pause, [*resumes[where], *imports], call.invoked, call.returned, book.record.healed):
                     ids = [result["id"] for result in call.results if result["topic"] == topic]
                     if ids:
                         yield ids, f"{call.name} brought items of topic {topic}, which {pause.name} had paused"
@@ -90,12 +88,12 @@ def limits_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
         if change.args["metadata_bytes_max"] != 0:
             continue
         others = [*changes[:at], *changes[at + 1 :]]
-        others = [other for other in others if _where(other) == _where(change)]
+        others = [*(other for other in others if _where(other) == _where(change)), *_of(book, "import")]
         for call in book.record.calls:
             if call.op != "enqueue" or call.end is not End.OK or _where(call)[0] != _where(change)[0]:
                 continue
             assert call.returned is not None
-            if _holds(change, others, call.invoked, call.returned):
+            if holds(change, others, call.invoked, call.returned, book.record.healed):
                 ids = [entry.result["id"] for entry in entries(call) if entry.end is End.OK and entry.asked["metadata"]]
                 if ids:
                     yield ids, f"{call.name} enqueued items with metadata, which {change.name} had forbidden"
@@ -114,15 +112,3 @@ def _changes(book: Casebook, op: str) -> dict[Where, list[Call]]:
 
 def _where(call: Call) -> Where:
     return call.args.get("namespace"), call.args.get("topic")
-
-
-def _holds(change: Call, others: list[Call], asked: Stamp, told: Stamp) -> bool:
-    """It surely held all the time from `asked` to `told`: none of the others may have undone it."""
-    if change.end is not End.OK or change.returned is None or asked.at_ms < change.returned.at_ms + SPREAD_MS:
-        return False
-    return not any(_may_follow(other, change) and not told.before(other.invoked) for other in others)
-
-
-def _may_follow(other: Call, change: Call) -> bool:
-    """It may take effect after the change did."""
-    return other.end is not End.OK or other.returned is None or not other.returned.before(change.invoked)

@@ -64,6 +64,12 @@ def delay(entry: Entry) -> float | None:
     return delay if delay is not None else entry.asked.get("deliver_after_in_ms")
 
 
+def due_ms(case: Case, bounds: Bounds) -> float:
+    """The earliest moment at which the item can have been ready; it must have been enqueued."""
+    moved = [entry for entry in case.maybe("update") if delay(entry) is not None]
+    return min(entry.invoked.at_ms + bounds.shortest(delay(entry) or 0) for entry in (*case.origins, *moved))
+
+
 def attempts_max(case: Case, bounds: Bounds) -> int | None:
     """0: without limit; None: not known."""
     limit = case.asked("attempts_max", bounds.attempts_max_default)

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from foqs_client import Change, Client, Delivery, Enqueued, FoqsError, Item, Nack, Outcome
+from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
 from tests.support.history import UNKNOWN, Event, History, mark
 
 Lease: TypeAlias = Delivery | tuple[str, int]
@@ -28,10 +28,19 @@ class RecordingClient:
     Args:
         process: who calls, for the story.
         wall_ms: the clock against which `deliver_after_ms` was chosen.
+        principal: who the client is, written down where not everything is granted to it.
     """
 
-    def __init__(self, client: Client, history: History, process: str, wall_ms: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        history: History,
+        process: str,
+        wall_ms: Callable[[], float],
+        principal: str | None = None,
+    ) -> None:
         self.client = client
+        self._caller = {} if principal is None else {"principal": principal}
         self._history = history
         self._process = process
         self._wall_ms = wall_ms
@@ -88,15 +97,28 @@ class RecordingClient:
         call = self._invoke("redrive", [{"id": each} for each in ids])
         return await self._finish(call, self.client.redrive(ids, timeout_ms=timeout_ms), _outcome)
 
-    async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> list[int]:
-        async def asked() -> list[int]:
-            return [await self.client.purge_topic(topic, timeout_ms=timeout_ms)]
+    async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
+        asked = self.client.purge_topic(topic, timeout_ms=timeout_ms)
+        return await self._one(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
 
-        call = self._invoke("purge", [], topic=topic)
-        return await self._finish(call, asked(), lambda items: {"purged": items})
+    async def explain(self, id: str) -> Explanation:
+        return await self._one(self._invoke("explain", [], id=id), self.client.explain(id), _explained)
+
+    async def look(self, op: str, asked: Awaitable[T]) -> T:
+        """A call that only looks, under the name `op`; what it shows is not written down."""
+        return await self._one(self._invoke(op, []), asked)
 
     def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
-        return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **args)
+        return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **self._caller, **args)
+
+    async def _one(self, call: int, asked: Awaitable[T], tell: Callable[[T], Event] = lambda _: {}) -> T:
+        """As `_finish`, of a call with one answer."""
+
+        async def answers() -> list[T]:
+            return [await asked]
+
+        [answer] = await self._finish(call, answers(), tell)
+        return answer
 
     async def _finish(self, call: int, asked: Awaitable[list[T]], tell: Callable[[T], Event]) -> list[T]:
         try:
@@ -205,6 +227,24 @@ def _delivery(delivery: Delivery) -> Event:
         "lease_remaining_ms": delivery.lease_remaining_ms,
         "age_ms": delivery.age_ms,
     }
+
+
+def _explained(answer: Explanation) -> Event:
+    """`told`: the state that its sentences speak of, where they do."""
+    told = next((state for words, state in _TOLD for reason in answer.reasons if reason.startswith(words)), None)
+    view = answer.item
+    shown = {} if view is None else {"state": view.state, "attempt": view.attempt}
+    return {"absent": answer.absent, "told": told, **shown}
+
+
+_TOLD = (
+    ("It is deferred", "deferred"),
+    ("It came due", "deferred"),
+    ("It is ready", "ready"),
+    ("A consumer has it", "leased"),
+    ("Its lease of", "leased"),
+    ("It is dead", "dead"),
+)
 
 
 def _outcome(outcome: Outcome) -> Event:

@@ -1,41 +1,40 @@
-"""A client that writes down what an administrator does: pages of changes by filter, pauses, limits.
+"""A client that writes down what an administrator does: pages of changes by filter, pauses, limits, grants, namespaces.
 
 Always true: as `recording` promises. A page's line has its filter, limit and
 change as `args`, and as its only result how many items it says that it changed.
+Exports and imports are known by a hash of what they hold, versions apart.
 Knows nothing of what is right.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable
-from typing import TypeVar
+import json
+from collections.abc import Collection
 
 from foqs_client import BulkPage, Change, ItemFilter, Namespace
 from tests.support.history import Event, mark
 from tests.support.recording import RecordingClient
-
-T = TypeVar("T")
 
 
 class RecordingAdmin(RecordingClient):
     """One administrator of one namespace."""
 
     async def cancel_matching(self, only: ItemFilter, limit: int, cursor: str | None) -> BulkPage:
-        call = self._page("cancel matching", only, limit)
-        return await self._one(call, self.client.cancel_matching(only, limit, cursor))
+        call = self._begin("cancel matching", only, limit)
+        return await self._one(call, self.client.cancel_matching(only, limit, cursor), _page)
 
     async def update_matching(self, only: ItemFilter, change: Change, limit: int, cursor: str | None) -> BulkPage:
         """With a relative delay, if any: as it counts from the first page, of a later one nothing may be left."""
         metadata = None if change.metadata is None else mark(change.metadata)
         delay_ms = change.delay_ms if change.delay_ms is None or cursor is None else 0
         asked = {"priority": change.priority, "delay_ms": delay_ms, "metadata": metadata}
-        call = self._page("update matching", only, limit, **asked)
-        return await self._one(call, self.client.update_matching(only, change, limit, cursor))
+        call = self._begin("update matching", only, limit, **asked)
+        return await self._one(call, self.client.update_matching(only, change, limit, cursor), _page)
 
     async def redrive_matching(self, only: ItemFilter, limit: int, cursor: str | None) -> BulkPage:
-        call = self._page("redrive matching", only, limit)
-        return await self._one(call, self.client.redrive_matching(only, limit, cursor))
+        call = self._begin("redrive matching", only, limit)
+        return await self._one(call, self.client.redrive_matching(only, limit, cursor), _page)
 
     async def pause_topic(self, topic: str) -> None:
         await self._one(self._invoke("pause", [], topic=topic), self.client.pause_topic(topic))
@@ -48,18 +47,36 @@ class RecordingAdmin(RecordingClient):
         call = self._invoke("limit", [], metadata_bytes_max=limits.metadata_bytes_max)
         await self._one(call, self.client.update_namespace(dataclasses.replace(limits, name=self.client.namespace)))
 
-    def _page(self, op: str, only: ItemFilter, limit: int, **change: object) -> int:
+    async def grant(self, principal: str, permissions: Collection[str]) -> None:
+        call = self._invoke("grant", [], to=principal, permissions=sorted(permissions))
+        await self._one(call, self.client.set_grant(principal, permissions))
+
+    async def create(self, settings: Namespace) -> None:
+        """The client's namespace, with these settings."""
+        named = dataclasses.replace(settings, name=self.client.namespace)
+        await self._one(self._invoke("create", []), self.client.create_namespace(named))
+
+    async def delete(self) -> None:
+        """The client's namespace."""
+        await self._one(self._invoke("delete", []), self.client.delete_namespace(self.client.namespace))
+
+    async def export_config(self) -> str:
+        return await self._one(
+            self._invoke("export", []), self.client.export_config(), lambda text: {"namespaces": _namespaces(text)}
+        )
+
+    async def import_config(self, document: str) -> None:
+        call = self._invoke("import", [], namespaces=_namespaces(document))
+        await self._one(call, self.client.import_config(document))
+
+    def _begin(self, op: str, only: ItemFilter, limit: int, **change: object) -> int:
         return self._invoke(op, [], **dataclasses.asdict(only), limit=limit, change=change)
 
-    async def _one(self, call: int, asked: Awaitable[T]) -> T:
-        """As `_finish`, of a call with one answer."""
 
-        async def answers() -> list[T]:
-            return [await asked]
-
-        [answer] = await self._finish(call, answers(), _told)
-        return answer
+def _page(page: BulkPage) -> Event:
+    return {"changed": page.changed}
 
 
-def _told(answer: object) -> Event:
-    return {"changed": answer.changed} if isinstance(answer, BulkPage) else {}
+def _namespaces(document: str) -> str:
+    """A hash of all that an export holds but its version."""
+    return mark(json.dumps(json.loads(document)["namespaces"], sort_keys=True).encode())

@@ -1,0 +1,32 @@
+"""Whether a change surely held for a time, by its stamps and those of others that may have undone it.
+
+Always true: it says yes only where every order of events within the stamps says
+yes. A change that ended unknown may take effect at any later moment until the
+history is healed, and never afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tests.support.history import Call, End, Stamp
+
+SPREAD_MS: Final = 50.0
+"""A change of the catalog holds on every host so much later."""
+
+
+def holds(change: Call, others: Iterable[Call], asked: Stamp, told: Stamp, healed: Stamp | None = None) -> bool:
+    """It held all the time from `asked` to `told`: none of the others may have undone it."""
+    if change.end is not End.OK or change.returned is None or asked.at_ms < change.returned.at_ms + SPREAD_MS:
+        return False
+    return not any(_may_follow(other, change, healed) and not told.before(other.invoked) for other in others)
+
+
+def _may_follow(other: Call, change: Call, healed: Stamp | None) -> bool:
+    """It may take effect after the change did."""
+    if other is change or other.end is End.FAILED:
+        return False
+    if other.end is End.UNKNOWN:
+        return healed is None or not (other.invoked.before(healed) and healed.before(change.invoked))
+    return other.returned is None or not other.returned.before(change.invoked)
