@@ -1,4 +1,4 @@
-"""What administrators of a simulated run do: change items by filter, pause and resume, set limits, look.
+"""What administrators of a simulated run do: change items by filter, pause and resume, set limits, grant, look.
 
 Always true: only items of one topic are changed by filter, since of what a filter
 may have touched the checker can say less; when the work is over, everything is
@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import BulkPage, Change, FoqsError, Item, ItemFilter, Namespace, Topic
+from tests.simulation.principals import GUEST
 from tests.support.history import Event
 from tests.support.recording_admin import RecordingAdmin
 
@@ -47,7 +48,7 @@ class Administrator:
     async def work(self, is_over: Callable[[], bool]) -> None:
         """Now this, now that, until the work is over."""
         rng = self._rng
-        deeds = (self._sweep, self._sweep, self._pause, self._limit, self._look)
+        deeds = (self._sweep, self._sweep, self._pause, self._limit, self._look, self._grant)
         while not is_over():
             with contextlib.suppress(FoqsError):
                 await rng.choice(deeds)()
@@ -63,7 +64,7 @@ class Administrator:
         await self._client.enqueue(items)
         await asyncio.sleep(1)
 
-    async def differences(self, rows: Sequence[Event]) -> list[str]:
+    async def differences(self, rows: Sequence[Event], payload_bytes: int) -> list[str]:
         """What is listed and counted otherwise than the tables hold it: their rows of this namespace, at rest."""
         client, found = self._client.client, []
         held = Counter((row["topic"], row["state"]) for row in rows)
@@ -91,6 +92,12 @@ class Administrator:
         walked = await client.count(ItemFilter(age_min_ms=1))
         if walked.items != held.total():
             found.append(f"invariant 15: {walked.items} items are counted one by one, there are {held.total()}")
+        usage, topics = await client.usage(), len({row["topic"] for row in rows})
+        if (usage.items, usage.bytes, usage.topics) != (len(rows), payload_bytes, topics):
+            found.append(f"invariant 15: {usage}, there are {len(rows)} items, {payload_bytes} bytes, {topics} topics")
+        dead = {view.id for view in (await client.dead(limit=1_000)).items}
+        if dead != {row["id"] for row in rows if row["state"] == "dead"}:
+            found.append(f"invariant 15: these are listed as dead: {', '.join(sorted(dead))}")
         return found
 
     async def close(self) -> None:
@@ -144,6 +151,12 @@ class Administrator:
         self._called()
         await self._client.set_limits(self._limits(NO_LIMITS))
 
+    async def _grant(self) -> None:
+        """Grants the guest something else, mostly nothing."""
+        count = self._rng.choice((0, 0, 1, 2))
+        self._called()
+        await self._client.grant(GUEST, self._rng.sample(("enqueue", "consume", "admin"), count))
+
     async def _look(self) -> None:
         """At everything, while all of it changes."""
         client, rng = self._client.client, self._rng
@@ -155,7 +168,6 @@ class Administrator:
             await client.item(view.id)
         await client.dead(limit=3)
         await client.usage()
-        await client.set_grant("somebody", rng.sample(("enqueue", "consume", "admin"), rng.randint(0, 3)))
         await client.grants()
 
     def _limits(self, limits: Mapping[str, Any]) -> Namespace:

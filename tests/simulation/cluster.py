@@ -30,7 +30,8 @@ from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
-from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, catalog, engine_settings
+from tests.simulation import principals
+from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_settings
 from tests.support.clocks import ServerClock
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, watermark_ms
@@ -126,7 +127,7 @@ class Cluster:
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryBook()
-        self._catalog = catalog(**{name: {"weight": weight} for name, weight in NAMESPACES.items()})
+        self._catalog = principals.catalog(NAMESPACES)
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in SHARDS}
@@ -217,6 +218,11 @@ class Cluster:
             if namespace is None or row.namespace == namespace
         ]
 
+    def payload_bytes(self, namespace: str) -> int:
+        """What the tables hold of a namespace."""
+        tables = [self._table(shard) for shard in SHARDS]
+        return sum(row.payload_bytes for table in tables for row in table.rows.values() if row.namespace == namespace)
+
     def is_at_rest(self) -> bool:
         """Nothing is under way in any shard that a live host serves."""
         return all(is_at_rest(shard) for shard in self._shards())
@@ -257,7 +263,7 @@ class Cluster:
         await engine.open()
         identity = Identity(me.address, PORT, number)
         handlers = Handlers(engine.queue, identity, rng, admin_calls(engine.admin, "default"))
-        wire = WireServer(self.loop, handlers, WireLimits())
+        wire = WireServer(self.loop, handlers, WireLimits(), gate=principals.gate(engine.namespaces.permissions))
         listener = await self.network.listen(me.address, PORT, wire.connection)
         engine.start()
         ready = asyncio.ensure_future(engine.ready.wait())

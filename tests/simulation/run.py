@@ -22,7 +22,7 @@ from tests.simulation import tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.planted import plant, shows
 from tests.simulation.workload import Plan, Run
-from tests.support import oversight, server
+from tests.support import admittance, explained, oversight, server
 from tests.support.casebook import open_casebook
 from tests.support.checker import judge, summary
 from tests.support.history import read
@@ -74,7 +74,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
     }
     counts |= {name: tally.COUNTS[name] for name in tally.NAMES}
     counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in server.NAMES}
-    counts |= oversight.counts(book) | summary(book)
+    counts |= oversight.counts(book) | admittance.counts(book) | explained.counts(book) | summary(book)
     return Result(
         seed,
         [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, run.cluster.bounds()))],

@@ -13,6 +13,7 @@ from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
 from tests.simulation.cluster import BOUNDS, URL, Cluster
+from tests.simulation.principals import OPERATOR, token
 from tests.support.checker import check
 from tests.support.history import History
 from tests.support.recording import RecordingClient
@@ -81,7 +82,13 @@ def play(kill_at: int | None) -> Play:
 
 
 def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
-    client = Client(f"foqs://{URL}", timeout_ms=1_000, connect=cluster.connector(name, Random(name)), rng=Random(name))
+    client = Client(
+        f"foqs://{URL}",
+        timeout_ms=1_000,
+        token=token(OPERATOR),
+        connect=cluster.connector(name, Random(name)),
+        rng=Random(name),
+    )
     return RecordingClient(client, history, name, cluster.clock.wall_ms)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation import tally
 from tests.simulation.planted import BUGS, SEEDS, shows
-from tests.support import oversight, server
+from tests.support import admittance, explained, oversight, server
 
 ROOT = Path(__file__).parents[2]
 CHUNK = 50
@@ -42,7 +42,7 @@ def test_fixed_seeds_have_no_violation(base: int) -> None:
     assert items >= 300
     assert kills >= 3
     total = next(line for line in done.stdout.splitlines() if line.startswith(f"{CHUNK} seeds from"))
-    for name in (*tally.NAMES, *server.NAMES, *oversight.NAMES):
+    for name in (*tally.NAMES, *server.NAMES, *oversight.NAMES, *admittance.NAMES, *explained.NAMES):
         assert int(total.partition(f", {name} ")[2].partition(",")[0]) >= CHUNK // 10, name
 
 

@@ -8,17 +8,23 @@ Judges nothing; the history is judged by the checker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
 from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
+from tests.simulation.guest import Guest
+from tests.simulation.operator import BRIEF, TOPIC, Operator
+from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
+from tests.support.admittance import NOBODY
 from tests.support.history import History
 from tests.support.recording import RecordingClient
 from tests.support.recording_admin import RecordingAdmin
+
+T = TypeVar("T")
 
 TOPICS: Final = ("mail", "video", "resize", "späte Übersetzung", SWEPT)
 PRODUCERS: Final = ("default", "default", "other")
@@ -50,7 +56,6 @@ class Run:
         self._fate = Random(f"{seed}/troubles")
         self._next_trouble = 0
         self._working = True
-        self._draining = False
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
         """Items with keys, of each namespace."""
@@ -66,20 +71,23 @@ class Run:
         workers += [asyncio.ensure_future(self._consume(f"consumer-{n}", space)) for n, space in enumerate(CONSUMERS)]
         administrators = {name: self._administrator(name) for name in NAMESPACES}
         workers += [asyncio.ensure_future(each.work(lambda: not self._working)) for each in administrators.values()]
+        rng = Random(f"{self._rng.random()}/operator")
+        operator = Operator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
+        workers.append(asyncio.ensure_future(operator.work(lambda: not self._working)))
+        workers += [asyncio.ensure_future(each) for each in self._guests()]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
         await asyncio.gather(*workers)
         await self._recover()
-        await asyncio.gather(*(each.restore() for each in administrators.values()))
+        await asyncio.gather(operator.restore(), *(each.restore() for each in administrators.values()))
         await self._compare(administrators)
         self.history.healed()
-        self._draining = True
-        await asyncio.gather(
-            *(self._drain(f"drainer-{n}", space) for n, space in enumerate((*NAMESPACES, *NAMESPACES)))
-        )
+        await operator.carry_over()
+        spaces = (*NAMESPACES, *NAMESPACES, BRIEF)
+        await asyncio.gather(*(self._drain(f"drainer-{n}", space) for n, space in enumerate(spaces)))
         await self._compare(administrators)
-        await asyncio.gather(*(each.close() for each in administrators.values()))
+        await asyncio.gather(operator.close(), *(each.close() for each in administrators.values()))
         self.history.present(self.cluster.rows())
 
     def _is_enough(self) -> bool:
@@ -104,7 +112,9 @@ class Run:
         await self._until(self.cluster.is_at_rest)
         self.differences += self.cluster.differences()
         for namespace, each in administrators.items():
-            self.differences += await each.differences(self.cluster.rows(namespace))
+            self.differences += await each.differences(
+                self.cluster.rows(namespace), self.cluster.payload_bytes(namespace)
+            )
 
     # --------------------------------------------------------------- troubles
 
@@ -170,31 +180,47 @@ class Run:
 
     # ---------------------------------------------------------------- clients
 
-    def _client(self, name: str, namespace: str) -> RecordingClient:
-        connect = self.cluster.connector(name, Random(f"{self._fate.random()}/{name}"))
-        client = Client(
+    def _client(self, name: str, namespace: str, shown: str | None) -> Client:
+        return Client(
             f"foqs://{URL}",
             namespace=namespace,
             timeout_ms=3_000,
             automatic_keys=self._fate.random() < 0.5,
-            connect=connect,
+            token=shown,
+            connect=self.cluster.connector(name, Random(f"{self._fate.random()}/{name}")),
             rng=Random(f"{self._fate.random()}/keys"),
         )
+
+    def _recording(self, name: str, namespace: str, principal: str) -> RecordingClient:
+        client = self._client(name, namespace, token(principal))
         return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
+
+    def _administering(
+        self, name: str, namespace: str, shown: str | None, principal: str | None = None
+    ) -> RecordingAdmin:
+        client = self._client(name, namespace, shown)
+        return RecordingAdmin(client, self.history, name, self.cluster.clock.wall_ms, principal)
 
     def _administrator(self, namespace: str) -> Administrator:
         name = f"administrator of {namespace}"
-        recording = self._client(name, namespace)
-        client = RecordingAdmin(recording.client, self.history, name, self.cluster.clock.wall_ms)
+        client = self._administering(name, namespace, token(OPERATOR))
         rng = Random(f"{self._rng.random()}/{name}")
         return Administrator(client, rng, TOPICS, NAMESPACES[namespace], self._count_call)
+
+    def _guests(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """One with a token and changing grants, one without a token, one with a wrong one."""
+        for principal, shown in ((GUEST, token(GUEST)), (NOBODY, None), (NOBODY, "a wrong one")):
+            name = f"{principal} {'without a token' if shown is None else 'with ' + shown}"
+            clients = {space: self._administering(name, space, shown, principal) for space in NAMESPACES}
+            guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), TOPICS, self._known)
+            yield guest.work(name, lambda: not self._working)
 
     def _count_call(self) -> None:
         self.calls += 1
 
     async def _produce(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")
-        client = self._client(name, namespace)
+        client = self._recording(name, namespace, PRODUCER)
         known = self._known[namespace]
         number = 0
         while self._working:
@@ -216,6 +242,8 @@ class Run:
                     await self._call(client.update([rng.choice(known[-40:])], _change(rng)))
                 if rng.random() < 0.1 and known:
                     await self._call(client.redrive(sorted(set(rng.choices(known[-80:], k=4)))))
+                if rng.random() < 0.1 and known:
+                    await self._call(client.explain(rng.choice(known[-60:])))
                 if rng.random() < 0.06:
                     await self._meddle(client, rng)
                 if rng.random() < 0.02:
@@ -227,7 +255,7 @@ class Run:
 
     async def _purge(self, client: RecordingClient, rng: Random, topic: str) -> None:
         """Purges a topic, now and then twice at once, or while a burst of it comes."""
-        asked: list[object] = [client.purge_topic(topic, timeout_ms=rng.choice((50, 500, 3_000)))]
+        asked: list[Awaitable[object]] = [client.purge_topic(topic, timeout_ms=rng.choice((50, 500, 3_000)))]
         kind = rng.random()
         if kind < 0.3:
             asked.append(client.purge_topic(topic))
@@ -258,7 +286,7 @@ class Run:
 
     async def _consume(self, name: str, namespace: str) -> None:
         rng = Random(f"{self._rng.random()}/{name}")
-        client = self._client(name, namespace)
+        client = self._recording(name, namespace, CONSUMER)
         old: list[Delivery] = []
         while self._working:
             topics = rng.sample(TOPICS, rng.randint(1, len(TOPICS)))
@@ -292,6 +320,8 @@ class Run:
         """Acks most, and does to the others what consumers do; some of it twice, some of it late."""
         if deliveries and rng.random() < 0.3:
             await asyncio.sleep(rng.uniform(0, 0.5))
+        if deliveries and rng.random() < 0.1:
+            await self._call(client.explain(rng.choice(deliveries).id))
         piles: dict[str, list[Delivery]] = {}
         for delivery in deliveries:
             pile = rng.choices(("ack", "nack", "extend", "release", "keep"), (60, 16, 8, 6, 10))[0]
@@ -310,7 +340,7 @@ class Run:
         done = list({delivery.id: delivery for delivery in done}.values())
         if done and rng.random() < 0.1:
             # All at once: whichever comes first wins.
-            several = [client.extend(done[:1]), client.ack(done), client.release(done[-1:])]
+            several: list[Awaitable[object]] = [client.extend(done[:1]), client.ack(done), client.release(done[-1:])]
             await asyncio.gather(*map(self._call, several))
         elif done:
             await self._call(client.ack(done))
@@ -318,18 +348,18 @@ class Run:
 
     async def _drain(self, name: str, namespace: str) -> None:
         """Acks whatever still comes, until nothing has come for longer than anything is delayed."""
-        client = self._client(name, namespace)
+        client = self._recording(name, namespace, OPERATOR)
         quiet_since = self.cluster.loop.time()
         while self.cluster.loop.time() - quiet_since < 6:
-            deliveries = await client.dequeue(dict.fromkeys(TOPICS, 20), wait_ms=500)
+            deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC), 20), wait_ms=500)
             if deliveries:
                 quiet_since = self.cluster.loop.time()
                 await client.ack(deliveries)
         await client.client.close()
 
-    async def _call(self, asked: object) -> list:  # type: ignore[type-arg]
+    async def _call(self, asked: Awaitable[T]) -> T:
         self.calls += 1
-        return await asked  # type: ignore[misc, no-any-return]
+        return await asked
 
 
 def _item(rng: Random, topic: str, payload: bytes) -> Item:

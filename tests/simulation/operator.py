@@ -1,0 +1,112 @@
+"""What the operator of a simulated run does: a namespace that comes and goes, exports and imports.
+
+Holds `Operator`. Always true: nobody else works in that namespace; when the work
+is over it is there, so that what it holds can be drained. Judges nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, TypeVar
+
+from foqs_client import FoqsError, Item, Namespace
+from tests.support.recording_admin import RecordingAdmin
+
+T = TypeVar("T")
+
+BRIEF: Final = "brief"
+"""The namespace that comes and goes."""
+TOPIC: Final = "errand"
+
+
+class Operator:
+    """One, whose client's namespace is `BRIEF`."""
+
+    def __init__(self, client: RecordingAdmin, rng: Random, called: Callable[[], None]) -> None:
+        self._client = client
+        self._rng = rng
+        self._called = called
+        self._made = 0
+        self._exported: str | None = None
+
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Now this, now that, until the work is over."""
+        deeds = (
+            self._make,
+            self._make,
+            self._fill,
+            self._fill,
+            self._work_off,
+            self._delete,
+            self._delete,
+            self._carry,
+        )
+        while not is_over():
+            with contextlib.suppress(FoqsError):
+                await self._rng.choice(deeds)()
+            await asyncio.sleep(self._rng.expovariate(6))
+
+    async def restore(self) -> None:
+        """Makes the namespace once more, and does not give up."""
+        while True:
+            with contextlib.suppress(FoqsError):
+                await self._client.create(Namespace(BRIEF))
+                return
+            await asyncio.sleep(0.1)
+
+    async def carry_over(self) -> None:
+        """An export is imported again after a change; nothing goes wrong any more."""
+        client = self._client
+        document = await client.export_config()
+        await client.grant("somebody", ["enqueue"])
+        await client.import_config(document)
+        await asyncio.sleep(0.1)
+        await client.export_config()
+
+    async def close(self) -> None:
+        await self._client.client.close()
+
+    # ------------------------------------------------------------------ deeds
+
+    async def _make(self) -> None:
+        await self._call(self._client.create(Namespace(BRIEF)))
+
+    async def _fill(self) -> None:
+        """Some are ready, some deferred, longer than the namespace may last."""
+        items = []
+        for _ in range(self._rng.randint(1, 3)):
+            self._made += 1
+            items.append(Item(TOPIC, f"{BRIEF}/{self._made}".encode(), delay_ms=self._rng.choice((None, 100, 3_000))))
+        await self._call(self._client.enqueue(items, timeout_ms=500))
+
+    async def _work_off(self) -> None:
+        deliveries = await self._call(self._client.dequeue({TOPIC: 3}, lease_ms=300))
+        if deliveries and self._rng.random() < 0.8:
+            await self._call(self._client.ack(deliveries))
+
+    async def _delete(self) -> None:
+        """Which is refused while it holds something; now and then all is purged before, now and then somebody enqueues."""
+        asked: list[Awaitable[object]] = []
+        if self._rng.random() < 0.5:
+            await self._call(self._client.purge_topic(TOPIC))
+        if self._rng.random() < 0.3:
+            asked.append(self._fill())
+        asked.append(self._call(self._client.delete()))
+        await asyncio.gather(*asked, return_exceptions=True)
+        if self._rng.random() < 0.5:
+            await self._fill()
+
+    async def _carry(self) -> None:
+        """Exports, or puts back what was exported before, whatever has changed since."""
+        if self._exported is None or self._rng.random() < 0.6:
+            self._exported = await self._call(self._client.export_config())
+        else:
+            document, self._exported = self._exported, None
+            await self._call(self._client.import_config(document))
+
+    async def _call(self, asked: Awaitable[T]) -> T:
+        self._called()
+        return await asked

@@ -1,0 +1,51 @@
+"""Who the clients of a simulated run are, and what is granted to them.
+
+Holds the principals, their tokens, the gate that knows them and the catalog that
+grants what they need for their work. Always true: the guest begins without any
+grant; nothing of a secret is secret here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+from foqs.access.gate import Gate, GateLimits
+from foqs.access.keyring import Keyring
+from foqs.access.rules import Grants
+from foqs.catalog.document import Document, Namespace, Permission
+from foqs.catalog.memory import MemoryCatalog
+from tests.support.access import Counted
+
+OPERATOR: Final = "operator"
+"""An administrator: may do everything."""
+PRODUCER: Final = "producer"
+CONSUMER: Final = "consumer"
+GUEST: Final = "guest"
+"""Whose grants change all the time."""
+_GRANTS: Final = {
+    PRODUCER: frozenset((Permission.ENQUEUE, Permission.ADMIN)),
+    CONSUMER: frozenset((Permission.CONSUME,)),
+}
+"""In every namespace that is there from the beginning."""
+_LIMITS: Final = GateLimits(timeout_s=2.0, failure_delay_s=0.02)
+
+
+def token(principal: str) -> str:
+    """By which it is known."""
+    return f"token of {principal}"
+
+
+def gate(grants: Grants) -> Gate:
+    """A host's, which knows all of them."""
+    names = (OPERATOR, PRODUCER, CONSUMER, GUEST)
+    keyring = Keyring({hashlib.sha256(token(name).encode()).digest(): name for name in names}, None, None)
+    return Gate(keyring, [OPERATOR], grants, Counted(), _LIMITS)
+
+
+def catalog(weights: Mapping[str, int]) -> MemoryCatalog:
+    """One with these namespaces."""
+    return MemoryCatalog(
+        Document(1, {name: Namespace(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()})
+    )
