@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -96,7 +96,7 @@ class Administration:
         self._resumed = resumed
         self._deletions: Deletions | None = None
         self._turn = asyncio.Lock()
-        """Held from loading a document until it holds here, so that no older one comes after it."""
+        """Held by the one change of this host that is under way."""
         self._begun: set[asyncio.Task[Document]] = set()
         self._listeners: list[Callable[[], None]] = []
 
@@ -134,19 +134,31 @@ class Administration:
         trouble = ""
         while True:
             await self._catalog.changed(self._namespaces.document.version)
-            async with self._turn:
-                try:
-                    self._apply(await self._load())
-                    trouble = ""
-                except CatalogError as error:
-                    if str(error) != trouble:
-                        trouble = str(error)
-                        log.error("the catalog stays as it was: %s", error)  # noqa: TRY400 - the text says all
-                except Exception:  # whatever it is, later changes must still be seen
-                    trouble = "unforeseen"
-                    log.exception("taking in the catalog failed")
+            try:
+                await self._take_in(self._load)
+                trouble = ""
+            except CatalogError as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.error("the catalog stays as it was: %s", error)  # noqa: TRY400 - the text says all
+            except Exception:  # whatever it is, later changes must still be seen
+                trouble = "unforeseen"
+                log.exception("taking in the catalog failed")
             if trouble:
                 await asyncio.sleep(_RETRY_MS / 1_000)
+
+    async def _take_in(self, load: Callable[[], Awaitable[Document]]) -> Document:
+        """Has hold here what is stored, and returns it. Raises `CatalogError`.
+
+        It is read again where something else came to hold meanwhile, so that no older one comes after a newer.
+        """
+        while True:
+            held = self._namespaces.document
+            document = await load()
+            if self._namespaces.document is held:
+                if document != EMPTY:
+                    self._apply(document)
+                return document
 
     async def _load(self) -> Document:
         """What is stored, which is not nothing. Raises `CatalogFailed`."""
@@ -293,22 +305,22 @@ class Administration:
     async def _change_now(self, change: Change, deadline: float, *, from_empty: bool, swept: bool) -> Document:
         try:
             for _ in range(_TRIES):
-                before = await (self._catalog.load() if from_empty else self._load())
-                if before != EMPTY:
-                    self._apply(before)
+                before = await self._take_in(self._catalog.load if from_empty else self._load)
                 after = change(before)
                 gone = self._gone(after) if not swept else []
                 async with self._emptied(gone, deadline):
                     if after is not before:
+                        held = self._namespaces.document
                         try:
                             await self._catalog.replace(after)
                         except CatalogConflict:
                             continue
                         except CatalogUnknown:
                             # What was closed must not be opened for a document that may be gone.
-                            self._apply(await self._catalog.load())
+                            await self._take_in(self._catalog.load)
                             raise
-                    self._apply(after)
+                        if self._namespaces.document is held:
+                            self._apply(after)  # else what holds is as new, or newer
                 return after
         except CatalogUnknown as error:
             raise UnknownOutcome(f"{error}; the change may hold or not, look at it") from None

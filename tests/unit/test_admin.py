@@ -378,6 +378,59 @@ def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
     play(story)
 
 
+def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it() -> None:
+    async def story(world: World) -> None:
+        one = await world.engine(engine_settings(1))
+        two = await world.engine(engine_settings(2))
+        world.stall()
+        putting = begin(Caller(world, one).put())
+        await asyncio.sleep(0)
+        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        await world.pass_s(0.1)
+        await pause(two, "t")
+        await world.until(lambda: ("default", "t") in one.namespaces.paused, within_s=0.1)
+        assert not deleting.done()
+        world.resume()
+        await putting
+        await deleting
+        for engine in (one, two):
+            await world.until(lambda engine=engine: "other" not in engine.admin.document().namespaces)  # type: ignore[misc]
+            assert ("default", "t") in engine.namespaces.paused
+
+    play(story)
+
+
+def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        read, go_on = asyncio.Event(), asyncio.Event()
+        load, apply = MemoryCatalog.load, Namespaces.apply
+        versions: list[int] = []
+
+        async def late(self: MemoryCatalog) -> Document:
+            document = await load(self)
+            if not read.is_set():
+                read.set()
+                await go_on.wait()
+            return document
+
+        def noted(self: Namespaces, document: Document) -> Any:
+            versions.append(document.version)
+            return apply(self, document)
+
+        monkeypatch.setattr(MemoryCatalog, "load", late)
+        monkeypatch.setattr(Namespaces, "apply", noted)
+        await world.catalog.replace(changes.pause(engine.admin.document(), "default", "a", paused=True))
+        await read.wait()
+        await pause(engine, "b")
+        go_on.set()
+        await world.pass_s(0.1)
+        assert versions == sorted(versions)
+        assert {("default", "a"), ("default", "b")} <= engine.namespaces.paused
+
+    play(story)
+
+
 def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
     async def story(world: World) -> None:
         catalog = await gated(world)
