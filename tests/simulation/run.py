@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import multiprocessing
 import sys
@@ -86,6 +87,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
 def _work(task: tuple[int, str | None, bool]) -> Result:
     seed, bug, keep_history = task
     logging.disable(logging.CRITICAL)
+    gc.disable()  # the process ends with its seed
     if bug is not None:
         plant(bug)
     return run_seed(seed, keep_history=keep_history)
@@ -94,11 +96,11 @@ def _work(task: tuple[int, str | None, bool]) -> Result:
 def run_seeds(
     seeds: Sequence[int], jobs: int, progress: bool, bug: str | None = None, keep_history: bool = False
 ) -> list[Result]:
-    """Plays seeds in several processes; stops at the first violation by which a planted bug shows."""
+    """Plays seeds, each in a process of its own; stops at the first violation by which a planted bug shows."""
     results: list[Result] = []
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
-    with context.Pool(jobs, maxtasksperchild=20) as pool:
+    with context.Pool(jobs, maxtasksperchild=1) as pool:
         for result in pool.imap_unordered(_work, [(seed, bug, keep_history) for seed in seeds]):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
