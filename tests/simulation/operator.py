@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Final, TypeVar
 
@@ -74,12 +74,12 @@ class Operator:
     async def _make(self) -> None:
         await self._call(self._client.create(Namespace(BRIEF)))
 
-    async def _fill(self) -> None:
+    async def _fill(self, delays_ms: Sequence[int | None] = (None, 100, 3_000)) -> None:
         """Some are ready, some deferred, longer than the namespace may last."""
         items = []
         for _ in range(self._rng.randint(1, 3)):
             self._made += 1
-            items.append(Item(TOPIC, f"{BRIEF}/{self._made}".encode(), delay_ms=self._rng.choice((None, 100, 3_000))))
+            items.append(Item(TOPIC, f"{BRIEF}/{self._made}".encode(), delay_ms=self._rng.choice(delays_ms)))
         await self._call(self._client.enqueue(items, timeout_ms=500))
 
     async def _work_off(self) -> None:
@@ -88,10 +88,12 @@ class Operator:
             await self._call(self._client.ack(deliveries))
 
     async def _delete(self) -> None:
-        """Which is refused while it holds something; now and then all is purged before, now and then somebody enqueues."""
+        """Which is refused while it holds something: often all is purged before, or all but what is deferred is gone."""
         asked: list[Awaitable[object]] = []
-        if self._rng.random() < 0.5:
+        if self._rng.random() < 0.6:
             await self._call(self._client.purge_topic(TOPIC))
+            if self._rng.random() < 0.3:
+                await self._fill((3_000,))
         if self._rng.random() < 0.3:
             asked.append(self._fill())
         asked.append(self._call(self._client.delete()))
