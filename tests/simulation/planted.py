@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from foqs.catalog import changes
-from foqs.catalog.document import Document, Permission
+from foqs.catalog.document import Document
 from foqs.core import flush, life, work
 from foqs.core.batch import Batch
 from foqs.core.counts import TopicCounts
 from foqs.core.cuts import Cuts
 from foqs.core.errors import DeadlineExceeded
-from foqs.core.explain import Explanation, Scene
 from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
 from foqs.core.item import Delivery, Key, Row, State, TopicName, make_number
@@ -30,7 +28,6 @@ from foqs.core.rows import Load, RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.service import bulk
-from foqs.service import explain as service_explain
 from foqs.service.api import BulkPage
 from foqs.service.namespaces import Namespaces
 from foqs.service.walk import Walk
@@ -40,7 +37,7 @@ from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from foqs.store import memory
 from foqs.store.port import Decide, StoreLost
-from foqs.wire.visitor import Visitor
+from tests.simulation import planted_access
 
 
 def _rule(kind: Kind, state: State, decide: Callable[[Event, Any, Moment], Verdict]) -> None:
@@ -358,88 +355,6 @@ def cuts_hide_nothing() -> None:
     Cuts.hide = lambda self, find: find  # type: ignore[method-assign]
 
 
-def one_call_for_everybody() -> None:
-    """The gate forgets one call: whoever has a token may make it."""
-
-    def permit(self: Visitor, method: Any, request: Any) -> None:
-        if method.name != "peek":
-            original(self, method, request)
-
-    original = Visitor.permit
-    Visitor.permit = permit  # type: ignore[method-assign]
-
-
-def nobody_asked_who_he_is() -> None:
-    """Who has shown nothing is let in."""
-    Visitor.challenge = lambda self, method: None  # type: ignore[method-assign]
-
-
-def grants_for_ever() -> None:
-    """What was granted once stays granted."""
-
-    def permissions(self: Namespaces, principal: str, name: str) -> frozenset[Permission]:
-        ever[principal, name] = ever.get((principal, name), frozenset()) | original(self, principal, name)
-        return ever[principal, name]
-
-    ever: dict[tuple[str, str], frozenset[Permission]] = {}
-    original = Namespaces.permissions
-    Namespaces.permissions = permissions  # type: ignore[method-assign]
-
-
-def deleted_with_what_is_deferred() -> None:
-    """A namespace that holds deferred items alone counts as empty."""
-
-    def items(self: TopicCounts, namespace: str) -> int:
-        return original(self, namespace) - deferred(self, namespace)
-
-    def deferred(counts: TopicCounts, namespace: str) -> int:
-        return sum(counts.of((namespace, topic), State.DEFERRED) for topic in counts.topics(namespace))
-
-    original = TopicCounts.items
-    TopicCounts.items = items  # type: ignore[method-assign]
-
-
-def leased_explained_as_ready() -> None:
-    """An item that somebody has is said to be the next of its topic."""
-
-    def told(scene: Scene) -> Explanation:
-        row = scene.row
-        if row is not None and row.state is State.LEASED:
-            scene = replace(scene, row=replace(row, state=State.READY))
-        return original(scene)
-
-    original: Callable[[Scene], Explanation] = vars(service_explain)["explain"]
-    vars(service_explain)["explain"] = told
-
-
-def deferred_explained_as_gone() -> None:
-    """An item that waits for its time is said not to be there."""
-
-    def told(scene: Scene, seen: Any) -> Any:
-        if seen is not None and seen.row.state is State.DEFERRED:
-            scene, seen = replace(scene, row=None), None
-        return original(scene, seen)
-
-    original = vars(service_explain)["_told"]
-    vars(service_explain)["_told"] = told
-
-
-def imports_without_grants() -> None:
-    """An import brings namespaces without the grants in them."""
-
-    def restored(document: Document, other: Document) -> Document:
-        bare = {name: replace(each, grants={}) for name, each in other.namespaces.items()}
-        kept = {
-            name: replace(each, grants=document.namespaces[name].grants)
-            for name, each in bare.items()
-            if name in document.namespaces
-        }
-        return original(document, replace(other, namespaces={**bare, **kept}))
-
-    original = changes.restore
-    changes.restore = restored
-
-
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -484,13 +399,13 @@ BUGS: Final[Mapping[str, Bug]] = {
     "limits-ignored": Bug(limits_ignored, (19,)),
     "cuts-unread": Bug(cuts_unread, (19,)),
     "cuts-hide-nothing": Bug(cuts_hide_nothing, (10, 13, 15, 19)),
-    "one-call-for-everybody": Bug(one_call_for_everybody, (17,)),
-    "nobody-asked": Bug(nobody_asked_who_he_is, (17,)),
-    "grants-for-ever": Bug(grants_for_ever, (17,)),
-    "deleted-with-what-is-deferred": Bug(deleted_with_what_is_deferred, (19,)),
-    "leased-explained-as-ready": Bug(leased_explained_as_ready, (15,)),
-    "deferred-explained-as-gone": Bug(deferred_explained_as_gone, (15,)),
-    "imports-without-grants": Bug(imports_without_grants, (19,)),
+    "one-call-for-everybody": Bug(planted_access.one_call_for_everybody, (17,)),
+    "nobody-asked": Bug(planted_access.nobody_asked_who_he_is, (17,)),
+    "grants-for-ever": Bug(planted_access.grants_for_ever, (17,)),
+    "deleted-with-what-is-deferred": Bug(planted_access.deleted_with_what_is_deferred, (19,)),
+    "leased-explained-as-ready": Bug(planted_access.leased_explained_as_ready, (15,)),
+    "deferred-explained-as-gone": Bug(planted_access.deferred_explained_as_gone, (15,)),
+    "imports-without-grants": Bug(planted_access.imports_without_grants, (19,)),
 }
 
 

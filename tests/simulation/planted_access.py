@@ -1,0 +1,98 @@
+"""Mistakes planted in who gets in, in namespaces that come and go, and in explanations; see `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from foqs.catalog import changes
+from foqs.catalog.document import Document, Permission
+from foqs.core.counts import TopicCounts
+from foqs.core.explain import Explanation, Scene
+from foqs.core.item import State
+from foqs.service import explain as service_explain
+from foqs.service.namespaces import Namespaces
+from foqs.wire.visitor import Visitor
+
+
+def one_call_for_everybody() -> None:
+    """The gate forgets one call: whoever has a token may make it."""
+
+    def permit(self: Visitor, method: Any, request: Any) -> None:
+        if method.name != "peek":
+            original(self, method, request)
+
+    original = Visitor.permit
+    Visitor.permit = permit  # type: ignore[method-assign]
+
+
+def nobody_asked_who_he_is() -> None:
+    """Who has shown nothing is let in."""
+    Visitor.challenge = lambda self, method: None  # type: ignore[method-assign]
+
+
+def grants_for_ever() -> None:
+    """What was granted once stays granted."""
+
+    def permissions(self: Namespaces, principal: str, name: str) -> frozenset[Permission]:
+        ever[principal, name] = ever.get((principal, name), frozenset()) | original(self, principal, name)
+        return ever[principal, name]
+
+    ever: dict[tuple[str, str], frozenset[Permission]] = {}
+    original = Namespaces.permissions
+    Namespaces.permissions = permissions  # type: ignore[method-assign]
+
+
+def deleted_with_what_is_deferred() -> None:
+    """A namespace that holds deferred items alone counts as empty."""
+
+    def items(self: TopicCounts, namespace: str) -> int:
+        return original(self, namespace) - deferred(self, namespace)
+
+    def deferred(counts: TopicCounts, namespace: str) -> int:
+        return sum(counts.of((namespace, topic), State.DEFERRED) for topic in counts.topics(namespace))
+
+    original = TopicCounts.items
+    TopicCounts.items = items  # type: ignore[method-assign]
+
+
+def leased_explained_as_ready() -> None:
+    """An item that somebody has is said to be the next of its topic."""
+
+    def told(scene: Scene) -> Explanation:
+        row = scene.row
+        if row is not None and row.state is State.LEASED:
+            scene = replace(scene, row=replace(row, state=State.READY))
+        return original(scene)
+
+    original: Callable[[Scene], Explanation] = vars(service_explain)["explain"]
+    vars(service_explain)["explain"] = told
+
+
+def deferred_explained_as_gone() -> None:
+    """An item that waits for its time is said not to be there."""
+
+    def told(scene: Scene, seen: Any) -> Any:
+        if seen is not None and seen.row.state is State.DEFERRED:
+            scene, seen = replace(scene, row=None), None
+        return original(scene, seen)
+
+    original = vars(service_explain)["_told"]
+    vars(service_explain)["_told"] = told
+
+
+def imports_without_grants() -> None:
+    """An import brings namespaces without the grants in them."""
+
+    def restored(document: Document, other: Document) -> Document:
+        bare = {name: replace(each, grants={}) for name, each in other.namespaces.items()}
+        kept = {
+            name: replace(each, grants=document.namespaces[name].grants)
+            for name, each in bare.items()
+            if name in document.namespaces
+        }
+        return original(document, replace(other, namespaces={**bare, **kept}))
+
+    original = changes.restore
+    changes.restore = restored
