@@ -140,14 +140,22 @@ async def drain_host(registry: Registry, name: str, *, force: bool = False) -> N
     """Has a host, by name, give all its shards back and get none, over its restarts too, until it is undrained.
 
     Args:
-        force: though no host of that name is there now.
+        force: though no host of that name is there now, or no other could have its shards.
 
     Raises:
-        Refused: no host of that name is there.
+        Refused: no host of that name is there; no other of its tier may own shards.
     """
-    if not force:
-        _named((await read_cluster(registry)).members, name)
-    await _change(registry, lambda layout: replace(layout, drained=layout.drained | {name}))
+    members = [] if force else (await read_cluster(registry)).members
+    leaving = [] if force else _named(members, name)
+
+    def change(layout: Layout) -> Layout:
+        after = replace(layout, drained=layout.drained | {name})
+        if after != layout:
+            for member in leaving:
+                _check_left(after, members, member)
+        return after
+
+    await _change(registry, change)
 
 
 async def undrain_host(registry: Registry, name: str) -> None:
@@ -203,6 +211,18 @@ def _named(members: Sequence[Member], name: str) -> list[Member]:
         there = ", ".join(sorted({member.name for member in members})[:10]) or "none"
         raise Refused("host", f"no host named {name} is there; there are: {there}")
     return found
+
+
+def _check_left(layout: Layout, members: Sequence[Member], member: Member) -> None:
+    """Raises `Refused` where shards of the member's tier would be left to nobody."""
+    others = (other for other in members if other.tier == member.tier and other.name not in layout.drained)
+    count = sum(spec.tier == member.tier for spec in layout.shards.values())
+    if count and all(other.leaving for other in others):
+        raise Refused(
+            "host",
+            f"{member.name} is the last host that may own the {count} shards of tier {member.tier}: nobody would serve "
+            "them; start or undrain another first",
+        )
 
 
 def _without(layout: Layout, number: int) -> dict[int, str]:

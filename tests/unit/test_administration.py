@@ -194,6 +194,7 @@ def test_a_shard_is_pinned_to_a_host_that_may_have_it() -> None:
 def test_a_host_is_drained_and_undrained_by_name() -> None:
     async def story(registry: LocalRegistry) -> None:
         await joins(registry, host("a"))
+        await joins(registry, host("b"))
         await drain_host(registry, "a")
         await drain_host(registry, "a")
         assert await version_of(registry) == 1
@@ -203,6 +204,22 @@ def test_a_host_is_drained_and_undrained_by_name() -> None:
         assert (await layout_of(registry)).drained == frozenset()
 
     told(story, shards=(ONE,))
+
+
+def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
+    async def story(registry: LocalRegistry) -> None:
+        for member in (host("a"), host("b"), host("stops", leaving=True), host("other", tier="big")):
+            await joins(registry, member)
+        await drain_host(registry, "other")  # there is no shard that only it could have
+        await drain_host(registry, "a")
+        await refused(drain_host(registry, "b"), "host", "b is the last host that may own the 2 shards of tier default")
+        await drain_host(registry, "a")
+        await undrain_host(registry, "a")
+        await drain_host(registry, "b")
+        await drain_host(registry, "a", force=True)
+        assert (await layout_of(registry)).drained == {"a", "b", "other"}
+
+    told(story, shards=(ONE, TWO))
 
 
 def test_a_host_that_is_not_there_is_drained_only_when_forced() -> None:
