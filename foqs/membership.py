@@ -43,6 +43,7 @@ class Membership:
             registry, nonce, Pace(drain_timeout_ms=cluster.drain_timeout_ms), clock.monotonic_ms, rng
         )
         self._server = config.server
+        self._databases = frozenset(config.databases)
         self._nonce = nonce
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -82,7 +83,9 @@ class Membership:
     def service(self, statuses: Callable[[], Sequence[ShardStatus]], slots: Callable[[], Holdings]) -> SharedCluster:
         """What the wire is told of the cluster, and may ask of it."""
         tier, program = self._server.tier, version("foqs")
-        return SharedCluster(self.registry, lambda: self.agent.view, self._nonce, tier, statuses, slots, program)
+        return SharedCluster(
+            self.registry, lambda: self.agent.view, self._nonce, tier, statuses, slots, program, self._databases
+        )
 
     @property
     def unready(self) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -36,6 +36,7 @@ class SharedCluster:
         statuses: of its shards.
         slots: by shard of its tier, those of idempotency keys that it shall hold.
         version: of its program.
+        databases: the names of those that it knows; None: any name is good.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SharedCluster:
         statuses: Callable[[], Sequence[ShardStatus]],
         slots: Callable[[], Holdings] = dict,
         version: str = "",
+        databases: Collection[str] | None = None,
     ) -> None:
         self._registry = registry
         self._view = view
@@ -55,6 +57,7 @@ class SharedCluster:
         self._statuses = statuses
         self._slots = slots
         self._version = version
+        self._databases = databases
         self._seen: tuple[View, Holdings] | None = None
         self._map: Routing
         """Without what is known of this host's own shards alone, as of `_seen`."""
@@ -91,6 +94,12 @@ class SharedCluster:
         return self._map
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
+        if self._databases is not None and spec.database not in self._databases:
+            raise InvalidArgument(
+                f"the host that was asked knows no database {spec.database!r}, only {', '.join(sorted(self._databases))}; "
+                f"add [databases.{spec.database}] to every host's configuration and start them again",
+                field="database_name",
+            )
         async with _told(deadline):
             await administration.add_shard(self._registry, spec)
 

@@ -145,7 +145,8 @@ def told(story: Story) -> Layout:
         await administration.init(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
         for member in (MINE, replace(OTHER, leaving=False)):
             await registry.announce(MEMBERS, member.nonce, render_member(member))
-        await story(SharedCluster(registry, lambda: VIEW, "n1", "default", list), registry)
+        cluster = SharedCluster(registry, lambda: VIEW, "n1", "default", list, databases={"db0", "db1", "another"})
+        await story(cluster, registry)
         found.append((await administration.look(registry)).layout)
 
     run_virtual(play)
@@ -188,6 +189,7 @@ def test_every_change_can_be_taken_back() -> None:
     ("change", "field"),
     [
         (lambda c: c.add_shard(ShardSpec(0, "another"), soon()), "shard"),
+        (lambda c: c.add_shard(ShardSpec(7, "unknown"), soon()), "database_name"),
         (lambda c: c.remove_shard(0, soon(), force=False), "shard"),
         (lambda c: c.remove_shard(9, soon(), force=True), "shard"),
         (lambda c: c.drain_shard(9, soon(), draining=True), "shard"),
