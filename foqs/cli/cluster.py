@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.cluster_rows import HOST_COLUMNS, SHARD_COLUMNS, host_row, shard_row, unserved
+from foqs.cli.cluster_rows import HOST_COLUMNS, SHARD_COLUMNS, host_row, namesakes, shard_row, unserved
 from foqs.cli.output import Row, say, show
 from foqs.cli.session import Session, connected
 from foqs.cli.watch import look, watchable
@@ -47,7 +47,8 @@ def status(session: Session, watch_ms: int | None) -> None:
         show(hosts, HOST_COLUMNS, session.form)
         click.echo()
         show(shards, SHARD_COLUMNS, session.form)
-        if text := unserved(shards):
-            say(text)
+        for text in (unserved(shards), namesakes(hosts)):
+            if text:
+                say(text)
 
     look(session, watch_ms, work, draw)

@@ -6,6 +6,7 @@ where that is nobody. Knows nothing of commands.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from foqs.cli.hosts import bracketed
@@ -78,6 +79,18 @@ def unserved(shards: list[Row]) -> str:
     """A sentence about the shards that are not served; empty where all are."""
     count = sum(row["state"] != "owned" for row in shards)
     return f"{count} of {len(shards)} shards are not served." if count else ""
+
+
+def namesakes(hosts: list[Row]) -> str:
+    """A sentence about hosts that have the same name; empty where none have."""
+    names = Counter(row["name"] for row in hosts)
+    shared = ", ".join(sorted(name for name, count in names.items() if count > 1))
+    return (
+        f"Several hosts are named {shared}. One that died is forgotten within its session timeout; those that run need "
+        "names of their own: set server.name."
+        if shared
+        else ""
+    )
 
 
 def _note(row: Row) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.cluster_rows import HOST_COLUMNS, host_row
+from foqs.cli.cluster_rows import HOST_COLUMNS, host_row, namesakes
 from foqs.cli.output import Row, say, show
 from foqs.cli.session import Session, connected
 from foqs.cli.watch import look, watchable
@@ -24,7 +24,12 @@ def host_list(session: Session, watch_ms: int | None) -> None:
     async def work(client: Client) -> list[Row]:
         return [host_row(found) for found in await client.list_hosts()]
 
-    look(session, watch_ms, work, lambda session, rows: show(rows, HOST_COLUMNS, session.form))
+    def draw(session: Session, rows: list[Row]) -> None:
+        show(rows, HOST_COLUMNS, session.form)
+        if text := namesakes(rows):
+            say(text)
+
+    look(session, watch_ms, work, draw)
 
 
 @click.command("drain", epilog="\b\nExample:\n  foqs host drain host2")

@@ -73,7 +73,9 @@ def shard_remove(session: Session, number: int, force: bool, yes: bool) -> None:
             err=True,
         )
     session.run(lambda client: client.remove_shard(number, force=force))
-    say(f"Removed shard {number}; its tables are still in its database.")
+    say(
+        f"Removed shard {number}. Its tables are still in its database: foqs shard add {number} --database NAME brings it back."
+    )
 
 
 @shard.command("drain", epilog="\b\nExample:\n  foqs shard drain 8")

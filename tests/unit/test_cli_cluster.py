@@ -40,6 +40,15 @@ def test_cluster_status_for_people_says_what_is_wrong(run: Run, client: FakeClie
     assert "1 of 2 shards are not served." in result.stderr
 
 
+def test_hosts_of_the_same_name_are_pointed_out(run: Run, client: FakeClient) -> None:
+    client.answers |= {"routing": Routing(1, [HOST, HOST], []), "list_hosts": [HOST, HOST]}
+    for command in (("cluster", "status"), ("host", "list")):
+        assert "named host1" in run(*command).stderr
+    client.answers |= {"routing": Routing(1, [HOST], []), "list_hosts": [HOST]}
+    for command in (("cluster", "status"), ("host", "list")):
+        assert "named host1" not in run(*command).stderr
+
+
 def test_a_host_without_a_name_is_shown_by_its_address(run: Run, client: FakeClient) -> None:
     client.answers["routing"] = Routing(1, [Host("::1", 7, None, None, 1, False, None, None)], [])
     assert json.loads(run("cluster", "status", "-o", "json").stdout)["hosts"][0]["name"] == "[::1]:7"
