@@ -19,6 +19,7 @@ from typing import Final
 from shardmgr.checks import check_data, check_member, check_name
 from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnknown
 from shardmgr.zookeeper_session import NodeChanged, NodeExists, NodeMissing, ZooKeeperSession
+from shardmgr.zookeeper_words import Words
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class ZooKeeperRegistry:
         self._connect_timeout_ms = connect_timeout_ms
         self._call_timeout_ms = call_timeout_ms
 
+        self._words = Words()
         self._zk: ZooKeeperSession | None = None
         self._earlier: deque[int] = deque(maxlen=_EARLIER_MAX)
         self._connected = False
@@ -104,15 +106,18 @@ class ZooKeeperRegistry:
     async def open(self) -> None:
         if self._closed or self._keeper is not None:
             raise RegistryFailed("the registry was opened before; make another one")
+        self._words.last = ""
         self._begin()
         self._keeper = asyncio.get_running_loop().create_task(self._keep(), name="zookeeper")
         try:
             async with asyncio.timeout(self._connect_timeout_ms / 1000):
                 await self._began.wait()
         except TimeoutError:
+            said = f" ({self._words.last})" if self._words.last else ""
             await self._stop()
             raise RegistryFailed(
-                f"ZooKeeper at {self._hosts} gave no session within {self._connect_timeout_ms} ms: is it running, and is that its address?"
+                f"ZooKeeper at {self._hosts} gave no session within {self._connect_timeout_ms} ms{said}: is it running, "
+                "and is that its address?"
             ) from None
         except BaseException:
             await self._stop()
@@ -229,6 +234,7 @@ class ZooKeeperRegistry:
     def connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
         if session is not self._zk or self._over.is_set():
             return
+        self._words.reached()
         first = session.number not in self._earlier
         if first:
             self._earlier.append(session.number)
@@ -268,7 +274,9 @@ class ZooKeeperRegistry:
             changed()
 
     def _begin(self) -> None:
-        self._zk = ZooKeeperSession(self._hosts, self._asked_ms, self._credentials, self._boot_ms, self)
+        self._zk = ZooKeeperSession(
+            self._hosts, self._asked_ms, self._credentials, self._boot_ms, self, self._words.logger
+        )
         self._connected = False
         self._ping = None
         self._over.clear()

@@ -81,6 +81,7 @@ class ZooKeeperSession:
         timeout_ms: of the session, as it is asked for; the server may shorten or lengthen it.
         credentials: user and password; what is created is then theirs alone, else everybody's.
         boot_ms: the boot-time clock; called by other threads too.
+        logger: what kazoo says goes there.
 
     Raises:
         RegistryFailed: `hosts` is not a list of addresses.
@@ -93,6 +94,7 @@ class ZooKeeperSession:
         credentials: tuple[str, str] | None,
         boot_ms: Callable[[], int],
         listener: Listener,
+        logger: logging.Logger,
     ) -> None:
         self.number = 0
         """ZooKeeper's own for the session; 0 before it has begun."""
@@ -109,7 +111,7 @@ class ZooKeeperSession:
         retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
         auth = None if credentials is None else [("digest", ":".join(credentials))]
         try:
-            self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth)
+            self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth, logger=logger)
         except (ValueError, kazoo_errors.ConfigurationError) as error:
             raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
         self._note_connects()
