@@ -58,9 +58,11 @@ def shard_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
     return open_store
 
 
-def mysql_settings(config: Config) -> MysqlSettings:
-    """How to reach the MySQL server that `store.url` names."""
-    return _mysql(config.store.parsed, config.password() or "", config.store)
+def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
+    """How to reach the MySQL server that `store.url` names, or a database of the cluster by its name."""
+    if database is None:
+        return _mysql(config.store.parsed, config.password() or "", config.store)
+    return _mysql(config.databases[database].parsed, config.database_password(database) or "", config.store)
 
 
 def _opener(url: StoreUrl, password: str, options: StoreOptions) -> OpenStore:

@@ -22,10 +22,11 @@ from typing import Final
 
 from foqs.cli.checks_mysql import mysql
 from foqs.cli.checks_sqlite import files, nearest_folder, sqlite
-from foqs.cli.finding import Finding
+from foqs.cli.finding import Finding, Place
 from foqs.cli.hosts import port_problem, reachable
 from foqs.cli.session import Connect
 from foqs.config import Config
+from foqs.stores import mysql_settings
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)
@@ -38,6 +39,7 @@ LIBRARIES: Final = (
     "PyMySQL",
     "uvloop",
     "aiohttp",
+    "kazoo",
     "pydantic",
     "prometheus-client",
     "click",
@@ -100,7 +102,12 @@ async def store(config: Config) -> list[Finding]:
     if kind == "memory":
         remedy = "name a folder or a database in store.url"
         return [Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)]
-    return [*(await mysql(config) if kind == "mysql" else await sqlite(config)), files(config)]
+    place = Place("store", range(config.store.shards), config.store.unsafe_durability)
+    if kind == "mysql":
+        found = await mysql(mysql_settings(config), place)
+    else:
+        found = await sqlite(config.data_dir, place)
+    return [*found, files(config)]
 
 
 async def calls(config: Config, connect: Connect) -> Finding:

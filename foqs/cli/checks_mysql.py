@@ -12,8 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from foqs.cli.finding import Finding, durable_finding, schema_finding
-from foqs.config import Config
+from foqs.cli.finding import Finding, Place, durable_finding, schema_finding
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
 from foqs.store.mysql_schema import (
@@ -26,45 +25,41 @@ from foqs.store.mysql_schema import (
     read_versions,
 )
 from foqs.store.port import StoreUnusable
-from foqs.stores import mysql_settings
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_BAD: Final = 60_000
 
 
-async def mysql(config: Config) -> list[Finding]:
-    """Looks at the server of `config.store.url`."""
-    settings = mysql_settings(config)
+async def mysql(settings: MysqlSettings, place: Place) -> list[Finding]:
+    """Looks at a server, and at the tables of the shards in it."""
     findings: list[Finding] = []
     try:
         link = await Link.connect(settings)
         try:
             await link.run(*sql.session(settings.lock_wait_timeout_s, reads=True))
-            async for finding in _look(link, settings, config):
+            async for finding in _look(link, settings, place):
                 findings.append(finding)
         finally:
             await link.close()
     except (ServerError, LinkLost) as error:
         detail = f"{settings.where} cannot be used: {error}"
-        findings.append(Finding("Store", "bad", detail, _remedy(error, settings)))
+        findings.append(Finding("Store", "bad", detail, _remedy(error, settings, place.key)))
     return findings
 
 
-async def _look(link: Link, settings: MysqlSettings, config: Config) -> AsyncIterator[Finding]:
-    weak_is_accepted = config.store.unsafe_durability
+async def _look(link: Link, settings: MysqlSettings, place: Place) -> AsyncIterator[Finding]:
     try:
         await check_durability(link, settings)
     except StoreUnusable as error:
         remedy = "set what it names, in the server's configuration file"
-        yield Finding("Store", "warning" if weak_is_accepted else "bad", str(error), remedy)
+        yield Finding("Store", "warning" if place.weak_is_accepted else "bad", str(error), remedy)
     else:
         detail = f"{settings.where} answers; every commit is on disk before it is acknowledged"
-        yield durable_finding(detail, weak_is_accepted)
+        yield durable_finding(detail, place.weak_is_accepted)
     may_make = await may_make_tables(link)
     versions = await read_versions(link)
-    shards = config.store.shards
-    yield schema_finding(versions, sql.MIGRATIONS[-1].number, shards, may_make)
-    missing = [told for shard in range(shards) for told in await missing_rights(link, shard)]
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_make)
+    missing = [told for shard in place.shards for told in await missing_rights(link, shard)]
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         remedy = f"GRANT {RUN_RIGHTS} ON `{settings.database}`.* TO '{settings.user}'@..."
@@ -94,28 +89,30 @@ async def _clock(link: Link) -> Finding:
 _REMEDY_BY_CODE: Final = {
     1040: "raise the server's max_connections: a host needs three connections for each shard",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
-    1045: "correct the user in store.url or the password in store.password_file, or create that user for this machine",
-    1049: "create it (CREATE DATABASE `{database}`), or correct the database in store.url",
+    1045: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",
     1130: "create the user for this machine's address: CREATE USER '{user}'@...",
-    1698: "correct the user in store.url or the password in store.password_file, or create that user for this machine",
-    **dict.fromkeys(READ_ONLY, "name the primary in store.url: this is a replica, or writing was switched off"),
+    1698: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
+    **dict.fromkeys(READ_ONLY, "name the primary in {key}.url: this is a replica, or writing was switched off"),
 }
 
 
-def _remedy(error: ServerError | LinkLost, settings: MysqlSettings) -> str:
+def _remedy(error: ServerError | LinkLost, settings: MysqlSettings, key: str) -> str:
     """What to do about a server that cannot be used."""
     if isinstance(error, ServerError):
         text = _REMEDY_BY_CODE.get(error.code, "see what the server's log says about it")
-        return text.format(rights=RUN_RIGHTS, database=settings.database, user=settings.user)
+        return text.format(rights=RUN_RIGHTS, database=settings.database, user=settings.user, key=key)
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         if cause.args and cause.args[0] in _REMEDY_BY_CODE:
-            return _REMEDY_BY_CODE[cause.args[0]]
+            return _REMEDY_BY_CODE[cause.args[0]].format(
+                user=settings.user, database=settings.database, rights=RUN_RIGHTS, key=key
+            )
         cause = cause.__cause__
     if isinstance(cause, socket.gaierror):
-        return "correct the host in store.url: no address is known for that name"
+        return f"correct the host in {key}.url: no address is known for that name"
     if isinstance(cause, TimeoutError):
         return "see that the network lets this machine reach it, and that the server is not overloaded"
     if isinstance(cause, OSError) and cause.errno in (errno.ECONNREFUSED, errno.ENOENT):
-        return "start the server, or correct host, port or socket in store.url: nobody listens there"
+        return f"start the server, or correct host, port or socket in {key}.url: nobody listens there"
     return "see that a MySQL server listens there, and that this machine can reach it"

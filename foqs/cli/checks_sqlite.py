@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from foqs.cli.finding import Finding, durable_finding, schema_finding
+from foqs.cli.finding import Finding, Place, durable_finding, schema_finding
 from foqs.config import Config
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import StoreError
@@ -26,15 +26,14 @@ _SHARD_FILE: Final = re.compile(r"shard-(\d+)\.db")
 _SHOWN: Final = 3
 
 
-async def sqlite(config: Config) -> list[Finding]:
-    """Looks at the folder of `config.store.url`."""
-    return [await _store(config), *_schema(config)]
+async def sqlite(folder: Path, place: Place) -> list[Finding]:
+    """Looks at a folder, and at the files of the shards in it."""
+    return [await _store(folder, place), *_schema(folder, place)]
 
 
-async def _store(config: Config) -> Finding:
+async def _store(folder: Path, place: Place) -> Finding:
     """Opens a store in a folder of its own beside the real ones, with their settings."""
-    path = config.data_dir.absolute()
-    existing = nearest_folder(path)
+    path, existing = _beside(folder)
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=existing) as probe:
             opened = SqliteStore(Path(probe) / "probe.sqlite", 0)
@@ -44,16 +43,16 @@ async def _store(config: Config) -> Finding:
                 await opened.close()
     except (StoreError, OSError) as error:
         return Finding(
-            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", "name another folder in store.url"
+            "Store", "bad", f"SQLite cannot keep items in {path}: {error}", f"name another folder in {place.key}.url"
         )
     detail = f"SQLite in {path}; every commit is on disk before it is acknowledged"
-    return durable_finding(detail, config.store.unsafe_durability)
+    return durable_finding(detail, place.weak_is_accepted)
 
 
-def _schema(config: Config) -> Iterator[Finding]:
+def _schema(folder: Path, place: Place) -> Iterator[Finding]:
     versions: dict[int, int] = {}
     try:
-        found = _shard_files(config.data_dir)
+        found = _shard_files(folder)
     except PermissionError:
         return  # the look at the files says so
     for shard, path in found.items():
@@ -64,11 +63,11 @@ def _schema(config: Config) -> Iterator[Finding]:
             yield Finding("Schema", "bad", f"{path} cannot be read: {error.strerror}", remedy)
             return
         if header is None or (header.application not in (0, sql.APPLICATION_ID)):
-            remedy = "move it away, or name another folder in store.url"
+            remedy = f"move it away, or name another folder in {place.key}.url"
             yield Finding("Schema", "bad", f"{path} is no file of FOQS, or is damaged", remedy)
             return
         versions[shard] = header.version
-    yield schema_finding(versions, sql.MIGRATIONS[-1].number, config.store.shards, may_upgrade=True)
+    yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_upgrade=True)
 
 
 def files(config: Config) -> Finding:
@@ -109,6 +108,12 @@ def _others_may_write(place: Path) -> bool:
 def nearest_folder(path: Path) -> Path:
     """The path, or the first above it that exists, as far as this user may look."""
     return next(place for place in (path, *path.parents) if os.path.exists(place))  # noqa: PTH110 - it raises nothing
+
+
+def _beside(folder: Path) -> tuple[Path, Path]:
+    """The folder in full, and the one that exists in which it is or will be."""
+    path = folder.absolute()
+    return path, nearest_folder(path)
 
 
 def _shard_files(folder: Path) -> dict[int, Path]:

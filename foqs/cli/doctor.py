@@ -40,6 +40,8 @@ _COLUMNS: Final[list[Column]] = [
 def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
     """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
+    Of a host in a cluster: its address, ZooKeeper, the list of shards, and each database in place of folder and store.
+
     Exit code 5 when anything is bad.
     """
     findings = asyncio.run(_examine(file, connect or open_client))
@@ -57,6 +59,7 @@ def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
 async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
     from foqs.cli import checks
     from foqs.cli.checks_catalog import catalog
+    from foqs.cli.checks_cluster import cluster
     from foqs.cli.finding import Finding
     from foqs.config import ConfigError, load
 
@@ -70,6 +73,9 @@ async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
         findings.append(Finding("Configuration", "bad", f"{where}: {error.problem}", error.remedy))
     findings += [*checks.python(), *checks.libraries()]
     if config is not None:
-        findings += [await checks.calls(config, connect), await checks.http(config), *checks.folder(config)]
-        findings += [*await checks.store(config), *await catalog(config)]
+        findings += [await checks.calls(config, connect), await checks.http(config)]
+        if config.cluster.zookeeper:
+            findings += await cluster(config)
+        else:
+            findings += [*checks.folder(config), *await checks.store(config), *await catalog(config)]
     return findings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -18,19 +19,39 @@ class Finding:
     remedy: str = ""
 
 
-def schema_finding(versions: dict[int, int], newest: int, served: int, may_upgrade: bool) -> Finding:
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Where shards are kept.
+
+    Attributes:
+        key: of its options: `store`, or `databases.NAME`.
+        shards: the numbers of those that are served from there.
+        weak_is_accepted: the configuration would let weak durability pass.
+    """
+
+    key: str
+    shards: Collection[int]
+    weak_is_accepted: bool
+
+    @property
+    def is_alone(self) -> bool:
+        """All of it is one host's."""
+        return self.key == "store"
+
+
+def schema_finding(versions: dict[int, int], newest: int, place: Place, may_upgrade: bool) -> Finding:
     """What the versions of the shards' tables mean for a program that knows versions up to `newest`.
 
     Args:
         versions: of each shard that has tables.
-        served: the host serves shards 0 to `served` - 1.
     """
-    newer = {shard: version for shard, version in versions.items() if version > newest and shard < served}
+    served = place.shards
+    newer = {shard: version for shard, version in versions.items() if version > newest and shard in served}
     if newer:
         told = _told(newer)
         remedy = "run the newer foqs that wrote it, or restore a backup made before its upgrade"
         return Finding("Schema", "bad", f"{told}; this program knows versions up to {newest}", remedy)
-    older = {shard: versions.get(shard, 0) for shard in range(served) if versions.get(shard, 0) < newest}
+    older = {shard: versions.get(shard, 0) for shard in served if versions.get(shard, 0) < newest}
     if older and not may_upgrade:
         remedy = "run foqs schema apply as a user who may make tables (docs/runbook.md, SQL grants)"
         return Finding("Schema", "bad", f"{_told(older)}; {newest} is needed and this user may not make tables", remedy)
@@ -39,15 +60,17 @@ def schema_finding(versions: dict[int, int], newest: int, served: int, may_upgra
         return Finding("Schema", "warning", f"{_told(older)}; this program brings them to {newest}", remedy)
     if older:
         return Finding(
-            "Schema", "ok", f"{len(older)} of {served} shards have no tables yet; the first start makes them"
+            "Schema", "ok", f"{len(older)} of {len(served)} shards have no tables yet; the first start makes them"
         )
-    beyond = sorted(shard for shard in versions if shard >= served)
+    beyond = sorted(shard for shard in versions if shard not in served)
     if beyond:
         shards = ", ".join(map(str, beyond))
-        remedy = f"set store.shards to {beyond[-1] + 1}, unless these items are not wanted"
-        return Finding(
-            "Schema", "warning", f"there are tables of shards that this host does not serve: {shards}", remedy
+        remedy = (
+            f"set store.shards to {beyond[-1] + 1}, unless these items are not wanted"
+            if place.is_alone
+            else "unless these items are not wanted: foqs shard add NUMBER --database NAME"
         )
+        return Finding("Schema", "warning", f"there are tables of shards that nobody serves: {shards}", remedy)
     return Finding("Schema", "ok", f"every shard has version {newest}")
 
 

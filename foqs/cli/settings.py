@@ -31,9 +31,12 @@ def check(file: Path | None) -> None:
     """
     found = configuration(file)
     where = file if file else "defaults and environment"
+    kept = f"{found.store.shards} shards in {found.store.url}"
+    if found.cluster.zookeeper:
+        kept = f"shards as planned at {found.cluster.root} in ZooKeeper ({found.cluster.zookeeper})"
+        kept += f", databases {', '.join(found.databases)}"
     click.echo(
-        f"{where}: valid; {found.store.shards} shards in {found.store.url}, "
-        f"calls on {found.server.host}:{found.server.port}, HTTP on {found.server.http_port}"
+        f"{where}: valid; {kept}, calls on {found.server.host}:{found.server.port}, HTTP on {found.server.http_port}"
     )
 
 

@@ -61,6 +61,23 @@ def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running
     assert len({json.dumps([(s["shard"], s["owner"], s["epoch"]) for s in found["shards"]]) for found in told}) == 1
 
 
+def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: Cluster, tmp_path: Path) -> None:
+    config = running.hosts[0].config
+
+    def examine(text: str) -> tuple[int, dict[str, dict[str, str]]]:
+        (tmp_path / "foqs.toml").write_text(text)
+        command = [str(PROGRAM), "doctor", "--config", str(tmp_path / "foqs.toml"), "-o", "json"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        return result.returncode, {row["check"]: row for row in json.loads(result.stdout)}
+
+    code, found = examine(config.read_text())
+    assert code == 0, found
+    assert {"ZooKeeper", "Layout", "Store db1", "Schema db1", "Grants db2", "Clock db2"} <= set(found)
+    code, found = examine(config.read_text().replace("mysql://root@", "mysql://nobody@"))
+    assert (code, found["Store db1"]["state"]) == (5, "bad")
+    assert "databases.db1.url" in found["Store db1"]["remedy"]
+
+
 def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: Cluster) -> None:
     [before] = [shard for shard in status(running)["shards"] if shard["shard"] == 0]
     target = "host1" if before["owner"] != "host1" else "host2"

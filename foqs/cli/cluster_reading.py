@@ -1,0 +1,26 @@
+"""What a command reads in ZooKeeper by itself, without a host.
+
+Always true: its session ends before it returns, and it writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from foqs.config import Config
+    from shardmgr.reading import Reading
+
+
+async def read(config: Config) -> Reading:
+    """The whole cluster. Raises `RegistryError`, `Malformed`."""
+    from foqs.clock import SystemClock
+    from foqs.registries import registry_of
+    from shardmgr.reading import read_cluster
+
+    registry = registry_of(config, SystemClock())
+    try:
+        await registry.open()
+        return await read_cluster(registry)
+    finally:
+        await registry.close()

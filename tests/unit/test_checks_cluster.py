@@ -1,0 +1,109 @@
+"""What doctor says of a host in a cluster, by what it finds in ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from foqs.cli import checks_cluster
+from foqs.cli.checks_cluster import cluster
+from foqs.cli.finding import Finding
+from foqs.config import Config, load
+from shardmgr.model import Layout, Malformed, Member, Plan, ShardSpec
+from shardmgr.reading import Reading
+from shardmgr.registry import RegistryFailed
+
+HERE: Final = Member("host1", "n1", "127.0.0.1:7411")
+LAYOUT: Final = Layout({0: ShardSpec(0, "one"), 1: ShardSpec(1, "two"), 9: ShardSpec(9, "theirs", "gold")})
+WELL: Final = Reading(LAYOUT, Plan(), None, [HERE], {})
+
+Examine = Callable[..., dict[str, Finding]]
+
+
+@pytest.fixture
+def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
+    def look(reading: Reading | Exception = WELL, **options: str) -> dict[str, Finding]:
+        async def read(config: Config) -> Reading:
+            if isinstance(reading, Exception):
+                raise reading
+            return reading
+
+        monkeypatch.setattr(checks_cluster, "read", read)
+        text = (
+            f'[server]\nname = "host1"\n[cluster]\nzookeeper = "127.0.0.1:2181"\n'
+            f'[databases.one]\nurl = "sqlite:{tmp_path}/one"\n[databases.two]\nurl = "sqlite:{tmp_path}/two"\n'
+        )
+        (tmp_path / "foqs.toml").write_text(text)
+        overrides: dict[str, Any] = {key.replace("__", "."): value for key, value in options.items()}
+        found = asyncio.run(cluster(load(tmp_path / "foqs.toml", {}, overrides)))
+        return {each.what: each for each in found}
+
+    return look
+
+
+def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examine) -> None:
+    found = examine()
+    assert {each.state for each in found.values()} == {"ok"}
+    assert set(found) == {
+        "Address",
+        "ZooKeeper",
+        "Hosts",
+        "Layout",
+        "Store one",
+        "Schema one",
+        "Store two",
+        "Schema two",
+    }
+    assert found["Hosts"].detail == "there now: host1"
+    assert found["Layout"].detail == "2 shards of tier default in 2 databases"
+    assert "1 of 1 shards have no tables yet" in found["Schema two"].detail
+
+
+@pytest.mark.parametrize(
+    ("reading", "what", "detail", "remedy"),
+    [
+        (RegistryFailed("it gave no session"), "ZooKeeper", "gave no session", "correct cluster.zookeeper"),
+        (Malformed("layout.format", "2 is not one"), "ZooKeeper", "layout.format", "run the foqs that wrote it"),
+        (replace(WELL, layout=None), "Layout", "no cluster at /foqs", "foqs cluster init"),
+        (
+            replace(WELL, layout=Layout({3: ShardSpec(3, "three"), 4: ShardSpec(4, "three")})),
+            "Layout",
+            "2 shards are in databases unknown here: three",
+            "[databases.three]",
+        ),
+    ],
+)
+def test_what_stands_in_the_way_is_bad_and_has_a_remedy(
+    examine: Examine, reading: Reading | Exception, what: str, detail: str, remedy: str
+) -> None:
+    found = examine(reading)
+    assert [each.what for each in found.values() if each.state == "bad"] == [what]
+    assert detail in found[what].detail
+    assert remedy in found[what].remedy
+    assert found["Store one"].state == "ok"  # looked at all the same
+
+
+def test_a_second_host_of_the_same_name_is_told(examine: Examine) -> None:
+    found = examine(replace(WELL, members=[HERE, replace(HERE, nonce="n2", address="10.0.0.2:7411")]))
+    assert found["Hosts"].state == "warning"
+    assert "10.0.0.2:7411, 127.0.0.1:7411" in found["Hosts"].detail
+    assert "server.name" in found["Hosts"].remedy
+
+
+def test_a_tier_without_shards_is_told(examine: Examine) -> None:
+    assert examine(server__tier="silver")["Layout"].state == "warning"
+
+
+def test_an_address_that_others_cannot_call_is_told(examine: Examine) -> None:
+    there = {"cluster__zookeeper": "zk1.example:2181"}
+    assert examine()["Address"].state == "ok"
+    assert examine(**there)["Address"].state == "warning"
+    assert "server.advertise" in examine(**there)["Address"].remedy
+    assert examine(**there, server__advertise="192.0.2.1:7411")["Address"].state == "ok"
+    nowhere = examine(**there, server__advertise="no-such-host.invalid:7411")["Address"]
+    assert (nowhere.state, "server.advertise" in nowhere.remedy) == ("bad", True)
