@@ -8,12 +8,13 @@ interrupted is repeated. Speaks to ZooKeeper and to the databases, to no host.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from foqs.cli.cluster_tables import make_tables, placed
 from foqs.cli.output import say
 from foqs.cli.session import UNREACHABLE, USAGE, Failed, configuration
 
@@ -88,14 +89,6 @@ def spread(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
 
 
-def placed(specs: Sequence[ShardSpec]) -> Mapping[str, list[int]]:
-    """The numbers of the shards in each database."""
-    found: dict[str, list[int]] = {}
-    for spec in specs:
-        found.setdefault(spec.database, []).append(spec.number)
-    return found
-
-
 async def _init(config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> bool:
     """True where the cluster is new. Raises Failed."""
     from foqs.clock import SystemClock
@@ -133,22 +126,5 @@ async def _make(registry: Registry, config: Config, specs: Sequence[ShardSpec], 
             USAGE,
         )
     if tables:
-        await _make_tables(config, specs)
+        await make_tables(config, specs)
     return found is None and await init(registry, specs)
-
-
-async def _make_tables(config: Config, specs: Sequence[ShardSpec]) -> None:
-    """Makes the tables of each shard, or brings them to this program's version."""
-    from foqs.store.port import StoreError
-    from foqs.stores import database_opener
-
-    for name, numbers in placed(specs).items():
-        open_store = database_opener(config, name)
-        for number in numbers:
-            store = open_store(number)
-            try:
-                await store.open()
-            except StoreError as error:
-                raise Failed(f"database {name}: {error}") from None
-            finally:
-                await store.close()

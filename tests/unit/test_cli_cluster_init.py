@@ -1,4 +1,4 @@
-"""foqs cluster init, on a coordination service inside the process and SQLite files."""
+"""foqs cluster init, and foqs schema apply in a cluster, on a coordination service inside the process and SQLite files."""
 
 from __future__ import annotations
 
@@ -147,6 +147,25 @@ def test_a_service_that_is_away_is_said_with_its_own_exit_code(
     monkeypatch.setattr("shardmgr.local.LocalRegistry.open", away)
     result = run("cluster", "init", "--config", str(place.file), "--yes")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (3, "Error: ZooKeeper at zk:1 gave no session")
+
+
+def test_schema_apply_makes_the_tables_of_the_shards_that_are_listed(run: Run, place: Place) -> None:
+    apply = ("schema", "apply", "--config", str(place.file))
+    none = run(*apply)
+    assert (none.exit_code, "foqs cluster init" in none.stderr) == (2, True)
+    assert run("cluster", "init", "--config", str(place.file), "--shards", "3", "--no-tables", "--yes").exit_code == 0
+    result = run(*apply)
+    assert (result.exit_code, "3 shards of the cluster at /foqs" in result.stderr) == (0, True)
+    assert place.tables() == {"db1/shard-0.db", "db1/shard-2.db", "db2/shard-1.db"}
+    assert run(*apply, "--store", f"sqlite:{place.folder}/other").exit_code == 2
+    place.file.write_text(place.file.read_text().replace("databases.db2", "databases.other"))
+    unknown = run(*apply)
+    assert (unknown.exit_code, "add [databases.db2]" in unknown.stderr) == (2, True)
+
+
+def test_what_a_configuration_says_of_a_cluster_is_shown(run: Run, place: Place) -> None:
+    shown = run("config", "check", str(place.file)).stdout
+    assert "as planned at /foqs in ZooKeeper (zk:1), databases db1, db2" in shown
 
 
 def test_shards_go_to_the_databases_in_turn() -> None:
