@@ -32,10 +32,11 @@ from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
 from foqs.garbage import Garbage
 from foqs.http import HttpServer
 from foqs.membership import Membership
-from foqs.metrics import Metrics
+from foqs.metrics import Metrics, Readings
 from foqs.options import NamespaceOptions
 from foqs.registries import registry_of
 from foqs.scrape import readings
+from foqs.scrape_cluster import cluster_readings
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.shard.keeper import TakenByAnother
@@ -192,13 +193,18 @@ class Host:
         await self._engine.open()
         await self._listener.start_serving()
         http_port = await self._http.start(server.http_host, server.http_port)
-        self._metrics.watch(lambda: readings(self._engine, self._wire))
+        self._metrics.watch(self._readings)
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
             self._following = self._membership.start(self._engine, port, self._engine.sharing_changed)
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
+
+    def _readings(self) -> Readings:
+        own = readings(self._engine, self._wire)
+        membership = self._membership
+        return own if membership is None else {**own, **cluster_readings(membership, self._config.server.tier)}
 
     def _arrival(self) -> asyncio.BaseProtocol:
         """A protocol for one connection that was accepted."""

@@ -39,7 +39,7 @@ class Membership:
         cluster = config.cluster
         self.registry = registry
         self.agent = Agent(registry, AgentPace(stop_margin_ms=cluster.stop_margin_ms), clock.monotonic_ms, rng, load)
-        self._planner = Planner(
+        self.planner = Planner(
             registry, nonce, Pace(drain_timeout_ms=cluster.drain_timeout_ms), clock.monotonic_ms, rng
         )
         self._server = config.server
@@ -65,7 +65,7 @@ class Membership:
         )
         self._tasks = [
             asyncio.ensure_future(self.agent.run(member, holder, sharing_changed)),
-            asyncio.ensure_future(self._planner.run()),
+            asyncio.ensure_future(self.planner.run()),
         ]
         return asyncio.ensure_future(_first(self._tasks))
 

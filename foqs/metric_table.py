@@ -53,6 +53,11 @@ FACTS: Final = (
     _counter("unknown_commits", "Transactions whose outcome had to be found out", "shard"),
     _counter("fenced_shards", "Times that another owner was found on a shard", "shard"),
     _counter("shard_breaker_changes", "Times that a shard's breaker entered a state", "shard", "state"),
+    _histogram(
+        "takeover_duration_seconds",
+        "From when a shard was given to this host, or was lost by it, until it is served; its count is that of takeovers",
+    ),
+    _histogram("handover_duration_seconds", "From when a shard was to be given back until all of it was written"),
     _counter("authentications", "Connections that showed a token or certificate of this principal", "principal"),
     _counter("authentication_failures", "Wrong tokens shown"),
     _counter("tls_handshake_failures", "TLS handshakes that came to nothing"),
@@ -131,7 +136,22 @@ READINGS: Final = (
 )
 """Asked for at each scrape."""
 
-METRICS: Final = FACTS + READINGS
+CLUSTER: Final = (
+    _gauge("cluster_standing", "1 for how the host stands with its cluster; only serving hands out", "standing"),
+    _gauge(
+        "cluster_serve_seconds",
+        "How long it would go on serving if ZooKeeper answered no more; 0 while it serves nothing",
+    ),
+    _counter("cluster_sessions", "Sessions with ZooKeeper that this host has begun"),
+    _gauge("cluster_hosts", "Hosts that are there, as this one read it last"),
+    _gauge("cluster_shards", "Shards of this host's tier, wherever they are, by their state", "state"),
+    _gauge("plan_version", "The version of the plan that was read last; hosts that stay behind do not follow it"),
+    _gauge("plan_trouble", "1 while this host cannot follow the plan, or as the elected one cannot make it"),
+    _gauge("planner_elected", "1 at the host that plans"),
+)
+"""The same, of hosts in a cluster; a host that is alone has none of it."""
+
+METRICS: Final = FACTS + READINGS + CLUSTER
 
 _HEAD: Final = """\
 # Metrics

@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foqs.metric_table import METRICS, READINGS
+from foqs.metric_table import CLUSTER, METRICS, READINGS
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -67,6 +67,8 @@ class Metrics:
         self._unknown = self._counter("foqs_unknown_commits")
         self._fenced = self._counter("foqs_fenced_shards")
         self._breaker_changes = self._counter("foqs_shard_breaker_changes")
+        self._takeover_seconds = self._histogram("foqs_takeover_duration_seconds", _SECONDS)
+        self._handover_seconds = self._histogram("foqs_handover_duration_seconds", _SECONDS)
         self._authenticated = self._counter("foqs_authentications")
         self._principals: set[str] = set()
         self._authentication_failures = self._counter("foqs_authentication_failures")
@@ -124,6 +126,14 @@ class Metrics:
     def breaker_changed(self, shard: int, state: str) -> None:
         """The shard's breaker is closed, open or half-open from now on."""
         self._breaker_changes.labels(str(shard), state).inc()
+
+    def taken_over(self, shard: int, seconds: float) -> None:
+        """The shard is served, so long after it was to be."""
+        self._takeover_seconds.observe(seconds)
+
+    def handed_over(self, shard: int, seconds: float) -> None:
+        """What waited is written and the shard given back, so long after that was asked."""
+        self._handover_seconds.observe(seconds)
 
     def call(self, method: str, code: str, seconds: float) -> None:
         """A call was answered; `method` is one of the service's own names, `code` OK or an error code."""
@@ -204,9 +214,9 @@ class _ReadingCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._readings()
-        for described in READINGS:
+        for described in READINGS + CLUSTER:
             kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
             family: Metric = kind(described.name, described.text, labels=described.labels)
-            for labels, value in now[described.name]:
+            for labels, value in now.get(described.name, ()):
                 family.add_metric(labels, value)  # type: ignore[attr-defined]
             yield family

@@ -84,6 +84,8 @@ class Agent:
     ) -> None:
         self.view: View | None = None
         """The cluster as it was read last."""
+        self.plan_version: int | None = None
+        """That of the plan in `view`, by the registry; None where there is no plan."""
         self.trouble: str | None = None
         """Why the plan cannot be read, or the host not be announced; None while all is well."""
         self._registry = registry
@@ -108,6 +110,13 @@ class Agent:
     def standing(self) -> Standing:
         """How the host stands with its cluster."""
         return self._standing
+
+    @property
+    def serve_left_ms(self) -> int:
+        """How long it would go on serving without another answer; 0 while it serves nothing."""
+        if self._standing in (Standing.CUT_OFF, Standing.JOINING):
+            return 0
+        return max(0, self._serve_until_ms() - self._boot_ms())
 
     async def run(self, member: Member, holder: Holder, changed: Callable[[], None]) -> None:
         """Follows the plan until cancelled; then the holder has what it had.
@@ -264,6 +273,7 @@ class Agent:
             self._changed.set()
             return
         layout = reading.layout or Layout()
+        self.plan_version = reading.plan_version
         known, self.view = self.view, View(layout, reading.plan, reading.members)
         if known is None or known.layout != layout:
             self._layout_changed()

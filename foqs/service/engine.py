@@ -165,6 +165,7 @@ class Engine:
                 self.statuses,
                 retry,
                 rng,
+                facts,
                 self._on_owned,
                 alone=settings.shards is not None,
                 taken_over=self._read_catalog,

@@ -22,6 +22,7 @@ from shardmgr import administration
 from shardmgr.administration import Refused
 from shardmgr.model import Layout, Malformed, Member, ShardSpec, View
 from shardmgr.ownership import Ownership
+from shardmgr.progress import state_of
 from shardmgr.registry import Registry, RegistryFailed, RegistryUnknown
 
 _RETRY_MS: Final = 1_000
@@ -151,16 +152,14 @@ class SharedCluster:
         number = spec.number
         assignment = view.plan.assignments.get(number)
         member = None if assignment is None else members.get(assignment.nonce)
-        reason: str | None
+        state = state_of(number, assignment, member)
+        reason: str | None = None
         if assignment is None:
-            state, reason = Ownership.FREE.value, _why_free(spec, view)
+            reason = _why_free(spec, view)
         elif member is None:
-            state, reason = Ownership.LOST.value, f"its host {assignment.name} is gone; another gets it"
-        else:
-            holding = member.holdings.get(number)
-            started = holding is not None and holding.epoch == assignment.epoch
-            state = holding.state if started and holding is not None else Ownership.ACQUIRING.value
-            reason = None if state == Ownership.OWNED.value else f"the log and /readyz of {member.name} say why"
+            reason = f"its host {assignment.name} is gone; another gets it"
+        elif state != Ownership.OWNED.value:
+            reason = f"the log and /readyz of {member.name} say why"
         return ShardView(
             shard=number,
             tier=spec.tier,

@@ -24,6 +24,10 @@ class Facts(Protocol):
     def fenced(self, shard: int) -> None: ...
     def breaker_changed(self, shard: int, state: str) -> None: ...
 
+    def taken_over(self, shard: int, seconds: float) -> None: ...
+
+    def handed_over(self, shard: int, seconds: float) -> None: ...
+
 
 class NoFacts:
     """Nobody listens."""
@@ -62,4 +66,10 @@ class NoFacts:
         pass
 
     def breaker_changed(self, shard: int, state: str) -> None:
+        pass
+
+    def taken_over(self, shard: int, seconds: float) -> None:
+        pass
+
+    def handed_over(self, shard: int, seconds: float) -> None:
         pass

@@ -17,6 +17,7 @@ from random import Random
 
 from foqs.core.fence import Owner
 from foqs.core.item import EPOCH_MAX
+from foqs.shard.facts import Facts
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.shard.writer import Retry, ShardLost
@@ -64,6 +65,7 @@ class Keeper:
         statuses: dict[int, ShardStatus],
         retry: Retry,
         rng: Random,
+        facts: Facts,
         on_owned: Callable[[], None],
         *,
         alone: bool,
@@ -78,12 +80,15 @@ class Keeper:
         self._statuses = statuses
         self._retry = retry
         self._rng = rng
+        self._facts = facts
         self._on_owned = on_owned
         self._alone = alone
         self._taken_over = taken_over
         self._state = Ownership.FREE
         self._seen_epoch = 0
         self._held_epoch = 0
+        self._wanted_s = 0.0
+        """Since when it is to be served, or given back, on the loop's clock."""
         self._release = asyncio.Event()
         self._dropped = False
         self._show(None)
@@ -102,6 +107,7 @@ class Keeper:
         """
         loop = asyncio.get_running_loop()
         attempt = 0
+        self._wanted_s = loop.time()
         self._advance(Happening.ASSIGNED)
         while not self.releasing:
             try:
@@ -131,6 +137,7 @@ class Keeper:
         """Takes in nothing more; `run` returns when what waits is written. Safe to repeat."""
         if not self.releasing:
             self._release.set()
+            self._wanted_s = asyncio.get_running_loop().time()
             self._drain()
 
     def drop(self) -> None:
@@ -168,6 +175,8 @@ class Keeper:
         self._shards[self._number] = shard
         self._advance(Happening.RECOVERED)
         log.info("shard %d is owned with epoch %d", self._number, epoch)
+        if not self.releasing:
+            self._facts.taken_over(self._number, asyncio.get_running_loop().time() - self._wanted_s)
         self._on_owned()
         return shard
 
@@ -217,11 +226,14 @@ class Keeper:
             self._advance(Happening.FAILED, reason)
         else:
             self._advance(Happening.RELEASED)
+            self._facts.handed_over(self._number, asyncio.get_running_loop().time() - self._wanted_s)
             return True
         finally:
             if self._shards.get(self._number) is shard:
                 del self._shards[self._number]
         self._advance(Happening.ASSIGNED, reason)
+        if not self.releasing:
+            self._wanted_s = asyncio.get_running_loop().time()
         return False
 
     def _advance(self, happening: Happening, reason: str | None = None) -> None:

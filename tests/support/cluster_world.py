@@ -25,6 +25,20 @@ from tests.support.virtual import run_virtual
 SESSION_MS = 6_000
 
 
+class Moves(NoFacts):
+    """How long each takeover and handing over took, in seconds."""
+
+    def __init__(self) -> None:
+        self.taken: list[float] = []
+        self.handed: list[float] = []
+
+    def taken_over(self, shard: int, seconds: float) -> None:
+        self.taken.append(seconds)
+
+    def handed_over(self, shard: int, seconds: float) -> None:
+        self.handed.append(seconds)
+
+
 class ClusterHost:
     """One host."""
 
@@ -41,6 +55,7 @@ class ClusterHost:
         )
         self.registry: LocalRegistry = world.ensemble.registry(SESSION_MS)
         rng = Random(number)
+        self.facts = Moves()
         self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
         self.engine = Engine(
             engine_settings(alone=False),
@@ -49,7 +64,7 @@ class ClusterHost:
             RegistryCatalog(self.registry, 1_000_000),
             world.clock,
             rng,
-            NoFacts(),
+            self.facts,
             self.nonce,
             self.membership.sharing,
         )

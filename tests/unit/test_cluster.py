@@ -14,6 +14,8 @@ import pytest
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import parse_id
 from foqs.core.life import Kind
+from foqs.metric_table import CLUSTER
+from foqs.scrape_cluster import cluster_readings
 from shardmgr import administration
 from shardmgr.model import ShardSpec
 from tests.support.builders import keyed_item, new_item
@@ -37,6 +39,45 @@ def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
         results = await hosts[0].caller.enqueue([keyed_item(f"k{n}") for n in range(64)])
         taken = [result for result in results if not isinstance(result, FoqsError)]
         assert 0 < len(taken) < 64
+
+    play_cluster(story)
+
+
+def test_a_host_shows_its_cluster_and_what_moved() -> None:
+    async def story(world: ClusterWorld) -> None:
+        hosts = [one, two, _] = await three(world)
+
+        def shown(host: ClusterHost) -> dict[tuple[str, ...], float]:
+            found = cluster_readings(host.membership, "default")
+            assert set(found) == {each.name for each in CLUSTER}
+            return {(name, *labels): value for name, rows in found.items() for labels, value in rows}
+
+        await world.pass_s(1)
+        for host in hosts:
+            found = shown(host)
+            assert found["foqs_cluster_standing", "serving"] == 1
+            assert found["foqs_cluster_standing", "cut off"] == 0
+            assert found["foqs_cluster_hosts",] == 3
+            assert found["foqs_cluster_shards", "owned"] == 8
+            assert found["foqs_cluster_sessions",] == 1
+            assert found["foqs_plan_trouble",] == 0
+            assert 0 < found["foqs_cluster_serve_seconds",] < SESSION_MS / 1_000
+        assert len({shown(host)["foqs_plan_version",] for host in hosts}) == 1
+        assert sum(shown(host)["foqs_planner_elected",] for host in hosts) == 1
+        before, version = len(one.facts.taken), shown(one)["foqs_plan_version",]
+        shards = two.serves()
+        await two.stop()
+        await world.settled(one, hosts[2])
+        assert len(two.facts.handed) == len(shards)
+        assert len(one.facts.taken) > before
+        assert all(0 <= seconds < 5 for seconds in (*one.facts.taken, *two.facts.handed))
+        await world.pass_s(1)
+        assert shown(one)["foqs_plan_version",] > version
+        assert shown(one)["foqs_cluster_hosts",] == 2
+        one.cut()
+        await world.until(lambda: not one.serves())
+        assert shown(one)["foqs_cluster_standing", "cut off"] == 1
+        assert shown(one)["foqs_cluster_serve_seconds",] == 0
 
     play_cluster(story)
 
