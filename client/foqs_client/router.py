@@ -51,6 +51,8 @@ class Router:
         self._slot_turns: dict[Address, int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._follow = follow
+        self._tried = False
+        """The map has been asked for."""
         self._again_s = 0.0
         """When the map is to be read anew, on the loop's clock."""
         self._shunned: dict[Address, float] = {}
@@ -85,6 +87,18 @@ class Router:
         if self._refreshing is not None:
             await asyncio.wait((self._refreshing,))
 
+    async def first_settled(self, within_ms: int) -> int:
+        """Waits until the map was read for the first time, or could not be, and returns how many milliseconds it took.
+
+        0 where it was asked for before, or nobody asks for it.
+        """
+        if self._tried or self._refreshing is None:
+            return 0
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await asyncio.wait((self._refreshing,), timeout=within_ms / 1_000)
+        return int((loop.time() - begun) * 1_000)
+
     async def _refresh(self) -> None:
         try:
             version = None if self.routes is None else self.routes.version
@@ -98,6 +112,7 @@ class Router:
                 break
         finally:
             self._refreshing = None
+            self._tried = True
             self._again_s = asyncio.get_running_loop().time() + REFRESH_S
 
     def _known(self) -> list[Pool]:

@@ -189,6 +189,23 @@ def test_who_waits_is_given_what_comes_to_any_host() -> None:
     run(main())
 
 
+def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has() -> None:
+    async def main() -> None:
+        async with two_hosts() as two:
+            for url in two.urls:
+                async with Client(url, automatic_keys=False) as producer:
+                    await producer.enqueue([Item("t", b"x")])
+                async with Client(two.both) as consumer:
+                    [delivery] = await consumer.dequeue({"t": 1})
+                    assert [outcome.error for outcome in await consumer.ack([delivery])] == [None]
+            async with Client(two.both) as consumer:
+                waiting = asyncio.ensure_future(consumer.dequeue({"t": 1}, wait_ms=30_000))
+                await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+                waiting.cancel()
+
+    run(main())
+
+
 def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
