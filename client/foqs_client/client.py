@@ -182,7 +182,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         if self._router.routes is None:
             # What is ready, or comes, at other hosts than the first would not be seen.
             took_ms = await self._router.first_settled(timeout_ms)
-            wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
+            if took_ms:
+                wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
         if self._router.routes is not None:
             return await self._dequeue_anywhere(wants, wait_ms, lease_ms, timeout_ms)
         return await self._dequeue_at(None, wants, wait_ms, lease_ms, timeout_ms)

@@ -19,7 +19,7 @@ import click
 
 from foqs.cli.hosts import port_problem, program
 from foqs.cli.output import say
-from foqs.cli.session import DEFAULT_ADDRESS, ERROR, USAGE, Failed
+from foqs.cli.session import ERROR, USAGE, Failed
 
 if TYPE_CHECKING:
     from foqs.dev.cluster import Cluster
@@ -67,9 +67,7 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
 def banner(cluster: Cluster) -> list[str]:
     """What a started cluster tells its user."""
     foqs = program()
-    first, *others = cluster.hosts
-    address = "" if first.address == DEFAULT_ADDRESS else f" --address {first.address}"
-    rest = f" --address {others[0].address}" if others else address
+    first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
         f"{host.options['server.name']:<11}{host.address}   http://127.0.0.1:{host.http_port}/   pid {host.pid}"
         for host in cluster.hosts
@@ -90,11 +88,13 @@ def banner(cluster: Cluster) -> list[str]:
         "For development, not for production: no TLS, no authentication, one machine.",
         "",
         "Try, in another terminal:",
-        f"  {foqs} cluster status{rest}",
-        f"  {foqs} enqueue mail 'hello'{rest}",
-        f"  kill -9 {first.pid}   # and look at the status again: others take its shards",
+        f"  export FOQS_ADDRESS={cluster.url}",
+        f"  {foqs} cluster status",
+        f"  {foqs} enqueue mail 'hello'",
+        f"  {foqs} dequeue mail --wait 5s",
+        f"  kill -9 {first.pid}   # host1; look at the status again: others take its shards",
         f"  {foqs} host --config {first.config}   # it is back",
-        f"  {foqs} host drain host2{rest}",
+        f"  {foqs} host drain {last.options['server.name']}   # it gives its shards to the others",
         "",
         "Stop with Ctrl-C.",
     ]

@@ -199,6 +199,8 @@ class Started:
             **place, address=f"foqs://127.0.0.1:{port}", options={"server.name": name}, config=self.folder / "foqs.toml"
         )
 
+    url = Cluster.url
+
     def set_up(self) -> None:
         self.hosts[0].exit_code = -9
 
@@ -232,7 +234,8 @@ def test_it_says_where_everything_is_and_what_to_try(started: Sequence[Started],
     assert cluster.given == (tmp_path, 2, 2, 6)
     for words in ("host1", "pid 1001", "pid 1002", "db2", "ZooKeeper", "delete that folder", "not for production"):
         assert words in result.stdout
-    assert f"cluster status --address foqs://127.0.0.1:{cluster.hosts[1].port}" in result.stdout
+    ports = [host.port for host in cluster.hosts]
+    assert f"export FOQS_ADDRESS=foqs://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}\n" in result.stdout
     assert "kill -9 1001" in result.stdout
 
 
