@@ -197,9 +197,14 @@ class Host:
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
-            self._following = self._membership.start(self._engine, port, self._engine.sharing_changed)
+            self._following = self._membership.start(self._engine, port, self._layout_changed)
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
+
+    def _layout_changed(self) -> None:
+        if self._membership is not None:
+            self._engine.queue.closed = self._membership.closed()
+        self._engine.sharing_changed()
 
     def _readings(self) -> Readings:
         own = readings(self._engine, self._wire)

@@ -51,12 +51,12 @@ class Membership:
         """Begins the session. Raises `RegistryFailed`."""
         await self.registry.open()
 
-    def start(self, holder: Holder, port: int, sharing_changed: Callable[[], None]) -> asyncio.Future[None]:
+    def start(self, holder: Holder, port: int, layout_changed: Callable[[], None]) -> asyncio.Future[None]:
         """Joins the cluster; what it returns ends only with the reason why that cannot go on.
 
         Args:
             port: at which the host listens.
-            sharing_changed: called when `sharing` says another thing than before.
+            layout_changed: called when `sharing` or `closed` may say another thing than before.
         """
         server = self._server
         address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
@@ -64,7 +64,7 @@ class Membership:
             server.name or address, self._nonce, address, server.tier, server.region, capacity=server.capacity
         )
         self._tasks = [
-            asyncio.ensure_future(self.agent.run(member, holder, sharing_changed)),
+            asyncio.ensure_future(self.agent.run(member, holder, layout_changed)),
             asyncio.ensure_future(self.planner.run()),
         ]
         return asyncio.ensure_future(_first(self._tasks))
@@ -74,6 +74,11 @@ class Membership:
         view = self.agent.view
         specs = () if view is None else view.layout.shards.values()
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
+
+    def closed(self) -> frozenset[int]:
+        """Shards that shall take no new items."""
+        view = self.agent.view
+        return frozenset(() if view is None else (n for n, spec in view.layout.shards.items() if spec.draining))
 
     def owner_of(self, shard: int) -> Address | None:
         """Where a shard's owner is reached; None where nobody is known to own it."""

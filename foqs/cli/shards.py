@@ -82,7 +82,10 @@ def shard_remove(session: Session, number: int, force: bool, yes: bool) -> None:
 @click.argument("number", type=_NUMBER)
 @connected
 def shard_drain(session: Session, number: int) -> None:
-    """Let a shard take no new items; what it holds is delivered. Before it is removed."""
+    """Let a shard take no new items; what it holds is delivered. Before it is removed.
+
+    Items with a key whose slot the shard has are taken all the same: no other shard may have them.
+    """
     session.run(lambda client: client.drain_shard(number))
     say(f"Shard {number} takes no new items.")
 

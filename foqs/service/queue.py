@@ -9,7 +9,7 @@ no SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -124,9 +124,11 @@ class QueueService:
         self.waiters: Waiters[Dequeue] = Waiters()
         self.draining = False
         self.owner_of: Callable[[int], tuple[str, int] | None] = _nobody_known
+        """The address of a shard's owner, where the plan as it was read last knows one."""
         self.recorded_holder: Callable[[int], int | None] = _nobody_known
         """The shard that shall hold a slot, here or elsewhere."""
-        """The address of a shard's owner, where the plan as it was read last knows one."""
+        self.closed: Collection[int] = frozenset()
+        """Shards that take no new items without a key; those with a key can go nowhere else."""
         self._suspended = False
         self._shards = shards
         self._namespaces = namespaces
@@ -231,6 +233,10 @@ class QueueService:
             reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
             why = reasons[0] if reasons else ""
             raise Unavailable(f"no shard of this host is being served now{why}; try again", retry_after_ms=500)
+        if self.closed:
+            serving = [shard for shard in serving if shard.number not in self.closed]
+            if not serving:
+                raise Unavailable("every shard of this host is drained, and takes no new items", retry_after_ms=500)
         offset = int(self.now() / TURN_S) % len(serving)
         refusal: FoqsError | None = None
         for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):

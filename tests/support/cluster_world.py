@@ -75,7 +75,11 @@ class ClusterHost:
         await self.membership.open()
         await self.engine.open()
         self.engine.start()
-        self.membership.start(self.engine, 7411, self.engine.sharing_changed)
+        self.membership.start(self.engine, 7411, self._layout_changed)
+
+    def _layout_changed(self) -> None:
+        self.engine.queue.closed = self.membership.closed()
+        self.engine.sharing_changed()
 
     async def stop(self) -> None:
         """As a host is told to stop."""

@@ -43,6 +43,44 @@ def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
     play_cluster(story)
 
 
+def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_what_it_holds() -> None:
+    async def story(world: ClusterWorld) -> None:
+        one, _, _ = await three(world)
+        drained, *others = sorted(one.serves())
+
+        async def taken() -> list[int]:
+            """The shards of so many new items that each shard would have some."""
+            shards = []
+            for _ in range(20):
+                shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
+                await world.pass_s(0.3)
+            return shards
+
+        before = await taken()
+        assert drained in before
+        await administration.drain_shard(world.administrator, drained)
+        await world.pass_s(1)
+        after = await taken()
+        assert set(after) == set(others)
+        assert len((await one.caller.get(count=100)).items) == len(before) + len(after)
+        keyed = [
+            ok(result)
+            for result in await one.caller.enqueue([keyed_item(f"k{n}") for n in range(64)])
+            if not isinstance(result, FoqsError)
+        ]
+        assert drained in {parse_id(id, "id")[0] for id in keyed}
+        for other in others:
+            await administration.drain_shard(world.administrator, other)
+        await world.pass_s(1)
+        with pytest.raises(Unavailable, match="drained"):
+            await one.caller.put()
+        await administration.drain_shard(world.administrator, drained, drain=False)
+        await world.pass_s(1)
+        assert set(await taken()) == {drained}
+
+    play_cluster(story)
+
+
 def test_a_host_shows_its_cluster_and_what_moved() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = [one, two, _] = await three(world)
