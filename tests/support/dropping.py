@@ -44,6 +44,11 @@ class DroppingProxy:
         self._dropping.clear()
         self._reset()
 
+    def point_to(self, port: int) -> None:
+        """From now on connections lead to `127.0.0.1:port`; those to the former place are reset."""
+        self._to = port
+        self._reset()
+
     def _accept(self) -> None:
         while True:
             try:

@@ -7,9 +7,10 @@ ended by its id. Knows nothing of items.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from foqs.clock import SystemClock
 from shardmgr import administration
@@ -29,27 +30,34 @@ class RealCluster:
     """Args:
     folder: for the hosts' configurations and logs.
     shards: how many there are.
+    port: where hosts reach the database, when that is not its own.
     """
 
-    def __init__(self, folder: Path, zookeeper: ZooKeeper, mariadb: MariaDb, shards: int = 8) -> None:
+    def __init__(self, folder: Path, zookeeper: ZooKeeper, mariadb: MariaDb, shards: int = 8, port: int = 0) -> None:
         self._folder = folder
         self._zookeeper = zookeeper
-        self._url = f"mysql://root@127.0.0.1:{mariadb.port}/{mariadb.database()}"
+        self._port = port or mariadb.port
+        self.database = mariadb.database()
         self.shards = range(shards)
 
     def init(self) -> None:
         """Makes the layout."""
         asyncio.run(self._init())
 
-    def host(self, name: str) -> HostProcess:
-        """A place for a host, not started."""
-        options = {
+    def host(self, name: str, port: int = 0, options: Mapping[str, Any] = MappingProxyType({})) -> HostProcess:
+        """A place for a host, not started.
+
+        Args:
+            port: where it reaches the database, when the others reach it elsewhere.
+            options: more of its configuration, as `section.option`.
+        """
+        given = {
             "server.name": name,
             "cluster.zookeeper": self._zookeeper.hosts,
             "cluster.session_timeout_ms": SESSION_TIMEOUT_MS,
-            "databases.main.url": self._url,
+            "databases.main.url": f"mysql://root@127.0.0.1:{port or self._port}/{self.database}",
         }
-        return HostProcess(self._folder / name, "sqlite:unused", options)
+        return HostProcess(self._folder / name, "sqlite:unused", {**given, **options})
 
     def view(self) -> View:
         """The cluster as it is now."""

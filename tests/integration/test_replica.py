@@ -1,0 +1,242 @@
+"""A database is lost for good, and a replica that lacks its last writes takes its place, under hosts that go on.
+
+What the replica lacks is lost, as with any asynchronous replica. The tests hold
+what must not be lost with it: no id is given out twice, no epoch serves twice, and
+what clients still do with what is gone is answered in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, Delivery, FoqsError, Item, StaleLease, UnknownOutcome
+from tests.support.aio import run
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.real_cluster import RealCluster
+from tests.support.replication import Replication
+from tests.support.tables import Tables, in_mariadb
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(240)]
+
+_LEASE_MS = 600_000
+_ITEMS = 40
+
+
+@pytest.fixture
+def database() -> Iterator[Replication]:
+    with Replication() as servers:
+        yield servers
+
+
+@dataclass(slots=True)
+class Book:
+    """What a client was told, before and after.
+
+    Attributes:
+        copied: payloads of items that the replica has.
+        ids: every id that was given out, with the payload.
+        forgotten: leases of copied items that the replica does not have.
+        orphans: leases of items that the replica does not have.
+        kept: leases that the replica has.
+    """
+
+    copied: set[bytes] = field(default_factory=set)
+    ids: dict[str, bytes] = field(default_factory=dict)
+    forgotten: list[Delivery] = field(default_factory=list)
+    orphans: list[Delivery] = field(default_factory=list)
+    kept: list[Delivery] = field(default_factory=list)
+
+    async def put(self, client: Client, topic: str, number: int = _ITEMS) -> set[bytes]:
+        """Payloads of items that were acknowledged, with ids that were never given out before."""
+        payloads = [f"{topic}-{n}".encode() for n in range(number)]
+        for payload in payloads:
+            [result] = await client.enqueue([Item(topic, payload)])
+            id_ = result.require()
+            assert id_ not in self.ids, f"{id_} names {self.ids[id_]!r} and {payload!r}"
+            self.ids[id_] = payload
+        return set(payloads)
+
+    async def before(self, client: Client) -> None:
+        """What the replica has."""
+        self.copied = await self.put(client, "copied")
+        leased = await take(client, "copied", 20)
+        for outcome in await client.ack(leased[:10]):
+            outcome.require()
+        self.copied -= {item.payload for item in leased}
+        self.kept = leased[10:]
+
+    async def meanwhile(self, client: Client) -> None:
+        """What the primary alone has."""
+        await self.put(client, "lost")
+        self.orphans = await take(client, "lost", 10)
+        leased = await take(client, "copied", 10)
+        for outcome in await client.ack(leased[:5]):
+            outcome.require()
+        self.forgotten = leased[5:]
+
+    async def after(self, client: Client) -> None:
+        """What clients of then are told now; and the queue serves what it has."""
+        for outcome in await client.ack(self.orphans):
+            outcome.require()
+            assert outcome.already_gone
+        for outcome in await client.ack(self.forgotten):
+            assert isinstance(outcome.error, StaleLease)
+        for outcome in await client.ack(self.kept):
+            outcome.require()
+            assert not outcome.already_gone
+        new = await self.put(client, "new")
+        found = [item.payload for item in await drain(client, ["copied", "lost", "new"])]
+        assert sorted(found) == sorted(self.copied | new)
+
+
+async def take(client: Client, topic: str, count: int) -> list[Delivery]:
+    taken: list[Delivery] = []
+    while len(taken) < count:
+        taken += await client.dequeue({topic: count - len(taken)}, wait_ms=1_000, lease_ms=_LEASE_MS)
+    return taken
+
+
+async def drain(client: Client, topics: Sequence[str]) -> list[Delivery]:
+    """All that is ready, acked."""
+    taken: list[Delivery] = []
+    while items := await client.dequeue(dict.fromkeys(topics, 100), wait_ms=300):
+        taken += items
+        for outcome in await client.ack(items):
+            outcome.require()
+    return taken
+
+
+def until_every_shard_was_written(primary: Tables, replica: Tables) -> None:
+    """A shard of which nothing was lost would go on as if nothing had happened, and rightly."""
+    seen = replica.owners()
+    until(lambda: all(owner > seen[shard] for shard, owner in primary.owners().items()), "every shard has lost a flush")
+
+
+@pytest.mark.parametrize("dies", ["nobody", "host before", "host with it"])
+def test_a_host_alone_serves_a_replica_that_lost_its_last_writes(
+    dies: str, database: Replication, tmp_path: Path
+) -> None:
+    """`host before`: the last epoch is lost too; `host with it`: the host's memory of it likewise."""
+    database.primary.query("CREATE DATABASE foqs")
+    primary, replica = (in_mariadb(server, "foqs") for server in (database.primary, database.replica))
+    book = Book()
+
+    async def story(host: HostProcess) -> None:
+        async with Client(host.address, automatic_keys=False) as client:
+            await book.before(client)
+            await asyncio.to_thread(database.until_copied)
+            database.stop_applying()
+            if dies != "nobody":
+                host.kill9()
+                await asyncio.to_thread(host.start)
+            await book.meanwhile(client)
+            await asyncio.to_thread(until_every_shard_was_written, primary, replica)
+            last = primary.owners()
+            database.primary.kill9()
+            begun = [asyncio.ensure_future(client.enqueue([Item("torn", b"%d" % n)])) for n in range(_ITEMS)]
+            await asyncio.to_thread(until, lambda: not is_ready(host), "it is noticed")
+            if dies == "host with it":
+                host.kill9()
+            database.promote()
+            if dies == "host with it":
+                await asyncio.to_thread(host.start)
+            await asyncio.to_thread(until, lambda: has_epochs_above(replica, last), "every shard is taken over anew")
+            await asyncio.to_thread(host.until_ready)
+            await check_torn(await asyncio.gather(*begun, return_exceptions=True), client)
+            await book.after(client)
+            assert all(epoch == last[shard][0] + 1 for shard, (epoch, _) in replica.owners().items())
+
+    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{database.port}/foqs") as host:
+        host.start()
+        run(story(host), timeout=180)
+        assert host.stop() == 0
+        assert "Traceback" not in host.log
+
+
+def has_epochs_above(tables: Tables, last: dict[int, tuple[int, int]]) -> bool:
+    return all(epoch > last[shard][0] for shard, (epoch, _) in tables.owners().items())
+
+
+def is_ready(host: HostProcess) -> bool:
+    answer = host.get("/readyz")
+    return answer is not None and answer[0] == 200
+
+
+async def check_torn(results: Sequence[object], client: Client) -> None:
+    """Of calls that the change of servers met, what was acknowledged is there, and only what is unknown may be."""
+    written, maybe = set[bytes](), set[bytes]()
+    for number, result in enumerate(results):
+        [error] = [one.error for one in result] if isinstance(result, list) else [result]
+        if error is None:
+            written.add(b"%d" % number)
+        elif isinstance(error, UnknownOutcome):
+            maybe.add(b"%d" % number)
+        else:
+            assert isinstance(error, FoqsError), error
+    found = [item.payload for item in await drain(client, ["torn"])]
+    assert len(set(found)) == len(found)
+    assert written <= set(found) <= written | maybe
+
+
+@pytest.mark.zookeeper
+@pytest.mark.parametrize("dies", ["nobody", "all hosts"])
+def test_a_cluster_serves_a_replica_that_lost_its_last_epochs(dies: str, database: Replication, tmp_path: Path) -> None:
+    book = Book()
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(ZooKeeper())
+        cluster = RealCluster(tmp_path, zookeeper, database.primary, 4, database.port)
+        cluster.init()
+        primary, replica = (in_mariadb(server, cluster.database) for server in (database.primary, database.replica))
+        one, two = (stack.enter_context(cluster.host(name)) for name in ("one", "two"))
+        address = f"{one.address},127.0.0.1:{two.port}"
+
+        async def before() -> None:
+            async with Client(one.address, automatic_keys=False) as client:
+                await book.before(client)
+
+        async def meanwhile() -> None:
+            async with Client(address, automatic_keys=False) as client:
+                await book.meanwhile(client)
+
+        async def after() -> None:
+            async with Client(address, automatic_keys=False) as client:
+                await book.after(client)
+
+        one.launch()
+        cluster.until_served(["one"])
+        one.until_ready()
+        run(before())
+        database.until_copied()
+        database.stop_applying()
+        two.launch()
+        cluster.until_served(["one", "two"])
+        two.until_ready()
+        run(meanwhile())
+        until_every_shard_was_written(primary, replica)
+        last = primary.owners()
+        # The replica has never heard of the epochs of the shards that have moved.
+        assert any(epoch > replica.owners()[shard][0] for shard, (epoch, _) in last.items())
+        database.primary.kill9()
+        if dies == "all hosts":
+            for host in (one, two):
+                host.kill9()
+        database.promote()
+        if dies == "all hosts":
+            for host in (one, two):
+                host.launch()
+        until(lambda: has_epochs_above(replica, last), "every shard is taken over anew", 60)
+        cluster.until_served(["one", "two"])
+        for host in (one, two):
+            host.until_ready()
+        run(after())
+        for host in (one, two):
+            assert host.stop() == 0
+            assert "Traceback" not in host.log
