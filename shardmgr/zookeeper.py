@@ -285,6 +285,9 @@ class ZooKeeperRegistry:
         """Pings, judges by the clock, and begins another session where one is over."""
         while True:
             self._judge()
+            if self._link is Link.LOST:
+                assert self._zk is not None
+                self._zk.forget_what_was_seen()
             self._send_ping()
             pause_s = self._timeout_ms / (2 * _PINGS) / 1000
             try:

@@ -177,6 +177,14 @@ class ZooKeeperSession:
         """Give it as a watch. Kazoo keeps it once for each path, and forgets it with the first event."""
         self._post(self._listener.touched)
 
+    def forget_what_was_seen(self) -> None:
+        """For a session of which nothing is wanted but to hear how it ended.
+
+        A server that knows less than a user has seen lets it wait for another one that knows more. Of a server that has
+        lost its data, or was given an older copy, there is no other.
+        """
+        self._client.last_zxid = 0
+
     async def end(self, timeout_s: float) -> None:
         """Closes the session at the server where it is reached; waits for that at most so long. Safe to repeat."""
         if self._ended is None:

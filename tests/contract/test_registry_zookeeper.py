@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +129,29 @@ def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooK
         await announce(registry)
 
     bench.run(story())
+
+
+def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> None:
+    """It refuses sessions that have seen more than it has: to it they come from a better informed server."""
+
+    async def story(server: ZooKeeper) -> None:
+        registry = ZooKeeperRegistry(server.hosts, "/foqs", SHORT_MS, boot_ms)
+        await registry.open()
+        try:
+            session = await announce(registry)
+            for version in range(20):
+                await registry.replace("plan", b"1", version - 1 if version else None)
+            server.stop()
+            shutil.rmtree(server.folder / "data")
+            await asyncio.to_thread(server.start)
+            await is_connected(registry, session)
+            assert await registry.read("plan") is None
+            await announce(registry)
+        finally:
+            await registry.close()
+
+    with ZooKeeper() as server:
+        run(story(server))
 
 
 async def _nobody(registry: Registry) -> bool:
