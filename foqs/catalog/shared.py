@@ -9,6 +9,7 @@ says that anything did. Knows nothing of which registry it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Final
 
 from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
@@ -69,7 +70,8 @@ class RegistryCatalog:
                 if await self._registry.read(NAME) != self._seen[0]:
                     return
             except RegistryFailed:
-                await asyncio.sleep(_RETRY_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._heard.wait(), _RETRY_S)
             else:
                 await self._heard.wait()
 
