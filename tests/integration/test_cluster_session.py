@@ -1,0 +1,164 @@
+"""A real host that ZooKeeper does not reach, and one that does not reach its database when its shards are wanted elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, FoqsError, Item, Namespace, NamespaceNotFound
+from tests.support.aio import run
+from tests.support.dropping import DroppingProxy
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.real_cluster import RealCluster
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
+
+_LEASE_MS = 600_000
+_SHARDS = 4
+
+
+@pytest.fixture(scope="module")
+def mariadb() -> Iterator[MariaDb]:
+    server = MariaDb()
+    server.start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> RealCluster:
+    cluster = RealCluster(tmp_path, zookeeper, mariadb, _SHARDS)
+    cluster.init()
+    return cluster
+
+
+async def put(client: Client, topic: str, count: int) -> dict[bytes, str]:
+    """Ids by payload, of items that the host of this client has acknowledged."""
+    found = {}
+    for payload in (b"%s-%d" % (topic.encode(), number) for number in range(count)):
+        [result] = await client.enqueue([Item(topic, payload)])
+        found[payload] = result.require()
+    return found
+
+
+def unready(host: HostProcess) -> str:
+    """What /readyz says is not ready."""
+    answer = host.get("/readyz")
+    return answer[1] if answer is not None and answer[0] != 200 else ""
+
+
+async def knows(host: HostProcess, namespace: str) -> bool:
+    async with Client(host.address) as client:
+        with contextlib.suppress(NamespaceNotFound):
+            return (await client.get_namespace(namespace)).name == namespace
+        return False
+
+
+async def take(client: Client, *topics: str) -> list[bytes]:
+    """Payloads of all that its host has ready; acked."""
+    taken: list[bytes] = []
+    while items := await client.dequeue(dict.fromkeys(topics, 100), wait_ms=300):
+        taken += [item.payload for item in items]
+        for outcome in await client.ack(items):
+            outcome.require()
+    return taken
+
+
+def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_acks(
+    cluster: RealCluster, zookeeper: ZooKeeper
+) -> None:
+    async def story(one: HostProcess, two: HostProcess, cut: DroppingProxy) -> None:
+        async with (
+            Client(one.address, automatic_keys=False) as client,
+            Client(two.address, automatic_keys=False) as other,
+        ):
+            ready = await put(client, "t", 10)
+            leased = await client.dequeue({"t": 5}, wait_ms=10_000, lease_ms=_LEASE_MS)
+            assert leased
+            left = ready.keys() - {item.payload for item in leased}
+            before = await asyncio.to_thread(cluster.view)
+            cut.drop()
+            await asyncio.to_thread(until, lambda: "suspended" in unready(one), "its session is in doubt")
+            polls = [asyncio.ensure_future(client.dequeue({topic: 5}, wait_ms=1_500)) for topic in ("t", "new")]
+            new = await put(client, "new", 5)
+            for outcome in await client.ack(leased):
+                outcome.require()
+                assert not outcome.already_gone
+            assert await asyncio.gather(*polls) == [[], []]
+            told = await client.explain(ready[min(left)])
+            assert "coordination service does not answer" in " ".join(told.reasons)
+            await other.create_namespace(Namespace("made-meanwhile"))
+            assert "suspended" in unready(one), "the session was over too soon for this test"
+            cut.heal()
+            await asyncio.to_thread(one.until_ready)
+            after = await asyncio.to_thread(cluster.view)
+            assert after.plan.assignments == before.plan.assignments
+            await asyncio.to_thread(
+                until, lambda: run(knows(one, "made-meanwhile")), "it has read what changed meanwhile"
+            )
+            assert sorted(await take(client, "t", "new")) == sorted(left | new.keys())
+
+    with ExitStack() as stack:
+        cut = stack.enter_context(DroppingProxy(zookeeper.port))
+        patient = {"cluster.session_timeout_ms": 15_000}
+        one = stack.enter_context(cluster.host("one", options={**patient, "cluster.zookeeper": cut.hosts}))
+        two = stack.enter_context(cluster.host("two", options=patient))
+        for host in (one, two):
+            host.launch()
+        cluster.until_served(["one", "two"])
+        for host in (one, two):
+            host.until_ready()
+        run(story(one, two, cut), timeout=180)
+
+
+def test_a_drain_that_hangs_is_ended_at_its_deadline_and_the_next_owner_has_all_that_was_written(
+    cluster: RealCluster, mariadb: MariaDb
+) -> None:
+    async def story(one: HostProcess, two: HostProcess, cut: DroppingProxy) -> None:
+        async with (
+            Client(one.address, automatic_keys=False) as client,
+            Client(two.address, automatic_keys=False) as other,
+        ):
+            written = (await put(client, "t", 20)).keys() | (await put(other, "u", 20)).keys()
+            cut.drop()
+            torn = [asyncio.ensure_future(client.enqueue([Item("t", b"torn")], timeout_ms=60_000)) for _ in range(10)]
+            await other.drain_host("one")
+            await asyncio.to_thread(cluster.until_served, ["two"])
+            for outcome in await asyncio.gather(*torn, return_exceptions=True):
+                error = outcome[0].error if isinstance(outcome, list) else outcome
+                assert isinstance(error, FoqsError)
+                assert error.code in {"UNKNOWN_OUTCOME", "UNAVAILABLE", "NOT_OWNER"}
+            assert sorted(await take(other, "t", "u")) == sorted(written)
+            cut.heal()
+            await other.undrain_host("one")
+            await asyncio.to_thread(cluster.until_served, ["one", "two"])
+            await asyncio.to_thread(one.until_ready)
+            back = await put(client, "v", 5)
+            assert sorted(await take(client, "v")) == sorted(back)
+
+    with ExitStack() as stack:
+        cut = stack.enter_context(DroppingProxy(mariadb.port))
+        options = {"cluster.session_timeout_ms": 15_000, "cluster.drain_timeout_ms": 1_000}
+        one = stack.enter_context(cluster.host("one", cut.port, options))
+        two = stack.enter_context(cluster.host("two", options=options))
+        for host in (one, two):
+            host.launch()
+        cluster.until_served(["one", "two"])
+        for host in (one, two):
+            host.until_ready()
+        run(story(one, two, cut), timeout=180)
+        assert "Traceback" not in one.log + two.log
