@@ -121,6 +121,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; the medians are told")
+    parser.add_argument(
+        "--zookeeper", action="store_true", help="every FOQS host on MariaDB is the only one of a cluster"
+    )
     parser.add_argument("--strict", action="store_true", help="fail when a comparator is below what it must reach")
     parser.add_argument("--no-plots", action="store_true")
     parser.add_argument(

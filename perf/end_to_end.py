@@ -18,7 +18,7 @@ from typing import Final
 from perf.lib.race import Broken
 from perf.lib.report import Report, say
 from perf.lib.servers import CannotRun
-from perf.lib.stage import SYSTEMS
+from perf.lib.stage import BY_HAND, COORDINATED, SYSTEMS
 from perf.lib.trial import Trial, repeated, told
 
 COLUMNS: Final = (
@@ -36,10 +36,12 @@ STANDARD: Final = (
     *(replace(PLAIN, topics=count) for count in (100, 10_000)),
     replace(PLAIN, backlog=100_000),
     replace(PLAIN, batch=1, callers=64, rate=500.0),
+    replace(PLAIN, system=COORDINATED),
+    replace(PLAIN, system=COORDINATED, batch=1, callers=64),
     replace(PLAIN, system="foqs-sqlite"),
     replace(PLAIN, system="foqs-sqlite", batch=1, callers=64),
-    *(replace(PLAIN, system=system) for system in SYSTEMS[2:]),
-    *(replace(PLAIN, system=system, batch=1, callers=64) for system in SYSTEMS[2:]),
+    *(replace(PLAIN, system=system) for system in BY_HAND),
+    *(replace(PLAIN, system=system, batch=1, callers=64) for system in BY_HAND),
 )
 _CHOICES: Final = (
     "system",

@@ -21,7 +21,7 @@ from perf import limit
 from perf.lib import machine, rows
 from perf.lib.race import Broken, Race
 from perf.lib.report import say
-from perf.lib.stage import stage
+from perf.lib.stage import COORDINATED, stage
 from perf.lib.table import STEADY_RATE, Figures
 from perf.lib.trial import Filled, Trial, once, told
 from perf.lib.worker import Load
@@ -85,10 +85,18 @@ class Cells:
             "mixed-32": replace(STEADY, priorities=PRIORITIES, shards=32, **timed),
             "idle": replace(SMALL, rate=IDLE_RATE, **idle),
             "half": replace(SMALL, callers=256, **timed),
+            "zookeeper": replace(PLAIN, system=COORDINATED, **timed),
+            "zookeeper-1": replace(SMALL, system=COORDINATED, **timed),
             "deep": replace(DRAIN, backlog=options.deep, **timed),
             "shallow": replace(DRAIN, backlog=min(options.deep, SHALLOW), **timed),
             "tiny": replace(DRAIN, backlog=min(options.deep, TINY), **timed),
         }
+        self._system = COORDINATED if options.zookeeper else PLAIN.system
+        if options.zookeeper:
+            self.trials = {
+                name: replace(trial, system=COORDINATED) if trial.system == PLAIN.system else trial
+                for name, trial in self.trials.items()
+            }
         self._special: dict[str, Callable[[], Figures]] = {
             "limit": self._limit,
             "bare": self._bare,
@@ -148,7 +156,7 @@ class Cells:
     def _beside(self, times: float) -> Figures:
         """A quiet namespace with waiting consumers, beside one that offers `times` its own rate."""
         own = self._of("foqs")["items_per_s"] * OWN_SHARE
-        with stage("foqs-mariadb", 2) as found:
+        with stage(self._system, 2) as found:
             asyncio.run(_create(found.place, "quiet", "other"))
             quiet = Load(
                 "produce", 0, found.system, found.place, 64, 1, 1024, stride=2, namespace="quiet", rate=QUIET_RATE
@@ -178,7 +186,7 @@ class Cells:
 
     def _rest(self) -> Figures:
         """A host with an item in each of many topics, left alone."""
-        with stage("foqs-mariadb", 2) as found:
+        with stage(self._system, 2) as found:
             assert found.host is not None and found.mariadb is not None
             asyncio.run(_one_in_each(found.host.address, TOPICS_AT_REST))
             time.sleep(self._warmup_s)

@@ -18,10 +18,15 @@ from typing import Any, Final
 from foqs_client import Client, Item
 from perf.lib import backlog, machine
 from perf.lib.by_hand import prepare_mariadb, prepare_postgres
+from perf.lib.coordinated import CoordinatedHost
 from perf.lib.servers import FoqsHost, MariaDb, Postgres
 from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 
-SYSTEMS: Final = ("foqs-mariadb", "foqs-sqlite", "postgres", "mariadb-prebuilt", "mariadb-aiomysql")
+PLAIN: Final = "foqs-mariadb"
+COORDINATED: Final = "foqs-zookeeper"
+"""The same as a cluster of one host."""
+BY_HAND: Final = ("postgres", "mariadb-prebuilt", "mariadb-aiomysql")
+SYSTEMS: Final = (PLAIN, COORDINATED, "foqs-sqlite", *BY_HAND)
 TEMPLATES: Final = 16
 """Items for each shard, so that no shard is without one to copy."""
 _TEMPLATE_PAUSE_S: Final = 0.05
@@ -40,10 +45,12 @@ class Stage:
     versions: dict[str, str] = field(default_factory=dict)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU that the servers have used: `host` and `database`."""
+        """CPU that the servers have used: `host`, `database` and `coordinator`."""
         used = {}
         if self.host is not None:
             used["host"] = machine.cpu_s(self.host.pid)
+        if isinstance(self.host, CoordinatedHost):
+            used["coordinator"] = machine.cpu_s(self.host.zookeeper.pid)
         if self.mariadb is not None:
             used["database"] = machine.cpu_s(self.mariadb.pid)
         if self.postgres is not None:
@@ -98,8 +105,9 @@ def stage(
         else:
             mariadb = started.enter_context(MariaDb(buffer_pool_mib))
             found = Stage(system, str(mariadb.socket), shards, mariadb=mariadb, versions={"mariadb": mariadb.version})
-            if system == "foqs-mariadb":
-                found.host = started.enter_context(FoqsHost(mariadb.url(), shards, options, **how))
+            if system in (PLAIN, COORDINATED):
+                kind = FoqsHost if system == PLAIN else CoordinatedHost
+                found.host = started.enter_context(kind(mariadb.url(), shards, options, **how))
                 found.place = found.host.address
             else:
                 connection = mariadb.connect()

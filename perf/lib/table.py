@@ -91,6 +91,8 @@ ROWS: Final = (
     Row("prebuilt", "against MariaDB SKIP LOCKED, prebuilt SQL", ("foqs", "prebuilt"), ratio("foqs", "prebuilt")),
     Row("single", "one item per call, 64 callers, against Postgres by hand", ("foqs-1", "postgres-1"), ratio("foqs-1", "postgres-1"), 1.6, 2.5),
     Row("sqlite", "calls of 100, SQLite against MariaDB", ("sqlite", "foqs"), ratio("sqlite", "foqs"), 0.75, 1.25),
+    Row("zookeeper", "with ZooKeeper's coordinator against without", ("zookeeper", "foqs"), ratio("zookeeper", "foqs")),
+    Row("zookeeper-1", "the same, one item per call", ("zookeeper-1", "foqs-1"), ratio("zookeeper-1", "foqs-1")),
     Row("limit", "share of the bare limit (insert + lease + ack) at the same flush size", ("behind", "limit"), ratio("behind", "limit"), 0.4, 0.6),
     Row(
         "idle", "enqueue to waiting consumer, idle, p50, against a bare single-row commit's p50", ("idle", "bare"),

@@ -111,6 +111,17 @@ def test_a_backlog_is_laid_into_mariadb_and_drained() -> None:
     assert found["figures"]["left"] == 0
 
 
+@pytest.mark.zookeeper
+def test_a_host_whose_shards_zookeeper_coordinates_stands_beside_one_that_is_alone() -> None:
+    plain, coordinated = lines(
+        "end_to_end", *TINY, *ONCE, "--system", "foqs-mariadb", "foqs-zookeeper", "--callers", "4", "--no-plots"
+    )
+
+    assert plain["figures"]["left"] == coordinated["figures"]["left"] == 0
+    assert "coordinator_us" not in plain["figures"]
+    assert coordinated["figures"]["coordinator_us"] >= 0
+
+
 def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     found = lines(
         "end_to_end", *TINY, *ONCE, "--system", "mariadb-prebuilt", "mariadb-aiomysql", "--batch", "10", "--no-plots"

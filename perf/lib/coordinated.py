@@ -1,0 +1,54 @@
+"""A FOQS host that owns its shards through ZooKeeper, as the only host of a cluster.
+
+Always true: it answers when every shard is served; its ZooKeeper is its own, starts
+before it and ends after it. Knows nothing of load.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from foqs.dev.cluster import is_served
+from foqs.dev.host import PROGRAM
+from foqs.dev.server import run_program
+from foqs.dev.zookeeper import ZooKeeper
+from foqs_client import Client, FoqsError
+from perf.lib.servers import FoqsHost
+
+
+class CoordinatedHost(FoqsHost):
+    """See `FoqsHost`; `store` is the one database of the cluster."""
+
+    def __init__(
+        self,
+        store: str,
+        shards: int,
+        options: Mapping[str, Any] = MappingProxyType({}),
+        command: Sequence[str] = PROGRAM,
+    ) -> None:
+        self.zookeeper = ZooKeeper()
+        self._shards = shards
+        cluster = {"cluster.zookeeper": self.zookeeper.address, "databases.main.url": store}
+        super().__init__(store, shards, {**cluster, **options}, command)
+
+    def set_up(self) -> None:
+        self.zookeeper.set_up()
+        run_program([*PROGRAM, "cluster", "init", "--config", str(self.config), "--shards", str(self._shards), "--yes"])
+        super().set_up()
+
+    def close(self) -> None:
+        super().close()
+        self.zookeeper.close()
+
+    def _answers(self) -> bool:
+        return super()._answers() and asyncio.run(self._is_served())
+
+    async def _is_served(self) -> bool:
+        try:
+            async with Client(self.address) as client:
+                return is_served(await client.routing(), 1)
+        except FoqsError:
+            return False
