@@ -109,7 +109,7 @@ class Host:
             None if membership is None else membership.sharing,
         )
         if membership is not None:
-            self._engine.queue.owner_of = membership.owner_of
+            self._engine.queue.placement.owner_of = membership.owner_of
         self._http = HttpServer(self._metrics, self._unready)
         self._rng = rng
         self._wire: WireServer
@@ -203,7 +203,7 @@ class Host:
 
     def _layout_changed(self) -> None:
         if self._membership is not None:
-            self._engine.queue.closed = self._membership.closed()
+            self._engine.queue.placement.closed = self._membership.closed()
         self._engine.sharing_changed()
 
     def _readings(self) -> Readings:

@@ -138,10 +138,10 @@ class Engine:
             self.shards,
             settings.tier,
             sharing or (lambda: settings.shards or ()),
-            self.queue.slots_moved,
+            self.queue.placement.slots_moved,
             self._look,
         )
-        self.queue.recorded_holder = self._slots.holder
+        self.queue.placement.recorded_holder = self._slots.holder
         written = Budget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}

@@ -9,7 +9,7 @@ no SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -19,28 +19,16 @@ from foqs.core.demand import Demand
 from foqs.core.errors import (
     DeadlineExceeded,
     FoqsError,
-    InvalidArgument,
     NotFound,
-    NotOwner,
-    Overloaded,
     Unavailable,
 )
 from foqs.core.filter import ItemFilter
 from foqs.core.item import (
-    NUMBER_MAX,
-    PRIORITY_MAX,
-    PRIORITY_MIN,
-    TIME_MS_MAX,
     Key,
-    KeyedDatedItem,
-    KeyedItem,
     NewItem,
     State,
     TopicName,
-    pack_key,
-    unpack_key,
 )
-from foqs.core.keys import SLOTS, slot_of, slots_of
 from foqs.core.life import Event
 from foqs.core.merge import plan_loads, take_best
 from foqs.core.ready import ReadyIndex
@@ -61,10 +49,11 @@ from foqs.service.api import (
 )
 from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
-from foqs.service.dated import DATED, expire_before
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
+from foqs.service.listed import cursor_of, key_of_cursor, stats_of
 from foqs.service.namespaces import Namespaces
+from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
 from foqs.service.quota import Quota
 from foqs.service.recalls import Recalls
@@ -79,19 +68,7 @@ _ITEM_OVERHEAD_BYTES: Final = 1_024
 _NOTHING: Final = ReadyIndex(1, 1)
 """Stands for the index of a shard that is left out."""
 
-_KEYED: Final = frozenset((KeyedItem, KeyedDatedItem))
-
 _ACTIVE: Final = (State.READY, State.LEASED)
-
-_GOOD_FLUSH: Final = 64
-"""So many entries of a flush pay for what it costs without any."""
-
-TURN_S: Final = 0.25
-"""How long a shard is the first among those with equally short queues."""
-
-
-def _flushes_queued(shard: Shard) -> int:
-    return shard.queued_items // _GOOD_FLUSH
 
 
 class QueueService:
@@ -123,12 +100,7 @@ class QueueService:
         self.limits = limits
         self.waiters: Waiters[Dequeue] = Waiters()
         self.draining = False
-        self.owner_of: Callable[[int], tuple[str, int] | None] = _nobody_known
-        """The address of a shard's owner, where the plan as it was read last knows one."""
-        self.recorded_holder: Callable[[int], int | None] = _nobody_known
-        """The shard that shall hold a slot, here or elsewhere."""
-        self.closed: Collection[int] = frozenset()
-        """Shards that take no new items without a key; those with a key can go nowhere else."""
+        self.placement = Placement(shards, statuses, asyncio.get_running_loop().time)
         self._suspended = False
         self._shards = shards
         self._namespaces = namespaces
@@ -149,11 +121,9 @@ class QueueService:
             self.quota,
             seconds,
             limits.better_items_max,
-            self._not_owner,
+            self.placement.not_owner,
         )
-        self._recalls = Recalls(limits.recall_items_max, self._holders_of)
-        self._holders: list[Shard | None] = [None] * SLOTS
-        """Who holds each slot of keys, as far as was looked."""
+        self._recalls = Recalls(limits.recall_items_max, self.placement.holders_of)
 
     def namespace(self, name: str) -> NamespaceSettings:
         return self._namespaces.of(name)
@@ -199,13 +169,9 @@ class QueueService:
             call.repeated = self.quota.refund(namespace, limits)
             if beyond:
                 places = [place for place in places if place not in beyond]
-                within = _at(items, places)
-        kinds = set(map(type, within))
-        call.dated = not kinds.isdisjoint(DATED)
-        if not kinds.isdisjoint(_KEYED):
-            self._insert_by_slots(call, namespace, within, places)
-        elif within:
-            self._insert(call, namespace, within, places)
+                within = at(items, places)
+        if within:
+            self.placement.place(call, namespace, within, places)
         self.quota.charge(namespace, limits, call.taken)
         if beyond:
             self._recalls.begin(call, namespace, items, beyond)
@@ -222,105 +188,6 @@ class QueueService:
             return dict.fromkeys(range(len(items)), error)
         return self.quota.topics_beyond(namespace, limits, items)
 
-    def _insert(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
-        """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
-
-        Queues that differ by less than makes a good flush are equally short, and of those each is
-        the first for a while: few calls make one fuller flush rather than one in every shard.
-        """
-        serving = self._answering()
-        if not serving:
-            reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
-            why = reasons[0] if reasons else ""
-            raise Unavailable(f"no shard of this host is being served now{why}; try again", retry_after_ms=500)
-        if self.closed:
-            serving = [shard for shard in serving if shard.number not in self.closed]
-            if not serving:
-                raise Unavailable("every shard of this host is drained, and takes no new items", retry_after_ms=500)
-        offset = int(self.now() / TURN_S) % len(serving)
-        refusal: FoqsError | None = None
-        for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):
-            try:
-                self._give(call, shard, namespace, items, places)
-            except (Overloaded, Unavailable) as error:
-                refusal = refusal or error
-            else:
-                return
-        assert refusal is not None
-        raise refusal
-
-    def _give(
-        self,
-        call: Enqueue,
-        shard: Shard,
-        namespace: str,
-        items: Sequence[NewItem],
-        places: Sequence[int],
-        *,
-        keyed: bool = False,
-    ) -> None:
-        """Gives items to this shard, but for those that would expire, on its time, before they could be delivered.
-
-        Raises `Overloaded`, `Unavailable`: it has taken none.
-        """
-        if call.dated:
-            beyond = expire_before(items, places, shard.now_ms())
-            for place, error in beyond.items():
-                call.refuse((place,), error)
-            items = [item for place, item in zip(places, items, strict=True) if place not in beyond]
-            places = [place for place in places if place not in beyond]
-            if not items:
-                return
-        work = shard.insert(namespace, items, call.finished, keyed=keyed, under_way=call.under_way)
-        call.add(work, places, shard.number)
-
-    def _insert_by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
-        """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
-        keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
-        rest = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
-        groups: dict[Shard | None, list[int]] = {}
-        holders = self._holders_of([items[i].key for i in keyed])  # type: ignore[attr-defined]
-        for i, holder in zip(keyed, holders, strict=True):
-            groups.setdefault(holder, []).append(i)
-        for shard, group in groups.items():
-            own, own_places = _at(items, group), _at(places, group)
-            if shard is None:
-                for place, item in zip(own_places, own, strict=True):
-                    call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
-                continue
-            try:
-                self._give(call, shard, namespace, own, own_places, keyed=True)
-            except (Overloaded, Unavailable) as error:
-                call.refuse(own_places, error)
-        if rest:
-            own, own_places = _at(items, rest), _at(places, rest)
-            try:
-                self._insert(call, namespace, own, own_places)
-            except (Overloaded, Unavailable) as error:
-                call.refuse(own_places, error)
-
-    def _not_held(self, key: bytes) -> FoqsError:
-        """Why no shard here takes an item with this key."""
-        shard = self.recorded_holder(slot_of(key))
-        if shard is not None and shard not in self._statuses and self.owner_of(shard) is not None:
-            return self._not_owner(shard)
-        return Unavailable("the shard of this key is not being served now", retry_after_ms=200)
-
-    def slots_moved(self) -> None:
-        """Who holds which slot is looked up anew."""
-        self._holders = [None] * SLOTS
-
-    def _holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
-        """The shard for each key; None where none that answers holds its slot."""
-        slots = slots_of(keys)
-        if any(holder is None or not holder.answering for holder in {self._holders[slot] for slot in slots}):
-            self.slots_moved()
-            for shard in self._answering():
-                for slot in shard.slots:
-                    self._holders[slot] = shard
-        holders = self._holders
-        return [holders[slot] for slot in slots]
-
     # ---------------------------------------------------------------- events
 
     def ack(
@@ -332,7 +199,7 @@ class QueueService:
         done: Callable[[list[Outcome]], None],
     ) -> Pending:
         def begin(shard: Shard, numbers: Sequence[int], places: Sequence[int], finished: Callable[[], None]) -> Work:
-            return shard.ack(namespace, numbers, _at(tokens, places), finished)
+            return shard.ack(namespace, numbers, at(tokens, places), finished)
 
         return self._begin(ids, begin, deadline, done)
 
@@ -367,13 +234,13 @@ class QueueService:
         elif ids:
             groups[ids[0][0]] = range(len(ids))
         for number, places in groups.items():
-            own = _at(numbers, places)
+            own = at(numbers, places)
             shard = self._shards.get(number)
             if shard is not None and max(own) > shard.numbers.settled:
                 settled = [i for i in places if shard.numbers.is_settled(numbers[i])]
                 for i in set(places).difference(settled):
                     call.outcomes[i] = NotFound("no item has this id yet")
-                places, own = settled, _at(numbers, settled)
+                places, own = settled, at(numbers, settled)
             if not places:
                 continue
             try:
@@ -389,10 +256,7 @@ class QueueService:
             return shard
         if number in self._statuses:
             raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=500)
-        raise self._not_owner(number)
-
-    def _not_owner(self, number: int) -> NotOwner:
-        return NotOwner(f"this host does not own shard {number}; ask for the routing", owner=self.owner_of(number))
+        raise self.placement.not_owner(number)
 
     def _all_owned(self) -> list[Shard]:
         """Every shard that should be here. Raises `Unavailable` where one is not served."""
@@ -555,13 +419,13 @@ class QueueService:
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
-            page.append(_stats(topic, shards, paused=topic in self._namespaces.paused, partial=partial))
+            page.append(stats_of(topic, shards, paused=topic in self._namespaces.paused, partial=partial))
         return page, None
 
     async def peek(
         self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
-        after = None if cursor is None else _parse_cursor(cursor)
+        after = None if cursor is None else key_of_cursor(cursor)
         shards = self._all_owned()
         if payload:
             limit = self._payloads(namespace, limit, len(shards))
@@ -576,7 +440,7 @@ class QueueService:
         seen.sort(key=lambda one: one.row.key)
         if len(seen) <= limit:
             return seen, None
-        return seen[:limit], _cursor(seen[limit - 1].row.key)
+        return seen[:limit], cursor_of(seen[limit - 1].row.key)
 
     async def matching(
         self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
@@ -635,55 +499,6 @@ class QueueService:
 # ------------------------------------------------------------------- helpers
 
 
-def _nobody_known(number: int) -> None:
-    """What a host alone knows of others."""
-    return
-
-
-def _at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:
-    """The values at these places, which are in order, each once."""
-    return values if len(places) == len(values) else [values[place] for place in places]
-
-
 def _item_bytes_max(settings: NamespaceSettings) -> int:
     """What one item of a namespace may weigh in a reply."""
     return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
-
-
-def _stats(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial: bool) -> TopicStats:
-    """What these shards hold of a topic; `partial`: there are others, which are not served now."""
-
-    def count(state: State) -> int:
-        return max(0, sum(shard.counts.of(topic, state) for shard in shards))
-
-    heads = [head for shard in shards if (head := shard.index.head(topic)) is not None]
-    ages = [age_ms for shard in shards if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
-    return TopicStats(
-        topic=topic[1],
-        ready=count(State.READY),
-        deferred=count(State.DEFERRED),
-        leased=count(State.LEASED),
-        dead=count(State.DEAD),
-        best_priority=unpack_key(min(heads))[0] if heads else None,
-        oldest_ready_age_ms=max(ages, default=None),
-        next_due_in_ms=None,
-        paused=paused,
-        counts_lag=partial or any(shard.counts.lag for shard in shards),
-    )
-
-
-def _cursor(key: Key) -> str:
-    return ":".join(map(str, unpack_key(key)))
-
-
-def _parse_cursor(cursor: str) -> Key:
-    try:
-        priority, after, number = (int(part) for part in cursor.split(":"))
-    except ValueError:
-        priority = after = number = -1
-    if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
-        key = pack_key(priority, after, number)
-        # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
-        if _cursor(key) == cursor:
-            return key
-    raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

@@ -68,7 +68,7 @@ class ClusterHost:
             self.nonce,
             self.membership.sharing,
         )
-        self.engine.queue.owner_of = self.membership.owner_of
+        self.engine.queue.placement.owner_of = self.membership.owner_of
         self.caller = Caller(world, self.engine)
 
     async def start(self) -> None:
@@ -78,7 +78,7 @@ class ClusterHost:
         self.membership.start(self.engine, 7411, self._layout_changed)
 
     def _layout_changed(self) -> None:
-        self.engine.queue.closed = self.membership.closed()
+        self.engine.queue.placement.closed = self.membership.closed()
         self.engine.sharing_changed()
 
     async def stop(self) -> None:

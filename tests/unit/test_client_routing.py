@@ -97,8 +97,8 @@ async def two_hosts() -> AsyncIterator[Two]:
                 world.database.store(shard, world.faults)
                 world.database.tables[shard].slots.update(slots(shard))
             engine = await world.engine(engine_settings(*shards))
-            engine.queue.recorded_holder = lambda slot: slot % 4 + 1
-            engine.queue.owner_of = two.owner_of
+            engine.queue.placement.recorded_holder = lambda slot: slot % 4 + 1
+            engine.queue.placement.owner_of = two.owner_of
             two.stacks[place].push_async_callback(engine.abort)
             host = await two.stacks[place].enter_async_context(served(engine.queue, calls=cluster_calls(two.map)))
             two.engines.append(engine)

@@ -19,7 +19,7 @@ from foqs.core.errors import (
 from foqs.core.item import Delivery, State, parse_id
 from foqs.core.life import Event, Kind
 from foqs.service.api import ALREADY_GONE
-from foqs.service.queue import TURN_S
+from foqs.service.placement import TURN_S
 from foqs.shard.keeper import TakenByAnother
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item

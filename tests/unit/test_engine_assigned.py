@@ -293,7 +293,7 @@ def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
 def test_the_error_for_a_shard_of_another_host_names_its_address() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined(world, {1: 1})
-        engine.queue.owner_of = {2: ("10.0.0.2", 7411)}.get
+        engine.queue.placement.owner_of = {2: ("10.0.0.2", 7411)}.get
         caller = Caller(world, engine)
         owners = [
             outcome.owner

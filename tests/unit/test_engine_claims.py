@@ -12,7 +12,7 @@ from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.api import HandOut
 from foqs.service.dequeue import Dequeue
-from foqs.service.queue import TURN_S
+from foqs.service.placement import TURN_S
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryReads, MemoryStore

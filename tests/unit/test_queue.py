@@ -13,7 +13,7 @@ from foqs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from foqs.core.item import State, parse_id
 from foqs.core.life import Kind
 from foqs.service.engine import Engine
-from foqs.service.queue import TURN_S
+from foqs.service.placement import TURN_S
 from foqs.store.memory import MemoryReads
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, play

@@ -1,0 +1,64 @@
+"""Topics and items as they are listed: what is told of a topic, and where a page goes on.
+
+Pure, but for the shards that it looks at. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foqs.core.errors import InvalidArgument
+from foqs.core.item import (
+    NUMBER_MAX,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    TIME_MS_MAX,
+    Key,
+    State,
+    TopicName,
+    pack_key,
+    unpack_key,
+)
+from foqs.service.api import TopicStats
+from foqs.shard.shard import Shard
+
+
+def stats_of(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial: bool) -> TopicStats:
+    """What these shards hold of a topic; `partial`: there are others, which are not served now."""
+
+    def count(state: State) -> int:
+        return max(0, sum(shard.counts.of(topic, state) for shard in shards))
+
+    heads = [head for shard in shards if (head := shard.index.head(topic)) is not None]
+    ages = [age_ms for shard in shards if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
+    return TopicStats(
+        topic=topic[1],
+        ready=count(State.READY),
+        deferred=count(State.DEFERRED),
+        leased=count(State.LEASED),
+        dead=count(State.DEAD),
+        best_priority=unpack_key(min(heads))[0] if heads else None,
+        oldest_ready_age_ms=max(ages, default=None),
+        next_due_in_ms=None,
+        paused=paused,
+        counts_lag=partial or any(shard.counts.lag for shard in shards),
+    )
+
+
+def cursor_of(key: Key) -> str:
+    """Where the page after this key begins."""
+    return ":".join(map(str, unpack_key(key)))
+
+
+def key_of_cursor(cursor: str) -> Key:
+    """The key of such a text. Raises `InvalidArgument`."""
+    try:
+        priority, after, number = (int(part) for part in cursor.split(":"))
+    except ValueError:
+        priority = after = number = -1
+    if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
+        key = pack_key(priority, after, number)
+        # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
+        if cursor_of(key) == cursor:
+            return key
+    raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")
