@@ -130,6 +130,7 @@ class Agent:
         self._holder = holder
         self._registry.on_change(self._heard)
         watching = asyncio.ensure_future(self._watch())
+        watching.add_done_callback(lambda _: self._changed.set())
         failures = 0
         try:
             while True:
@@ -143,6 +144,8 @@ class Agent:
                         failures += 1
                         self._report(str(error))
                 await self._wait(failures)
+                if watching.done():
+                    watching.result()  # without the look at the clock nothing ends serving in time
         finally:
             watching.cancel()
 

@@ -348,6 +348,22 @@ def test_a_host_serves_nothing_any_more_a_margin_before_its_session_can_be_over(
     told(story)
 
 
+def test_an_agent_that_cannot_look_at_the_clock_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+
+        def broken(shard: int) -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr(site.holder, "dropped", broken)
+        site.ensemble.suspend(site.registry)
+        until_ms = site.registry.alive_until_ms - PACE.stop_margin_ms
+        await site.pass_s((until_ms - site.clock.monotonic_ms()) / 1000 + 0.1)
+        assert isinstance(site.running.exception(), RuntimeError)
+
+    told(story)
+
+
 def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
     class Sleeper(VirtualClock):
         slept_ms = 0
