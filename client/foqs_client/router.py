@@ -121,6 +121,7 @@ class Router:
 
     def _take(self, routes: Routes) -> None:
         self.routes = routes if len(routes.hosts) > 1 else None
+        self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in routes.hosts}
         for address in [address for address in self._pools if address not in routes.hosts]:
             pool = self._pools[address]
             if pool.ready_link is None or not pool.in_flight:

@@ -39,7 +39,7 @@ async def cluster(config: Config) -> list[Finding]:
         remedy = "run the foqs that wrote it, or restore it from a backup (docs/cluster.md)"
         findings.append(Finding("ZooKeeper", "bad", f"what is kept there cannot be understood: {error}", remedy))
         return [*findings, *await _databases(config, Layout())]
-    findings.append(Finding("ZooKeeper", "ok", f"{config.cluster.zookeeper} answers"))
+    findings.append(_zookeeper(config))
     findings += _members(config, reading.members)
     if reading.layout is None:
         remedy = "make it with foqs cluster init --config FILE, or correct cluster.root"
@@ -47,6 +47,15 @@ async def cluster(config: Config) -> list[Finding]:
         return [*findings, *await _databases(config, Layout())]
     findings.append(_layout(config, reading.layout))
     return [*findings, *await _databases(config, reading.layout)]
+
+
+def _zookeeper(config: Config) -> Finding:
+    """One that answers."""
+    detail = f"{config.cluster.zookeeper} answers"
+    if config.auth.enabled and not config.cluster.credentials_file:
+        remedy = "set cluster.credentials_file on every host, before foqs cluster init"
+        return Finding("ZooKeeper", "warning", f"{detail}; whoever reaches it may change the plan and grants", remedy)
+    return Finding("ZooKeeper", "ok", detail)
 
 
 async def _address(config: Config) -> Finding:
@@ -80,9 +89,14 @@ def _is_loopback(host: str) -> bool:
 def _members(config: Config, members: Sequence[Member]) -> Iterator[Finding]:
     server = config.server
     same = [member.address for member in members if server.name and member.name == server.name]
+    there = [member.name for member in members if member.address == server.advertise]
     if len(same) > 1:
         remedy = "give each its own server.name; one that died is forgotten within its session timeout"
         yield Finding("Hosts", "warning", f"several hosts are named {server.name}: {', '.join(sorted(same))}", remedy)
+    elif len(set(there)) > 1 or (there and server.name and server.name not in there):
+        remedy = "give each its own server.advertise: calls for one reach the other"
+        names = ", ".join(sorted({*there, *([server.name] if server.name else [])}))
+        yield Finding("Hosts", "warning", f"several hosts are told to be at {server.advertise}: {names}", remedy)
     else:
         names = ", ".join(sorted(member.name for member in members)[:_SHOWN])
         more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""

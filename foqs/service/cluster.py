@@ -91,7 +91,7 @@ class Routing:
 class ClusterService(Protocol):
     """The calls. Deadlines are moments of the event loop's clock.
 
-    What changes something may be repeated: what is so already is a success. It raises
+    What changes something may be repeated: what is so already is a success, but for a shard that was removed. It raises
 
     - `InvalidArgument`, naming the request's field: there is no such host or shard, or it cannot be so;
     - `Unavailable`: nothing was recorded, later it may be;

@@ -17,6 +17,7 @@ from foqs.config import Config, load
 from shardmgr.model import Layout, Malformed, Member, Plan, ShardSpec
 from shardmgr.reading import Reading
 from shardmgr.registry import RegistryFailed
+from tests.support.certificates import secret_file
 
 HERE: Final = Member("host1", "n1", "127.0.0.1:7411")
 LAYOUT: Final = Layout({0: ShardSpec(0, "one"), 1: ShardSpec(1, "two"), 9: ShardSpec(9, "theirs", "gold")})
@@ -27,7 +28,7 @@ Examine = Callable[..., dict[str, Finding]]
 
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    def look(reading: Reading | Exception = WELL, **options: str) -> dict[str, Finding]:
+    def look(reading: Reading | Exception = WELL, **options: object) -> dict[str, Finding]:
         async def read(config: Config) -> Reading:
             if isinstance(reading, Exception):
                 raise reading
@@ -93,6 +94,25 @@ def test_a_second_host_of_the_same_name_is_told(examine: Examine) -> None:
     assert found["Hosts"].state == "warning"
     assert "10.0.0.2:7411, 127.0.0.1:7411" in found["Hosts"].detail
     assert "server.name" in found["Hosts"].remedy
+
+
+def test_a_second_host_of_the_same_address_is_told(examine: Examine) -> None:
+    found = examine(replace(WELL, members=[replace(HERE, name="host7")]), server__advertise="127.0.0.1:7411")
+    assert found["Hosts"].state == "warning"
+    assert "127.0.0.1:7411: host1, host7" in found["Hosts"].detail
+    assert "server.advertise" in found["Hosts"].remedy
+    assert examine(server__advertise="127.0.0.1:7411")["Hosts"].state == "ok"
+
+
+def test_a_zookeeper_that_is_open_to_all_is_told_where_callers_are_asked_who_they_are(
+    examine: Examine, tmp_path: Path
+) -> None:
+    token = secret_file(tmp_path / "token", b"0123456789abcdef0123456789abcdef\n")
+    asked = {"auth__enabled": True, "auth__principals__operator__token_file": str(token)}
+    found = examine(**asked)["ZooKeeper"]
+    assert (found.state, "cluster.credentials_file" in found.remedy) == ("warning", True)
+    credentials = secret_file(tmp_path / "credentials", b"user:secret\n")
+    assert examine(**asked, cluster__credentials_file=str(credentials))["ZooKeeper"].state == "ok"
 
 
 def test_a_tier_without_shards_is_told(examine: Examine) -> None:
