@@ -8,12 +8,12 @@ What a change leads to is the planner's business, and takes its time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from shardmgr.documents import LAYOUT, parse_layout, render_layout
-from shardmgr.model import Layout, Malformed, Member, ShardSpec, View
+from shardmgr.documents import LAYOUT, PLAN, parse_layout, parse_plan, render_layout, render_plan
+from shardmgr.model import Layout, Malformed, Member, Plan, ShardSpec, View
 from shardmgr.reading import read_cluster, read_layout
 from shardmgr.registry import Registry, RegistryConflict, RegistryFailed
 
@@ -71,6 +71,27 @@ async def init(registry: Registry, shards: Sequence[ShardSpec]) -> bool:
             raise Refused("cluster", "there is a layout already, and it is another; add and remove shards") from None
         return False
     return True
+
+
+async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) -> None:
+    """From now on every epoch that is issued for these shards is higher than `above`. None is ever lowered.
+
+    For shards whose databases and whose plan were both put back to an earlier state: nothing else knows then which
+    epochs have served since.
+    """
+    for _ in range(_TRIES):
+        entry = await registry.read(PLAN)
+        plan = Plan() if entry is None else parse_plan(entry.data)
+        epochs = {**plan.epochs, **{shard: max(above, plan.epochs.get(shard, 0)) for shard in shards}}
+        if epochs == plan.epochs:
+            return
+        try:
+            raised = render_plan(replace(plan, epochs=epochs))
+            await registry.replace(PLAN, raised, None if entry is None else entry.version)
+        except RegistryConflict:
+            continue
+        return
+    raise RegistryFailed("the plan changes all the time; try again")
 
 
 async def add_shard(registry: Registry, spec: ShardSpec) -> None:

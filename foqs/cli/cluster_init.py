@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PER_DATABASE_DEFAULT: Final = 4
 _SHARDS_MAX: Final = 1_000
+_EPOCHS_ABOVE_MAX: Final = 1_000_000
+"""Leaves each shard enough for as long as it can be served: there are 1,048,575."""
 
 
 @click.command(
@@ -49,8 +51,15 @@ _SHARDS_MAX: Final = 1_000
     help=f"So many in each database.  [default: {PER_DATABASE_DEFAULT}]",
 )
 @click.option("--no-tables", is_flag=True, help="Make no tables: they are there, or the hosts may make them.")
+@click.option(
+    "--epochs-above",
+    type=click.IntRange(0, _EPOCHS_ABOVE_MAX),
+    default=0,
+    help="Issue higher epochs only: after both databases and ZooKeeper were put back to an earlier state. Higher than any "
+    "that served since.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def init(file: Path, shards: int | None, each: int | None, no_tables: bool, yes: bool) -> None:
+def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epochs_above: int, yes: bool) -> None:
     """Make a cluster: its shards in ZooKeeper, their tables in the databases. Then start its hosts.
 
     Safe to repeat, and to interrupt. A cluster that has other shards already is left as it is; change those with foqs
@@ -72,10 +81,12 @@ def init(file: Path, shards: int | None, each: int | None, no_tables: bool, yes:
     for name, numbers in placed(specs).items():
         url = config.databases[name].url
         say(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
+    if epochs_above:
+        say(f"  epochs above {epochs_above}")
     if not yes:
         tables = "" if no_tables else " and their tables"
         click.confirm(f"Make these shards{tables}?", abort=True, err=True)
-    is_new = asyncio.run(_init(config, specs, tables=not no_tables))
+    is_new = asyncio.run(_init(config, specs, epochs_above, tables=not no_tables))
     say(
         f"{'Made' if is_new else 'There is already'} a cluster of {count} shards; "
         "start its hosts with: foqs host --config FILE"
@@ -89,7 +100,7 @@ def spread(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
 
 
-async def _init(config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> bool:
+async def _init(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
     """True where the cluster is new. Raises Failed."""
     from foqs.clock import SystemClock
     from foqs.registries import registry_of
@@ -103,7 +114,7 @@ async def _init(config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> 
     except RegistryError as error:
         raise Failed(str(error), UNREACHABLE) from None
     try:
-        return await _make(registry, config, specs, tables=tables)
+        return await _make(registry, config, specs, epochs_above, tables=tables)
     except Refused as error:
         raise Failed(error.problem, USAGE) from None
     except (RegistryError, Malformed) as error:
@@ -112,8 +123,10 @@ async def _init(config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> 
         await registry.close()
 
 
-async def _make(registry: Registry, config: Config, specs: Sequence[ShardSpec], *, tables: bool) -> bool:
-    from shardmgr.administration import Refused, init, look
+async def _make(
+    registry: Registry, config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool
+) -> bool:
+    from shardmgr.administration import Refused, init, look, raise_epochs
 
     try:
         found = (await look(registry)).layout
@@ -127,4 +140,6 @@ async def _make(registry: Registry, config: Config, specs: Sequence[ShardSpec], 
         )
     if tables:
         await make_tables(config, specs)
+    if epochs_above:
+        await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
     return found is None and await init(registry, specs)

@@ -19,12 +19,14 @@ from shardmgr.administration import (
     init,
     look,
     move_shard,
+    raise_epochs,
     remove_shard,
     undrain_host,
 )
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, render_member, render_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import Assignment, Layout, Malformed, Member, Plan, ShardSpec
+from shardmgr.plan import next_plan
 from shardmgr.registry import RegistryFailed
 from tests.support.obedient import host
 from tests.support.virtual import VirtualClock, run_virtual
@@ -276,3 +278,19 @@ def test_a_layout_that_cannot_be_understood_is_left_as_it_is() -> None:
         assert await version_of(registry) == 0
 
     told(story)
+
+
+def test_an_epoch_above_those_that_were_told_is_issued_next_and_owners_stay() -> None:
+    async def story(registry: LocalRegistry) -> None:
+        one = host("one")
+        await joins(registry, one)
+        owned = Assignment("one", one.nonce, 3)
+        await registry.replace(PLAN, render_plan(Plan({1: owned}, {1: 3, 2: 9})), None)
+        await raise_epochs(registry, (1, 2), 5)
+        found = await look(registry)
+        assert found.plan == Plan({1: owned}, {1: 5, 2: 9})
+        planned = next_plan(found.layout, found.plan, found.members, frozenset(), 1)
+        assert planned.assignments[1] == owned
+        assert planned.assignments[2].epoch == 10
+
+    told(story, shards=(ONE, TWO))

@@ -117,6 +117,21 @@ def test_tables_can_be_left_to_others(run: Run, place: Place) -> None:
     assert place.tables() == set()
 
 
+def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, place: Place) -> None:
+    async def epochs() -> dict[int, int]:
+        registry = place.ensemble.registry(6_000)
+        await registry.open()
+        try:
+            return dict((await administration.look(registry)).plan.epochs)
+        finally:
+            await registry.close()
+
+    init = ["cluster", "init", "--config", str(place.file), "--shards", "2", "--yes"]
+    for above, expected in ((500, 500), (200, 500), (900, 900)):
+        assert run(*init, "--epochs-above", str(above)).exit_code == 0
+        assert asyncio.run(epochs()) == {0: expected, 1: expected}
+
+
 @pytest.mark.parametrize(
     ("config", "arguments", "words"),
     [
