@@ -1,4 +1,4 @@
-"""Virtual time: an event loop whose clock jumps to the next timer, and processes in it that can be killed.
+"""Virtual time: an event loop whose clock jumps to the next timer, and processes in it that can be killed and frozen.
 
 Holds `VirtualLoop`, its `Process`es, `VirtualClock` and `run_virtual`. Always
 true: nothing waits in real time, no thread and no socket is touched, and the
@@ -27,7 +27,7 @@ import gc
 import weakref
 from asyncio.base_events import BaseEventLoop
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context, ContextVar, copy_context
 from heapq import heappop, heappush
 from typing import Any, Final, ParamSpec, TypeVar
@@ -74,6 +74,10 @@ class Process:
     def __init__(self, loop: VirtualLoop, name: str) -> None:
         self.name = name
         self.alive = True
+        self.runs = True
+        """It is alive and not frozen."""
+        self._put_off: list[_Step] = []
+        """What was to run since it was frozen, in order."""
         self._loop = loop
 
     def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -97,8 +101,31 @@ class Process:
         if _process.get() is self:
             raise RuntimeError(f"process {self.name} cannot kill itself; kill it from on_step or from outside")
         if self.alive:
-            self.alive = False
+            self.alive = self.runs = False
+            self._put_off.clear()
             self._loop.bury(self)
+
+    def freeze(self) -> None:
+        """Stops it as SIGSTOP does, until `thaw`: time goes by, and nothing of it runs. Freezing twice is harmless.
+
+        Raises:
+            RuntimeError: called by the process itself.
+        """
+        if _process.get() is self:
+            raise RuntimeError(f"process {self.name} cannot freeze itself; freeze it from on_step or from outside")
+        self.runs = False
+
+    def thaw(self) -> None:
+        """It goes on where it was, first with all that was to run meanwhile. Harmless where it is not frozen, or dead."""
+        if self.alive:
+            self.runs = True
+            self._loop.run_late(self._put_off)
+            self._put_off = []
+
+    def put_off(self, step: _Step) -> None:
+        """A step of a process that does not run now: it runs after a thaw, or never."""
+        if self.alive:
+            self._put_off.append(step)
 
     def _context(self) -> Context:
         context = copy_context()
@@ -217,12 +244,16 @@ class VirtualLoop(BaseEventLoop):
         for _ in range(len(due)):
             step = due.popleft()
             owner = step.owner
-            if step.gone or (owner is not None and not owner.alive):
+            if step.gone:
+                continue
+            if owner is not None and not owner.runs:
+                owner.put_off(step)
                 continue
             self.steps += 1
             if self.on_step is not None:
                 self.on_step(self.steps)
-                if owner is not None and not owner.alive:
+                if owner is not None and not owner.runs:
+                    owner.put_off(step)
                     continue
             try:
                 step.context.run(step.call, *step.args)
@@ -249,6 +280,10 @@ class VirtualLoop(BaseEventLoop):
         for _, _, step in self._timers:
             if step.owner is process:
                 step.cancel()
+
+    def run_late(self, steps: Iterable[_Step]) -> None:
+        """These were due before, and could not run."""
+        self._due.extend(steps)
 
     def finish(self) -> None:
         """Ends what is left over, in order of creation, and closes the loop."""

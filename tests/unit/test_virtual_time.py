@@ -251,6 +251,46 @@ def test_a_process_cannot_kill_itself_half_way() -> None:
         run_virtual(program)
 
 
+def test_a_frozen_process_goes_on_where_it_was_with_all_that_came_due_meanwhile() -> None:
+    log: list[tuple[str, float]] = []
+
+    def note(what: str) -> None:
+        log.append((what, asyncio.get_running_loop().time()))
+
+    async def worker() -> None:
+        asyncio.get_running_loop().call_later(2, note, "timer")
+        for _ in range(3):
+            await asyncio.sleep(1)
+            note("slept")
+
+    async def program() -> None:
+        process = running_loop().process("worker")
+        process.spawn(worker())
+        await asyncio.sleep(0.5)
+        process.freeze()
+        process.run(running_loop().call_soon, note, "told")
+        await asyncio.sleep(9.5)
+        assert log == []
+        process.thaw()
+        await asyncio.sleep(9)
+
+    run_virtual(program)
+    assert log == [("told", 10.0), ("timer", 10.0), ("slept", 10.0), ("slept", 11.0), ("slept", 12.0)]
+
+
+def test_a_process_that_is_killed_while_it_is_frozen_stays_dead() -> None:
+    async def program() -> None:
+        process = running_loop().process("worker")
+        process.run(running_loop().call_later, 1, pytest.fail, "it ran")
+        process.freeze()
+        await asyncio.sleep(2)
+        process.kill()
+        process.thaw()
+        await asyncio.sleep(2)
+
+    run_virtual(program)
+
+
 def test_timers_of_the_dead_do_not_hide_a_deadlock() -> None:
     async def program() -> None:
         process = running_loop().process("p")
