@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Final
+from types import MappingProxyType
+from typing import ClassVar, Final
 
+from foqs.catalog.memory import MemoryCatalog
 from foqs.core.cuts import Cuts
 from foqs.core.fence import Fence
 from foqs.core.item import format_id
@@ -28,6 +31,7 @@ from foqs.store.memory_table import Table
 from foqs.wire.admin import admin_calls
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
+from foqs.wire.methods import Serve
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
 from tests.simulation import principals
@@ -35,7 +39,7 @@ from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_setting
 from tests.support.clocks import ServerClock
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, watermark_ms
-from tests.support.network import Connect, Factory, Network
+from tests.support.network import Connect, Factory, Listener, Network
 from tests.support.reckon import Bounds
 from tests.support.recording import row_event
 from tests.support.server import Server
@@ -111,12 +115,14 @@ class Incarnation:
 
 
 class Cluster:
-    """Everything but the clients.
+    """Everything but the clients; of this class, with one host at a time that is alone.
 
     Args:
         seed: all that happens follows from it.
         wild: clocks are; None: as the seed says.
     """
+
+    shards: ClassVar[Sequence[int]] = SHARDS
 
     def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
         self.loop = loop
@@ -127,15 +133,17 @@ class Cluster:
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryBook()
-        self._catalog = principals.catalog(NAMESPACES)
+        self._catalog = MemoryCatalog(principals.document(NAMESPACES))
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
-        self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in SHARDS}
+        self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
         """Each shard lies in a server of its own."""
-        self._last_commit = dict.fromkeys(SHARDS, (0, 0))
+        self._last_commit = dict.fromkeys(self.shards, (0, 0))
+        self._owners: dict[tuple[int, int], str] = {}
+        """By shard and epoch, who has committed with it."""
         self.disorder: dict[str, None] = {}
-        """What commits showed of invariants 10 and 12: per shard, (epoch, flush) only go up; no due lies below the
-        watermark of whoever wrote it."""
+        """What commits showed of invariants 10 and 12: per shard, (epoch, flush) only go up, and an epoch has one owner;
+        no due lies below the watermark of whoever wrote it."""
 
     # ------------------------------------------------------------ incarnations
 
@@ -193,7 +201,7 @@ class Cluster:
         late_ms = max(server.waited_ms for server in self.servers.values())
         if not self.wild:
             return replace(BOUNDS, late_ms=late_ms)
-        takeovers = max(table.owner.epoch for table in map(self._table, SHARDS))
+        takeovers = max(table.owner.epoch for table in map(self._table, self.shards))
         late_ms += takeovers * (CLOCK_SKEW_MS + CLOCK_SKEW_MS // 3)
         return replace(BOUNDS, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
 
@@ -213,14 +221,14 @@ class Cluster:
                 due_in_ms=None if row.due_ms is None else row.due_ms - now_ms[shard],
                 metadata=row.metadata,
             )
-            for shard in SHARDS
+            for shard in self.shards
             for _, row in sorted(self._table(shard).rows.items())
             if namespace is None or row.namespace == namespace
         ]
 
     def payload_bytes(self, namespace: str) -> int:
         """What the tables hold of a namespace."""
-        tables = [self._table(shard) for shard in SHARDS]
+        tables = [self._table(shard) for shard in self.shards]
         return sum(row.payload_bytes for table in tables for row in table.rows.values() if row.namespace == namespace)
 
     def is_at_rest(self) -> bool:
@@ -247,9 +255,8 @@ class Cluster:
     async def _host(self, me: Incarnation, number: int) -> None:
         """What foqs.host does, without sockets and signals."""
         rng = Random(f"{number}/host")
-        drift = rng.uniform(-HOST_DRIFT, HOST_DRIFT) if self.wild else 0.0
-        clock = VirtualClock(self.loop, boot_ms=rng.randint(0, 10**9), rate=1 + drift)
-        engine = Engine(
+        clock = self._host_clock(rng)
+        engine = me.engine = Engine(
             WILD if self.wild else SETTINGS,
             lambda shard, _: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
@@ -259,12 +266,8 @@ class Cluster:
             NoFacts(),
             nonce=f"nonce-{number}",
         )
-        me.engine = engine
         await engine.open()
-        identity = Identity(me.address, PORT, number)
-        handlers = Handlers(engine.queue, identity, rng, admin_calls(engine.admin, "default"))
-        wire = WireServer(self.loop, handlers, WireLimits(), gate=principals.gate(engine.namespaces.permissions))
-        listener = await self.network.listen(me.address, PORT, wire.connection)
+        wire, listener = await self._listen(me, number, engine, rng)
         engine.start()
         ready = asyncio.ensure_future(engine.ready.wait())
         ready.add_done_callback(lambda _: setattr(me, "ready", True))
@@ -281,6 +284,25 @@ class Cluster:
         with contextlib.suppress(TakenByAnother, asyncio.CancelledError):
             await serving
         me.gone.set()
+
+    def _host_clock(self, rng: Random) -> VirtualClock:
+        """A machine's clocks."""
+        drift = rng.uniform(-HOST_DRIFT, HOST_DRIFT) if self.wild else 0.0
+        return VirtualClock(self.loop, boot_ms=rng.randint(0, 10**9), rate=1 + drift)
+
+    async def _listen(
+        self,
+        me: Incarnation,
+        number: int,
+        engine: Engine,
+        rng: Random,
+        more: Mapping[str, Serve] = MappingProxyType({}),
+    ) -> tuple[WireServer, Listener]:
+        """A host's wire, which serves `more` besides the usual calls."""
+        identity = Identity(me.address, PORT, number)
+        handlers = Handlers(engine.queue, identity, rng, {**admin_calls(engine.admin, "default"), **more})
+        wire = WireServer(self.loop, handlers, WireLimits(), gate=principals.gate(engine.namespaces.permissions))
+        return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:
         """Whoever runs now."""
@@ -323,6 +345,9 @@ class Cluster:
         if this <= last:
             self.disorder[f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}"] = None
         self._last_commit[shard] = max(last, this)
+        owner = self._owners.setdefault((shard, fence.epoch), fence.nonce)
+        if owner != fence.nonce:
+            self.disorder[f"invariant 12: epoch {fence.epoch} of shard {shard} served {owner} and {fence.nonce}"] = None
         table = self._table(shard)
         cuts = Cuts(table.cuts)
         dues = [due for due in table.due if not cuts.covers(table.rows[due[1]])] if cuts else table.due

@@ -1,6 +1,6 @@
 """Who the clients of a simulated run are, and what is granted to them.
 
-Holds the principals, their tokens, the gate that knows them and the catalog that
+Holds the principals, their tokens, the gate that knows them and the catalog's document that
 grants what they need for their work. Always true: the guest begins without any
 grant; nothing of a secret is secret here.
 """
@@ -15,7 +15,6 @@ from foqs.access.gate import Gate, GateLimits
 from foqs.access.keyring import Keyring
 from foqs.access.rules import Grants
 from foqs.catalog.document import Document, Namespace, Permission
-from foqs.catalog.memory import MemoryCatalog
 from tests.support.access import Counted
 
 OPERATOR: Final = "operator"
@@ -44,8 +43,7 @@ def gate(grants: Grants) -> Gate:
     return Gate(keyring, [OPERATOR], grants, Counted(), _LIMITS)
 
 
-def catalog(weights: Mapping[str, int]) -> MemoryCatalog:
-    """One with these namespaces."""
-    return MemoryCatalog(
-        Document(1, {name: Namespace(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()})
-    )
+def document(weights: Mapping[str, int]) -> Document:
+    """A catalog's, with these namespaces."""
+    namespaces = {name: Namespace(settings={"weight": weight}, grants=_GRANTS) for name, weight in weights.items()}
+    return Document(1, namespaces)

@@ -21,6 +21,8 @@ from typing import Final
 
 from tests.simulation import tally
 from tests.simulation.cluster import Cluster
+from tests.simulation.fleet import Fleet
+from tests.simulation.fleet_run import FleetRun
 from tests.simulation.planted import plant, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import admittance, explained, oversight, server
@@ -46,14 +48,19 @@ class Result:
         return f"seed {self.seed}: " + ", ".join(f"{name} {count}" for name, count in self.counts.items())
 
 
-def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False) -> Result:
-    """Plays one seed and judges its history."""
+def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_history: bool = False) -> Result:
+    """Plays one seed and judges its history.
+
+    Args:
+        fleet: of several hosts, not of one that is alone.
+    """
     runs: list[Run] = []
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
+        chosen = plan or Plan()
+        runs.append(FleetRun(Fleet(loop, seed), seed, chosen) if fleet else Run(Cluster(loop, seed), seed, chosen))
         await runs[0].play()
 
     tally.install()
@@ -75,6 +82,8 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
     }
     counts |= {name: tally.COUNTS[name] for name in tally.NAMES}
     counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in server.NAMES}
+    if isinstance(run.cluster, Fleet):
+        counts |= run.cluster.counts
     counts |= oversight.counts(book) | admittance.counts(book) | explained.counts(book) | summary(book)
     return Result(
         seed,
@@ -84,24 +93,24 @@ def run_seed(seed: int, plan: Plan | None = None, *, keep_history: bool = False)
     )
 
 
-def _work(task: tuple[int, str | None, bool]) -> Result:
-    seed, bug, keep_history = task
+def _work(task: tuple[int, bool, str | None, bool]) -> Result:
+    seed, fleet, bug, keep_history = task
     logging.disable(logging.CRITICAL)
     gc.disable()  # the process ends with its seed
     if bug is not None:
         plant(bug)
-    return run_seed(seed, keep_history=keep_history)
+    return run_seed(seed, fleet=fleet, keep_history=keep_history)
 
 
 def run_seeds(
-    seeds: Sequence[int], jobs: int, progress: bool, bug: str | None = None, keep_history: bool = False
+    seeds: Sequence[int], jobs: int, progress: bool, fleet: bool, bug: str | None = None, keep_history: bool = False
 ) -> list[Result]:
     """Plays seeds, each in a process of its own; stops at the first violation by which a planted bug shows."""
     results: list[Result] = []
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        for result in pool.imap_unordered(_work, [(seed, bug, keep_history) for seed in seeds]):
+        for result in pool.imap_unordered(_work, [(seed, fleet, bug, keep_history) for seed in seeds]):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
                 rate = len(results) / (time.monotonic() - started)
@@ -117,11 +126,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1000, help="how many (default 1000)")
     parser.add_argument("--base", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes at once")
+    parser.add_argument("--fleet", action="store_true", help="several hosts of one cluster, not one that is alone")
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument("--plant", help="plant a bug: see tests/simulation/planted.py")
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)
-    results = run_seeds(seeds, options.jobs, True, options.plant, keep_history=options.history is not None)
+    keep_history = options.history is not None
+    results = run_seeds(seeds, options.jobs, True, options.fleet, options.plant, keep_history)
     if options.history and results[0].history is not None:
         options.history.write_text(results[0].history, encoding="utf-8")
     totals: dict[str, int] = {}

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
 from tests.simulation.administrator import SWEPT, Administrator
@@ -45,7 +45,17 @@ class Plan:
 
 
 class Run:
-    """One seeded run: clients at work while their host is killed, until the plan is fulfilled."""
+    """One seeded run: clients at work while their host is killed, until the plan is fulfilled.
+
+    Attributes:
+        url: of the hosts.
+        whole: a host has all shards, so what it is asked to do to a topic is done to all of it.
+        purged: topics that are purged now and then.
+    """
+
+    url: ClassVar[str] = URL
+    whole: ClassVar[bool] = True
+    purged: ClassVar[Sequence[str]] = TOPICS
 
     def __init__(self, cluster: Cluster, seed: int, plan: Plan) -> None:
         self.cluster = cluster
@@ -66,7 +76,7 @@ class Run:
         """Works, heals, drains, and writes down what is left."""
         self._schedule_trouble()
         self.cluster.loop.on_step = self._on_step
-        self.cluster.start("alpha")
+        await self._begin()
         workers = [asyncio.ensure_future(self._produce(f"producer-{n}", space)) for n, space in enumerate(PRODUCERS)]
         workers += [asyncio.ensure_future(self._consume(f"consumer-{n}", space)) for n, space in enumerate(CONSUMERS)]
         administrators = {name: self._administrator(name) for name in NAMESPACES}
@@ -74,7 +84,7 @@ class Run:
         rng = Random(f"{self._rng.random()}/operator")
         operator = Operator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
         workers.append(asyncio.ensure_future(operator.work(lambda: not self._working)))
-        workers += [asyncio.ensure_future(each) for each in self._guests()]
+        workers += [asyncio.ensure_future(each) for each in (*self._guests(), *self._more())]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
@@ -89,6 +99,14 @@ class Run:
         await self._compare(administrators)
         await asyncio.gather(operator.close(), *(each.close() for each in administrators.values()))
         self.history.present(self.cluster.rows())
+
+    async def _begin(self) -> None:
+        """Before any client works."""
+        self.cluster.start("alpha")
+
+    def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Who works besides."""
+        yield from ()
 
     def _is_enough(self) -> bool:
         plan = self.plan
@@ -182,7 +200,7 @@ class Run:
 
     def _client(self, name: str, namespace: str, shown: str | None) -> Client:
         return Client(
-            f"foqs://{URL}",
+            f"foqs://{self.url}",
             namespace=namespace,
             timeout_ms=3_000,
             automatic_keys=self._fate.random() < 0.5,
@@ -193,13 +211,13 @@ class Run:
 
     def _recording(self, name: str, namespace: str, principal: str) -> RecordingClient:
         client = self._client(name, namespace, token(principal))
-        return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
+        return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms, whole=self.whole)
 
     def _administering(
         self, name: str, namespace: str, shown: str | None, principal: str | None = None
     ) -> RecordingAdmin:
         client = self._client(name, namespace, shown)
-        return RecordingAdmin(client, self.history, name, self.cluster.clock.wall_ms, principal)
+        return RecordingAdmin(client, self.history, name, self.cluster.clock.wall_ms, principal, whole=self.whole)
 
     def _administrator(self, namespace: str) -> Administrator:
         name = f"administrator of {namespace}"
@@ -212,7 +230,7 @@ class Run:
         for principal, shown in ((GUEST, token(GUEST)), (NOBODY, None), (NOBODY, "a wrong one")):
             name = f"{principal} {'without a token' if shown is None else 'with ' + shown}"
             clients = {space: self._administering(name, space, shown, principal) for space in NAMESPACES}
-            guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), TOPICS, self._known)
+            guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), self.purged, self._known)
             yield guest.work(name, lambda: not self._working)
 
     def _count_call(self) -> None:
@@ -247,7 +265,7 @@ class Run:
                 if rng.random() < 0.06:
                     await self._meddle(client, rng)
                 if rng.random() < 0.02:
-                    await self._purge(client, rng, rng.choice(TOPICS))
+                    await self._purge(client, rng, rng.choice(self.purged))
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))

@@ -13,7 +13,7 @@ from typing import Final
 
 from tests.support.casebook import PAGES, Case, Casebook
 from tests.support.history import Call, End
-from tests.support.holding import holds
+from tests.support.holding import SPREAD_MS, holds
 
 NOBODY: Final = "nobody"
 """The principal of who has shown no token, or a wrong one."""
@@ -57,7 +57,7 @@ def counts(book: Casebook) -> dict[str, int]:
     return count
 
 
-def nobody_gets_in(book: Casebook) -> Iterator[Finding]:
+def nobody_gets_in(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """17: no call without its grant is answered, whoever makes it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
@@ -65,23 +65,23 @@ def nobody_gets_in(book: Casebook) -> Iterator[Finding]:
             continue
         if principal == NOBODY:
             yield _ids(call), f"{call.name} of somebody unknown was answered"
-        elif all(_surely(book, call, permission, granted=False) for permission in NEEDS[call.op]):
+        elif all(_surely(book, call, permission, spread_ms, granted=False) for permission in NEEDS[call.op]):
             needed = " or ".join(sorted(NEEDS[call.op])) or "an administrator"
             yield _ids(call), f"{call.name} of {principal}, which needs {needed}, was answered"
 
 
-def grants_hold(book: Casebook) -> Iterator[Finding]:
+def grants_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: who was granted something is not denied it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
         if principal is None or principal == NOBODY or call.code != "PERMISSION_DENIED":
             continue
         for permission in NEEDS[call.op]:
-            if _surely(book, call, permission, granted=True):
+            if _surely(book, call, permission, spread_ms, granted=True):
                 yield [], f"{call.name} of {principal} was denied, although it was granted {permission}"
 
 
-def _surely(book: Casebook, call: Call, permission: str, *, granted: bool) -> bool:
+def _surely(book: Casebook, call: Call, permission: str, spread_ms: float, *, granted: bool) -> bool:
     """While the call was made, its principal certainly had the permission, or certainly did not."""
     assert call.returned is not None
     where = (call.args["namespace"], call.args["principal"])
@@ -93,13 +93,13 @@ def _surely(book: Casebook, call: Call, permission: str, *, granted: bool) -> bo
     if not granted and not any(not call.returned.before(other.invoked) for other in others if other.maybe):
         return True
     healed = book.record.healed
-    return any(holds(each, others, call.invoked, call.returned, healed) for each in alike)
+    return any(holds(each, others, call.invoked, call.returned, healed, spread_ms) for each in alike)
 
 
 # ----------------------------------------------------------------- namespaces
 
 
-def deletions_hold(book: Casebook) -> Iterator[Finding]:
+def deletions_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: a namespace that was deleted serves nothing until somebody asks to have it made again."""
     for deletion in book.of("delete"):
         namespace = deletion.args["namespace"]
@@ -109,7 +109,9 @@ def deletions_hold(book: Casebook) -> Iterator[Finding]:
                 continue
             assert call.returned is not None
             asked_of_all = call.op in ("namespaces", "export")
-            if not asked_of_all and holds(deletion, makes, call.invoked, call.returned, book.record.healed):
+            if asked_of_all:
+                continue
+            if holds(deletion, makes, call.invoked, call.returned, book.record.healed, spread_ms):
                 yield (
                     _ids(call),
                     f"{call.name} in namespace {namespace} was answered, which {deletion.name} had deleted",
@@ -131,7 +133,7 @@ def went_with_its_namespace(case: Case) -> Iterator[str]:
                 yield f"{each} was asked for after {call.name} had succeeded"
 
 
-def imports_hold(book: Casebook) -> Iterator[Finding]:
+def imports_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: what was imported is what is exported, until somebody asks for a change."""
     changes = [call for op in _CHANGES for call in book.of(op)]
     for call in book.of("import"):
@@ -139,7 +141,7 @@ def imports_hold(book: Casebook) -> Iterator[Finding]:
             if export.end is not End.OK or export.returned is None:
                 continue
             differs = export.results[0]["namespaces"] != call.args["namespaces"]
-            if differs and holds(call, changes, export.invoked, export.returned, book.record.healed):
+            if differs and holds(call, changes, export.invoked, export.returned, book.record.healed, spread_ms):
                 yield [], f"{export.name} differs from what {call.name} had imported"
 
 

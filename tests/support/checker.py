@@ -148,11 +148,11 @@ def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
 
     for ids, what in oversight.pages_tell(book, gone):
         yield _violation(book, 1, ids, what)
-    for ids, what in admittance.nobody_gets_in(book):
+    for ids, what in admittance.nobody_gets_in(book, bounds.spread_ms):
         yield _violation(book, 17, ids, what)
-    settings = (*oversight.pauses_hold(book), *oversight.limits_hold(book), *admittance.imports_hold(book))
-    for ids, what in (*settings, *admittance.grants_hold(book), *admittance.deletions_hold(book)):
-        yield _violation(book, 19, ids, what)
+    for rule in _SETTINGS:
+        for ids, what in rule(book, bounds.spread_ms):
+            yield _violation(book, 19, ids, what)
 
 
 # ---------------------------------------------------------- rules for one item
@@ -409,6 +409,13 @@ def _is_explained(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 15, what
 
 
+_SETTINGS = (
+    oversight.pauses_hold,
+    oversight.limits_hold,
+    admittance.imports_hold,
+    admittance.grants_hold,
+    admittance.deletions_hold,
+)
 _RULES = (
     _nothing_is_lost,
     _drops_have_reasons,

@@ -13,12 +13,19 @@ from typing import Final
 from tests.support.history import Call, End, Stamp
 
 SPREAD_MS: Final = 50.0
-"""A change of the catalog holds on every host so much later."""
+"""A change of the catalog holds on every host so much later, where all of them reach it."""
 
 
-def holds(change: Call, others: Iterable[Call], asked: Stamp, told: Stamp, healed: Stamp | None = None) -> bool:
+def holds(
+    change: Call,
+    others: Iterable[Call],
+    asked: Stamp,
+    told: Stamp,
+    healed: Stamp | None = None,
+    spread_ms: float = SPREAD_MS,
+) -> bool:
     """It held all the time from `asked` to `told`: none of the others may have undone it."""
-    if change.end is not End.OK or change.returned is None or asked.at_ms < change.returned.at_ms + SPREAD_MS:
+    if change.end is not End.OK or change.returned is None or asked.at_ms < change.returned.at_ms + spread_ms:
         return False
     return not any(_may_follow(other, change, healed) and not told.before(other.invoked) for other in others)
 

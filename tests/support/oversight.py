@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from tests.support.casebook import PAGES, Case, Casebook
 from tests.support.history import Call, End, entries
-from tests.support.holding import holds
+from tests.support.holding import SPREAD_MS, holds
 
 NAMES: Final = ("changed by filter", "pages unknown", "pauses", "limits", "refused by limits")
 """What `counts` counts."""
@@ -64,7 +64,7 @@ def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[l
             )
 
 
-def pauses_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
+def pauses_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
     """19: whoever asks after a topic was paused gets nothing of it until somebody asks to have it resumed."""
     pauses, resumes, imports = _changes(book, "pause"), _changes(book, "resume"), _of(book, "import")
     for call in book.record.calls:
@@ -74,14 +74,15 @@ def pauses_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
         for topic in call.args["topics"]:
             where = (call.args.get("namespace"), topic)
             for pause in pauses[where]:
-                if holds(pause, [*resumes[where], *imports], call.invoked, call.returned, book.record.healed):
+                others = [*resumes[where], *imports]
+                if holds(pause, others, call.invoked, call.returned, book.record.healed, spread_ms):
                     ids = [result["id"] for result in call.results if result["topic"] == topic]
                     if ids:
                         yield ids, f"{call.name} brought items of topic {topic}, which {pause.name} had paused"
                     break
 
 
-def limits_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
+def limits_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
     """19: what a namespace's limit forbids is refused from its answer until somebody asks for another."""
     changes = [call for call in _of(book, "limit") if call.args["metadata_bytes_max"] is not None]
     for at, change in enumerate(changes):
@@ -93,7 +94,7 @@ def limits_hold(book: Casebook) -> Iterator[tuple[list[str], str]]:
             if call.op != "enqueue" or call.end is not End.OK or _where(call)[0] != _where(change)[0]:
                 continue
             assert call.returned is not None
-            if holds(change, others, call.invoked, call.returned, book.record.healed):
+            if holds(change, others, call.invoked, call.returned, book.record.healed, spread_ms):
                 ids = [entry.result["id"] for entry in entries(call) if entry.end is End.OK and entry.asked["metadata"]]
                 if ids:
                     yield ids, f"{call.name} enqueued items with metadata, which {change.name} had forbidden"

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from tests.support.casebook import Case, Receipt
 from tests.support.history import Call, End, Entry, Stamp
+from tests.support.holding import SPREAD_MS
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,6 +43,8 @@ class Bounds:
     slew_ms: float = 1.0
     slew_ratio: float = 0.0
     late_ms: float = 0.0
+    spread_ms: float = SPREAD_MS
+    """So much later a change of the catalog holds on every host."""
     bound_ms: float | None = None
     """Invariant 11: how long something may be overdue, and how long one consumer may have waited for a
     ready item, over all its calls that brought nothing. None: not checked."""

@@ -1,0 +1,295 @@
+"""Several hosts of one cluster under virtual time, and everything that can befall them.
+
+Holds `Fleet`: the hosts over one coordination service, with a database server
+for each shard. Always true: as of `Cluster`, whose servers, network and
+processes these are. What the plan says, and who serves without a session, is
+watched all the time (invariant 12, and that a host stops before its session can
+be over).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import ClassVar, Final
+
+from foqs.catalog.document import render
+from foqs.catalog.port import CatalogError
+from foqs.catalog.shared import NAME as CATALOG
+from foqs.catalog.shared import RegistryCatalog
+from foqs.config import Config
+from foqs.membership import Membership
+from foqs.service.engine import Engine
+from foqs.shard.facts import NoFacts
+from foqs.wire.cluster import cluster_calls
+from shardmgr import administration
+from shardmgr.documents import PLAN, parse_plan
+from shardmgr.local import LocalEnsemble, LocalRegistry
+from shardmgr.model import Plan, ShardSpec
+from shardmgr.registry import Link, RegistryError
+from tests.simulation import principals
+from tests.simulation.cluster import NAMESPACES, PORT, SETTINGS, WILD, Cluster, Incarnation
+from tests.support.late_registry import LateRegistry
+from tests.support.network import Connect, Factory
+from tests.support.reckon import Bounds
+from tests.support.virtual import VirtualLoop
+
+ADDRESSES: Final = ("alpha", "beta", "gamma")
+URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
+SESSION_MS: Final = 1_500
+STOP_MARGIN_MS: Final = 150
+DRAIN_MS: Final = 800
+TROUBLE_S_MAX: Final = 3.0
+"""No host is cut off, or frozen, for longer."""
+_LOST: Final = 0.003
+_LOOK_S: Final = 0.01
+NAMES: Final = (
+    "hosts cut off",
+    "sessions expired",
+    "hosts frozen",
+    "hosts parted from clients",
+    "hosts held by databases",
+    "assignments",
+    "hand-overs",
+)
+"""What a fleet counts."""
+
+
+class _Ensemble(LocalEnsemble):
+    """One that shows each plan."""
+
+    planned: Callable[[Plan], None]
+
+    def replace(self, name: str, data: bytes, version: int | None) -> int:
+        stored = super().replace(name, data, version)
+        if name == PLAN:
+            self.planned(parse_plan(data))
+        return stored
+
+
+class Fleet(Cluster):
+    """Everything but the clients."""
+
+    shards: ClassVar[Sequence[int]] = (1, 2, 3, 4)
+
+    def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
+        super().__init__(loop, seed, wild=wild)
+        self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
+        self.registries: dict[Incarnation, LateRegistry] = {}
+        self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
+        self._ensemble.planned = self._planned
+        self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
+        self._plan = Plan()
+        self._lost = _LOST
+        self._ran_late_s: dict[Incarnation, float] = {}
+        """When those that were frozen ran again."""
+
+    async def begin(self) -> None:
+        """The cluster is made; no host of it runs yet."""
+        registry = self._administrator
+        await registry.open()
+        await administration.init(registry, [ShardSpec(number, "main") for number in self.shards])
+        await registry.replace(CATALOG, render(principals.document(NAMESPACES)).encode(), None)
+        self._watching = asyncio.ensure_future(self._watch())
+
+    def absent(self) -> list[str]:
+        """Addresses at which no host runs."""
+        used = {each.address for each in self.running()}
+        return [address for address in ADDRESSES if address not in used]
+
+    def unsettled(self) -> str:
+        """Which hosts are not ready, or which shards have not exactly one that serves them; empty when all is well."""
+        for each in self.running():
+            if each.engine is None or not each.engine.is_ready:
+                why = None if each.engine is None else each.engine.unready()
+                return f"{each.process.name} is not ready: {why}"
+        served = sorted(shard.number for shard in self._shards())
+        return "" if served == list(self.shards) else f"of the shards these are served: {served}"
+
+    # ----------------------------------------------------------------- troubles
+
+    def cut_off(self, host: Incarnation, seconds: float) -> None:
+        """It does not reach the coordination service."""
+        registry = self.registries.get(host)
+        if registry is not None:
+            self.counts["hosts cut off"] += 1
+            self._ensemble.suspend(registry)
+            self.loop.call_later(seconds, self._reach_again, host)
+
+    def expire(self, host: Incarnation) -> None:
+        """The coordination service ends its session; not that of one that is cut off, which could not know."""
+        registry = self.registries.get(host)
+        if registry is not None and registry.link is Link.CONNECTED:
+            self.counts["sessions expired"] += 1
+            self._ensemble.expire(registry)
+
+    def freeze(self, host: Incarnation, seconds: float, *, unheard: bool) -> None:
+        """It does not run for a while, and its session ends when its time is over.
+
+        Args:
+            unheard: it is told of its session late, after all else that it missed.
+        """
+        self.counts["hosts frozen"] += 1
+        host.process.freeze()
+        registry = self.registries.get(host)
+        if registry is not None:
+            if not unheard:
+                self._ensemble.suspend(registry)
+            elif seconds > SESSION_MS / 1000:
+                self.loop.call_later(SESSION_MS / 1000, self._expire_frozen, host)
+        self.loop.call_later(seconds, self._thaw, host)
+
+    def part(self, host: Incarnation, seconds: float) -> None:
+        """No client reaches it."""
+        self.counts["hosts parted from clients"] += 1
+        self.network.partition(host.address)
+        self.loop.call_later(seconds, self.network.heal, host.address)
+
+    def hold(self, incarnation: Incarnation, seconds: float) -> None:
+        self.counts["hosts held by databases"] += 1
+        super().hold(incarnation, seconds)
+
+    def heal(self) -> None:
+        super().heal()
+        self._lost = 0.0
+        self.network.heal()
+        for host in self.running():
+            host.held_until_s = 0.0
+            self._thaw(host)
+
+    def _expire_frozen(self, host: Incarnation) -> None:
+        if not host.process.runs:
+            self.expire(host)
+
+    def _thaw(self, host: Incarnation) -> None:
+        if host.process.alive and not host.process.runs:
+            self._ran_late_s[host] = self.loop.time()
+            host.process.thaw()
+        self._reach_again(host)
+
+    def _reach_again(self, host: Incarnation) -> None:
+        registry = self.registries.get(host)
+        if registry is not None and host.process.runs:
+            registry.lost = self._lost
+            self._ensemble.resume(registry)
+
+    # ------------------------------------------------------------ for `Cluster`
+
+    def connector(self, source: str, rng: Random) -> Connect:
+        """Connects a client to the host that it asked for."""
+
+        async def connect(factory: Factory, host: str, port: int) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+            return await self.network.connect(factory, host, port, source=source)
+
+        return connect
+
+    def bounds(self) -> Bounds:
+        """A change of the catalog holds late where a host was cut off meanwhile."""
+        return replace(super().bounds(), spread_ms=TROUBLE_S_MAX * 1000 + SESSION_MS)
+
+    async def _host(self, me: Incarnation, number: int) -> None:
+        """What foqs.host does in a cluster, without sockets and signals."""
+        rng = Random(f"{number}/host")
+        clock = self._host_clock(rng)
+        nonce = f"nonce-{number}"
+        registry = LateRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
+        self.registries[me] = registry
+        membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
+        engine = me.engine = Engine(
+            replace(WILD if self.wild else SETTINGS, shards=None),
+            lambda shard, _: self.servers[shard].store(shard),
+            membership.agent,
+            RegistryCatalog(registry, 1_000_000),
+            clock,
+            rng,
+            NoFacts(),
+            nonce,
+            membership.sharing,
+        )
+        engine.queue.owner_of = membership.owner_of
+        try:
+            await membership.open()
+            await engine.open()
+        except (RegistryError, CatalogError):
+            me.gone.set()
+            return
+        about_cluster = cluster_calls(membership.service(engine.queue.shards, lambda: engine.slots))
+        wire, listener = await self._listen(me, number, engine, rng, about_cluster)
+        engine.start()
+        me.ready = True
+        serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
+        following = membership.start(engine, PORT, engine.sharing_changed)
+        stopping = asyncio.ensure_future(me.stop.wait())
+        done, _ = await asyncio.wait((serving, following, stopping), return_when=asyncio.FIRST_COMPLETED)
+        for ended in (serving, following):
+            if ended in done:
+                ended.result()
+        until_s = self.loop.time() + 2 * DRAIN_MS / 1000
+        listener.close()
+        engine.queue.drain()
+        await membership.leave(until_s)
+        await wire.stop(min(until_s, self.loop.time() + 0.3))
+        engine.release()
+        await asyncio.wait((serving,), timeout=max(until_s - self.loop.time(), 0.3))
+        await engine.abort()
+        await membership.close()
+        me.gone.set()
+
+    def _end(self, incarnation: Incarnation, linger_ms: float) -> None:
+        super()._end(incarnation, linger_ms)
+        registry = self.registries.get(incarnation)
+        if registry is not None:
+            self._ensemble.suspend(registry)
+
+    # ------------------------------------------------------------------ watching
+
+    def _planned(self, plan: Plan) -> None:
+        """12: an epoch is issued once, and higher than all before."""
+        for number, assignment in plan.assignments.items():
+            before = self._plan.assignments.get(number)
+            if before is not None and (before.epoch, before.nonce) == (assignment.epoch, assignment.nonce):
+                continue
+            self.counts["assignments"] += 1
+            self.counts["hand-overs"] += before is not None and before.leaving
+            last = max(self._plan.epochs.get(number, 0), 0 if before is None else before.epoch)
+            if assignment.epoch <= last:
+                self.disorder[
+                    f"invariant 12: shard {number} was given to {assignment.nonce} with epoch {assignment.epoch}, "
+                    f"after {last} had been issued"
+                ] = None
+        epochs = dict(self._plan.epochs)
+        for number, epoch in [*plan.epochs.items(), *((n, each.epoch) for n, each in plan.assignments.items())]:
+            epochs[number] = max(epoch, epochs.get(number, 0))
+        self._plan = Plan(plan.assignments, epochs)
+
+    async def _watch(self) -> None:
+        """12: who has no session serves nothing, or is frozen."""
+        while True:
+            now_s = self.loop.time()
+            for host in self.running():
+                registry, engine = self.registries.get(host), host.engine
+                thawed = now_s - self._ran_late_s.get(host, -1.0) > 2 * _LOOK_S
+                if registry is None or engine is None or registry.lives or not host.process.runs or not thawed:
+                    continue
+                served = [number for number, shard in engine.shards.items() if shard.serving]
+                if served:
+                    self.disorder[f"invariant 12: {host.process.name} serves {served} without a session"] = None
+            await asyncio.sleep(_LOOK_S)
+
+
+def _config(name: str) -> Config:
+    return Config.model_validate(
+        {
+            "server": {"name": name, "advertise": f"{name}:{PORT}"},
+            "cluster": {
+                "zookeeper": "nowhere:1",
+                "session_timeout_ms": SESSION_MS,
+                "stop_margin_ms": STOP_MARGIN_MS,
+                "drain_timeout_ms": DRAIN_MS,
+            },
+            "databases": {"main": {"url": "mysql://u@h/d"}},
+        }
+    )

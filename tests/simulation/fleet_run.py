@@ -1,0 +1,124 @@
+"""A run of several hosts: what befalls them, besides what befalls a host that is alone.
+
+Holds `FleetRun`; its clients are those of `workload`, who follow the hosts' map.
+Always true: what happens follows from the seed; when the work is over, all
+hosts run, reach everything, and may own every shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, ClassVar, Final
+
+from tests.simulation.administrator import SWEPT, Administrator
+from tests.simulation.cluster import Incarnation
+from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
+from tests.simulation.overseer import Overseer
+from tests.simulation.principals import OPERATOR, token
+from tests.simulation.workload import Plan, Run
+
+STEPS_BETWEEN_TROUBLES: Final = (900, 5_600)
+SETTLED_S_MAX: Final = 30.0
+"""When all is healed, every shard is served by then."""
+
+
+class Unsettled(Exception):
+    """Nobody serves a shard, or a host is not ready, long after everything healed."""
+
+
+class FleetRun(Run):
+    """One seeded run."""
+
+    cluster: Fleet
+    url: ClassVar[str] = URL
+    whole: ClassVar[bool] = False
+    purged: ClassVar[Sequence[str]] = (SWEPT,)
+
+    def __init__(self, fleet: Fleet, seed: int, plan: Plan) -> None:
+        super().__init__(fleet, seed, plan)
+        self._overseer: Overseer
+
+    async def _begin(self) -> None:
+        """Two hosts are there; the third joins them when some work is done."""
+        await self.cluster.begin()
+        for address in ADDRESSES[:2]:
+            self.cluster.start(address)
+        self._later(self._fate.uniform(0.5, 4.0), self._start_absent)
+
+    def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
+        rng = Random(f"{self._rng.random()}/overseer")
+        client = self._client("overseer", "default", token(OPERATOR))
+        self._overseer = Overseer(client, rng, self.cluster.shards, ADDRESSES, self._count_call)
+        yield self._overseer.work(lambda: not self._working)
+
+    async def _recover(self) -> None:
+        cluster = self.cluster
+        await self._until(lambda: not any(each.stop.is_set() for each in cluster.running()))
+        for address in cluster.absent():
+            cluster.start(address)
+        await self._overseer.restore()
+        until_s = cluster.loop.time() + SETTLED_S_MAX
+
+        def settled() -> bool:
+            if cluster.loop.time() > until_s:
+                raise Unsettled(f"invariant 11: {cluster.unsettled()} {SETTLED_S_MAX} s after everything healed")
+            return not cluster.unsettled()
+
+        await self._until(settled)
+        await super()._recover()
+        await self._until(settled)
+
+    async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
+        """A listing shows one host's shards alone, so only memories are compared."""
+        await super()._compare({})
+
+    # --------------------------------------------------------------- troubles
+
+    def _on_step(self, step: int) -> None:
+        if step < self._next_trouble or not self._working:
+            return
+        self._next_trouble = self.cluster.loop.steps + self._fate.randint(*STEPS_BETWEEN_TROUBLES)
+        cluster, fate = self.cluster, self._fate
+        running = cluster.running()
+        if not running or (len(running) < len(ADDRESSES) and fate.random() < 0.2):
+            self._start_absent()
+            return
+        host = fate.choice(running)
+        seconds = min(
+            TROUBLE_S_MAX, SESSION_MS / 1000 * fate.choice((0.1, 0.5, 0.9, 1.1, 2.0)) * fate.uniform(0.7, 1.3)
+        )
+        troubles: Sequence[tuple[float, Callable[[], object]]] = (
+            (22, lambda: self._kill(host)),
+            (10, lambda: self._stop(host)),
+            (14, lambda: cluster.freeze(host, seconds, unheard=fate.random() < 0.5)),
+            (14, lambda: self._cut_off(host, seconds)),
+            (6, lambda: cluster.expire(host)),
+            (8, lambda: cluster.hold(host, seconds)),
+            (8, lambda: cluster.part(host, seconds)),
+            (12, self._trouble_servers),
+            (6, self._cut_some),
+        )
+        [trouble] = fate.choices([each for _, each in troubles], [weight for weight, _ in troubles])
+        trouble()
+
+    def _kill(self, host: Incarnation) -> None:
+        """Mostly one; now and then all at once."""
+        self.crashes += 1
+        for each in self.cluster.running() if self._fate.random() < 0.1 else [host]:
+            self.cluster.kill(each)
+        self._later(self._fate.uniform(0.0, 3.0), self._start_absent)
+
+    def _stop(self, host: Incarnation) -> None:
+        self.cluster.stop(host)
+        self._later(self._fate.uniform(0.0, 3.0), self._start_absent)
+
+    def _cut_off(self, host: Incarnation, seconds: float) -> None:
+        """Mostly one; now and then the coordination service is away."""
+        for each in self.cluster.running() if self._fate.random() < 0.2 else [host]:
+            self.cluster.cut_off(each, seconds)
+
+    def _start_absent(self) -> None:
+        absent = self.cluster.absent()
+        if self._working and absent:
+            self.cluster.start(self._fate.choice(absent))
