@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -317,7 +317,8 @@ class Administration:
                             continue
                         except CatalogUnknown:
                             # What was closed must not be opened for a document that may be gone.
-                            await self._take_in(self._catalog.load)
+                            with suppress(CatalogError):  # nobody answers: what is stored is still not known
+                                await self._take_in(self._catalog.load)
                             raise
                         if self._namespaces.document is held:
                             self._apply(after)  # else what holds is as new, or newer

@@ -604,6 +604,29 @@ def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> N
     play(story)
 
 
+def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalog_cannot_be_read_afterwards() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        whole, replace = catalog.load, catalog.replace
+
+        async def stored(document: Document) -> None:
+            await replace(document)
+            catalog.load = silent  # type: ignore[method-assign]
+            raise CatalogUnknown("no answer")
+
+        async def silent() -> Document:
+            raise CatalogFailed("nobody answers")
+
+        catalog.replace = stored  # type: ignore[method-assign]
+        with pytest.raises(UnknownOutcome, match="no answer"):
+            await pause(engine, "t")
+        catalog.load = whole  # type: ignore[method-assign]
+        await world.until(lambda: bool(engine.namespaces.paused), within_s=3)
+
+    play(story)
+
+
 def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_namespace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
