@@ -84,8 +84,6 @@ class Fleet(Cluster):
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
         self._plan = Plan()
         self._lost = _LOST
-        self._ran_late_s: dict[Incarnation, float] = {}
-        """When those that were frozen ran again."""
 
     async def begin(self) -> None:
         """The cluster is made; no host of it runs yet."""
@@ -166,7 +164,6 @@ class Fleet(Cluster):
 
     def _thaw(self, host: Incarnation) -> None:
         if host.process.alive and not host.process.runs:
-            self._ran_late_s[host] = self.loop.time()
             host.process.thaw()
         self._reach_again(host)
 
@@ -266,18 +263,19 @@ class Fleet(Cluster):
         self._plan = Plan(plan.assignments, epochs)
 
     async def _watch(self) -> None:
-        """12: who has no session serves nothing, or is frozen."""
+        """12: who has no session serves nothing, or is frozen. A moment is given to him who hears of it."""
+        seen: list[str] = []
         while True:
-            now_s = self.loop.time()
-            for host in self.running():
-                registry, engine = self.registries.get(host), host.engine
-                thawed = now_s - self._ran_late_s.get(host, -1.0) > 2 * _LOOK_S
-                if registry is None or engine is None or registry.lives or not host.process.runs or not thawed:
-                    continue
-                served = [number for number, shard in engine.shards.items() if shard.serving]
-                if served:
-                    self.disorder[f"invariant 12: {host.process.name} serves {served} without a session"] = None
+            before, seen = seen, [each for host in self.running() if (each := self._served_without_session(host))]
+            self.disorder.update(dict.fromkeys(f"invariant 12: {each}" for each in seen if each in before))
             await asyncio.sleep(_LOOK_S)
+
+    def _served_without_session(self, host: Incarnation) -> str | None:
+        registry, engine = self.registries.get(host), host.engine
+        if registry is None or engine is None or registry.lives or not host.process.runs:
+            return None
+        served = [number for number, shard in engine.shards.items() if shard.serving]
+        return f"{host.process.name} serves {served} without a session" if served else None
 
 
 def _config(name: str) -> Config:

@@ -360,6 +360,7 @@ class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
 
     plant: Callable[[], None]
+    """Plants it for the rest of this process."""
     shows: tuple[int, ...]
 
 
@@ -409,11 +410,6 @@ BUGS: Final[Mapping[str, Bug]] = {
 }
 
 
-def plant(name: str) -> None:
-    """Plants one bug for the rest of this process."""
-    BUGS[name].plant()
-
-
-def shows(name: str, violations: Sequence[str]) -> bool:
+def shows(bug: Bug, violations: Sequence[str]) -> bool:
     """One of these is by an invariant that a bug breaks."""
-    return any(f"invariant {invariant}:" in each for invariant in BUGS[name].shows for each in violations)
+    return any(f"invariant {invariant}:" in each for invariant in bug.shows for each in violations)

@@ -14,16 +14,16 @@ import logging
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import tally
+from tests.simulation import planted_ownership, tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.fleet import Fleet
-from tests.simulation.fleet_run import FleetRun
-from tests.simulation.planted import plant, shows
+from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
+from tests.simulation.planted import BUGS, Bug, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import admittance, explained, oversight, server
 from tests.support.casebook import open_casebook
@@ -59,8 +59,10 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        chosen = plan or Plan()
-        runs.append(FleetRun(Fleet(loop, seed), seed, chosen) if fleet else Run(Cluster(loop, seed), seed, chosen))
+        if fleet:
+            runs.append(FleetRun(Fleet(loop, seed), seed, plan or FLEET_PLAN))
+        else:
+            runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
         await runs[0].play()
 
     tally.install()
@@ -93,12 +95,16 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
     )
 
 
+def _bugs(fleet: bool) -> Mapping[str, Bug]:
+    return planted_ownership.BUGS if fleet else BUGS
+
+
 def _work(task: tuple[int, bool, str | None, bool]) -> Result:
     seed, fleet, bug, keep_history = task
     logging.disable(logging.CRITICAL)
     gc.disable()  # the process ends with its seed
     if bug is not None:
-        plant(bug)
+        _bugs(fleet)[bug].plant()
     return run_seed(seed, fleet=fleet, keep_history=keep_history)
 
 
@@ -114,8 +120,9 @@ def run_seeds(
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
                 rate = len(results) / (time.monotonic() - started)
-                print(f"{len(results)}/{len(seeds)} seeds, {rate:.1f} a second", file=sys.stderr, flush=True)
-            if bug is not None and shows(bug, result.violations):
+                first = f"; seed {result.seed}: {result.violations[0]}" if result.violations else ""
+                print(f"{len(results)}/{len(seeds)} seeds, {rate:.2f} a second{first}", file=sys.stderr, flush=True)
+            if bug is not None and shows(_bugs(fleet)[bug], result.violations):
                 pool.terminate()
                 break
     return sorted(results, key=lambda result: result.seed)
@@ -128,7 +135,9 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes at once")
     parser.add_argument("--fleet", action="store_true", help="several hosts of one cluster, not one that is alone")
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
-    parser.add_argument("--plant", help="plant a bug: see tests/simulation/planted.py")
+    parser.add_argument(
+        "--plant", help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py"
+    )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)
     keep_history = options.history is not None

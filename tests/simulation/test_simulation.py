@@ -1,4 +1,4 @@
-"""The simulation's own promises: its seeds pass, it repeats itself, and it finds planted bugs.
+"""The simulation's own promises: its seeds pass, it repeats itself, and it finds planted bugs. A fleet is several hosts.
 
 Every run is a process of its own: a simulated kill leaves things behind that
 only the end of a process clears.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.simulation import tally
-from tests.simulation.planted import BUGS, SEEDS, shows
+from tests.simulation import fleet, planted_ownership, tally
+from tests.simulation.planted import BUGS, SEEDS, Bug, shows
 from tests.support import admittance, explained, oversight, server
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,10 @@ CHUNK = 50
 USUAL = range(0, 100, CHUNK)
 """Fixed: seeds 0 to 99 always and to 999 among the long tests, each with at least 300 items, 2,000 calls and 3 crashes."""
 MORE = range(100, 1_000, CHUNK)
+FLEET_CHUNK = 12
+FLEET_USUAL = range(0, 24, FLEET_CHUNK)
+"""Fixed: seeds 0 to 23 always and to 299 among the long tests, each with at least 200 items, 1,200 calls and 3 crashes."""
+FLEET_MORE = range(24, 300, FLEET_CHUNK)
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -33,33 +38,54 @@ def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProce
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("base", [*USUAL, *(pytest.param(base, marks=pytest.mark.long) for base in MORE)])
 def test_fixed_seeds_have_no_violation(base: int) -> None:
-    done = simulate("tests.simulation.run", "--seeds", str(CHUNK), "--base", str(base), "--jobs", "1")
+    least = passes(CHUNK, base, (*tally.NAMES, *server.NAMES, *oversight.NAMES, *admittance.NAMES, *explained.NAMES))
+    assert all(found >= wanted for found, wanted in zip(least, (2_000, 300, 3), strict=True))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("base", [*FLEET_USUAL, *(pytest.param(base, marks=pytest.mark.long) for base in FLEET_MORE)])
+def test_fixed_seeds_of_several_hosts_have_no_violation(base: int) -> None:
+    least = passes(FLEET_CHUNK, base, fleet.NAMES, "--fleet")
+    assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 3), strict=True))
+
+
+def passes(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
+    """Runs seeds, in which all that is named must happen; the fewest calls, items and kills of any."""
+    done = simulate("tests.simulation.run", "--seeds", str(seeds), "--base", str(base), "--jobs", "1", *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{CHUNK} passed, 0 failed" in done.stdout
+    assert f"{seeds} passed, 0 failed" in done.stdout
+    total = next(line for line in done.stdout.splitlines() if line.startswith(f"{seeds} seeds from"))
+    for name in names:
+        assert int(total.partition(f", {name} ")[2].partition(",")[0]) >= max(1, seeds // 10), name
     least = next(line for line in done.stdout.splitlines() if line.startswith("least of any seed"))
-    calls, items, kills = (int(word.rstrip(",")) for word in least.split() if word.rstrip(",").isdigit())
-    assert calls >= 2_000
-    assert items >= 300
-    assert kills >= 3
-    total = next(line for line in done.stdout.splitlines() if line.startswith(f"{CHUNK} seeds from"))
-    for name in (*tally.NAMES, *server.NAMES, *oversight.NAMES, *admittance.NAMES, *explained.NAMES):
-        assert int(total.partition(f", {name} ")[2].partition(",")[0]) >= CHUNK // 10, name
+    return [int(word.rstrip(",")) for word in least.split() if word.rstrip(",").isdigit()]
 
 
-def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--fleet"]])
+def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path, options: list[str]) -> None:
     for name, hash_seed in (("one", "1"), ("two", "2")):
-        path = str(tmp_path / name)
-        done = simulate("tests.simulation.run", "--seeds", "1", "--base", "7", "--history", path, hash_seed=hash_seed)
+        asked = ["--seeds", "1", "--base", "7", "--history", str(tmp_path / name), *options]
+        done = simulate("tests.simulation.run", *asked, hash_seed=hash_seed)
         assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
     assert (tmp_path / "one").stat().st_size > 100_000
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bug", BUGS)
-def test_a_planted_bug_is_caught(bug: str) -> None:
-    done = simulate("tests.simulation.run", "--seeds", str(len(SEEDS)), "--jobs", "1", "--plant", bug)
-    assert done.returncode == 1, f"{bug} went unnoticed:\n{done.stdout}{done.stderr}"
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_caught(name: str) -> None:
+    catches(name, BUGS[name])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_ownership.BUGS)
+def test_a_planted_bug_of_ownership_is_caught(name: str) -> None:
+    catches(name, planted_ownership.BUGS[name], "--fleet")
+
+
+def catches(name: str, bug: Bug, *options: str) -> None:
+    done = simulate("tests.simulation.run", "--seeds", str(len(SEEDS)), "--jobs", "1", "--plant", name, *options)
+    assert done.returncode == 1, f"{name} went unnoticed:\n{done.stdout}{done.stderr}"
     assert shows(bug, done.stdout.splitlines()), done.stdout
 
 

@@ -1,0 +1,122 @@
+"""Bugs of ownership to plant, to show that the simulation of several hosts would find them.
+
+As `planted`: each is the mistake that a rule prevents, made in one place, and
+names the invariants by which it may show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from foqs.core.errors import NotOwner
+from foqs.service.queue import QueueService
+from foqs.shard.shard import Shard
+from foqs.shard.writer import Writer
+from shardmgr import plan as planning
+from shardmgr import planner
+from shardmgr.agent import Agent
+from shardmgr.model import Assignment, Member, ShardSpec
+from shardmgr.session import Turn
+from tests.simulation.planted import Bug, no_fence
+
+
+def epochs_issued_again() -> None:
+    """A shard's next owner is given the epoch of its last one."""
+
+    def assign(self: Any, spec: ShardSpec, owner: Member) -> None:
+        self._epochs[spec.number] = max(0, self._epochs.get(spec.number, 0) - 1)
+        original(self, spec, owner)
+
+    original = planning._Draft.assign
+    planning._Draft.assign = assign  # type: ignore[method-assign]
+
+
+def handed_over_early() -> None:
+    """A shard that is leaving goes to its next owner at once, with the epoch that it has."""
+
+    def given_back(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
+        return assignment.leaving
+
+    def assign(self: Any, spec: ShardSpec, owner: Member) -> None:
+        before = self._epochs.get(spec.number, 0)
+        original(self, spec, owner)
+        if before and spec.number in left:
+            self._assignments[spec.number] = replace(self._assignments[spec.number], epoch=before)
+            self._epochs[spec.number] = before
+
+    def init(self: Any, layout: Any, plan: Any, members: Any) -> None:
+        begin(self, layout, plan, members)
+        left.clear()
+        left.update(number for number, each in plan.assignments.items() if each.leaving)
+
+    left: set[int] = set()
+    original, begin = planning._Draft.assign, planning._Draft.__init__
+    planning._Draft.assign = assign  # type: ignore[method-assign]
+    planning._Draft.__init__ = init  # type: ignore[method-assign]
+    vars(planning)["_given_back"] = given_back
+
+
+def wants_unheard() -> None:
+    """The planner does not hear who needs a higher epoch."""
+
+    def next_plan(layout: Any, plan: Any, members: Sequence[Member], overdue: Any, moves_max: int) -> Any:
+        return decide(layout, plan, [replace(member, wants={}) for member in members], overdue, moves_max)
+
+    decide = planning.next_plan
+    vars(planner)["next_plan"] = next_plan
+
+
+def session_outlived() -> None:
+    """A host goes on serving when its session is over."""
+
+    def advance(self: Any, turn: Turn) -> None:
+        if turn is not Turn.OVER:
+            original(self, turn)
+
+    original = Agent._advance
+    Agent._advance = advance  # type: ignore[method-assign]
+
+
+def epoch_serves_twice() -> None:
+    """A host that lost its session takes its shards over again with the epochs that it had."""
+
+    def drop(self: Any, number: int) -> None:
+        original(self, number)
+        self._burned.pop(number, None)
+
+    original = Agent._drop
+    Agent._drop = drop  # type: ignore[method-assign]
+
+
+def dropped_as_unwritten() -> None:
+    """What is being written when a shard is dropped is said not to be written."""
+
+    def drop(self: Writer) -> None:
+        self._end(NotOwner("this host does not own the shard any more"), False)
+
+    Writer.drop = drop  # type: ignore[method-assign]
+
+
+def any_shard_takes_any_key() -> None:
+    """A host whose shards do not hold a key's slot takes the key all the same."""
+
+    def holders_of(self: Any, keys: Sequence[bytes]) -> list[Shard | None]:
+        serving = self._answering()
+        return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
+
+    original: Callable[..., list[Shard | None]] = QueueService._holders_of
+    QueueService._holders_of = holders_of  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "epochs-issued-again": Bug(epochs_issued_again, (12,)),
+    "handed-over-early": Bug(handed_over_early, (12,)),
+    "wants-unheard": Bug(wants_unheard, (11,)),
+    "session-outlived": Bug(session_outlived, (12,)),
+    "no-fence": Bug(no_fence, (12,)),
+    "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
+    "dropped-as-unwritten": Bug(dropped_as_unwritten, (16,)),
+    "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
+}
