@@ -169,7 +169,7 @@ class Keeper:
             await shard.recover()
             await self._taken_over()
         except BaseException:
-            await store.close()
+            await shard.disconnect()
             raise
         self._seen_epoch = self._held_epoch = epoch
         self._shards[self._number] = shard

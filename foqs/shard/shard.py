@@ -41,7 +41,7 @@ from foqs.shard.purger import Purger
 from foqs.shard.reader import Reader
 from foqs.shard.timekeeper import Timekeeper
 from foqs.shard.writer import Retry, Writer
-from foqs.store.port import Reads, Store, StoreLost
+from foqs.store.port import Store, StoreLost
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,7 @@ class Shard:
         self.epoch = 0
         self.index = ReadyIndex(settings.ready_window_items_max, settings.ready_keys_max)
         self._store = store
+        self._counting = store.reads()
         self._settings = settings
         self._policies = policies
         self._weight = weight
@@ -168,7 +169,6 @@ class Shard:
         self._writer: Writer
         self._breaker: ShardBreaker
         self._reader: Reader
-        self._counting: Reads
         self._purger: Purger
 
     @property
@@ -280,7 +280,6 @@ class Shard:
             settings.retry_ms_max / 1000,
         )
         # Before anything is written, so that what is written from now on need only be added.
-        self._counting = self._store.reads()
         await self._counting.snapshot(self._writer.past)
 
     async def run(self) -> None:
@@ -311,7 +310,12 @@ class Shard:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.memory.cache.clear()
-            await self._store.close()
+            await self.disconnect()
+
+    async def disconnect(self) -> None:
+        """Ends its connections, also those of a shard that never ran: a snapshot left open would stop the database's clearing up."""
+        await self._counting.close()
+        await self._store.close()
 
     async def _count(self) -> None:
         """Brings the counts of what was there before us; until then they lag."""

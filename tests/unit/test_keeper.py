@@ -78,6 +78,7 @@ def test_a_release_at_any_moment_of_an_acquisition_ends_it(wait_s: float) -> Non
         assert status.state == "free"
         with pytest.raises(Unavailable):
             await Caller(world, engine).put()
+        assert not any(map(world.database.is_alive, range(100))), "a connection was left open"
 
     play(story)
 
