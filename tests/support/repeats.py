@@ -1,0 +1,77 @@
+"""Why items came more than once, and when a shard changed its owner, as a history says.
+
+Always true: a repeat has one cause, the first that fits; an owner is known by the
+epoch in the ids that it gave. Judges nothing: that is the checker's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from foqs.core.item import parse_id, split_number
+from tests.support import reckon
+from tests.support.casebook import Case, Casebook, Receipt
+from tests.support.history import End
+from tests.support.reckon import Bounds
+
+NO_CAUSE = "no cause"
+
+
+def repeats(book: Casebook, bounds: Bounds) -> Counter[str]:
+    """By cause, how many deliveries were not the first of their item."""
+    return Counter(_cause(case, first, second, bounds) for case in book for first, second in pairwise(case.receipts))
+
+
+def _cause(case: Case, first: Receipt, second: Receipt, bounds: Bounds) -> str:
+    for op in ("nack", "release"):
+        if case.maybe(op, token=first.token):
+            return op
+    if second.received.at_ms < reckon.lease_over_ms(case, first, bounds):
+        return NO_CAUSE
+    acks = [entry for entry in case.ops["ack"] if entry.asked["token"] == first.token]
+    if any(entry.end is End.UNKNOWN for entry in acks):
+        return "lease end, ack unknown"
+    return "lease end, ack refused" if acks else "lease end"
+
+
+def acked_twice(book: Casebook) -> list[str]:
+    """Stories of items of which two were told that they did them."""
+    return [
+        "\n".join(case.story())
+        for case in book
+        if sum(not entry.result.get("already_gone") for entry in case.done("ack")) > 1
+    ]
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """A shard's owner, by epoch, and the next one, as callers of enqueue saw them.
+
+    Attributes:
+        gap_ms: from when the last call began that the old one took, to the first answer of the new one;
+            below 0 both took calls at once.
+    """
+
+    shard: int
+    gap_ms: float
+
+
+def changes(book: Casebook) -> list[Change]:
+    """Each change of owner between two acknowledged enqueues of a shard.
+
+    An id tells who took its item. The beginning counts of the old one's calls, because
+    the answer may have come from the new one, which knew the key.
+    """
+    begun: dict[tuple[int, int], float] = {}
+    answered: dict[tuple[int, int], float] = {}
+    for case in book:
+        shard, number = parse_id(case.id, "id")
+        owner = shard, split_number(number)[0]
+        for entry in case.enqueued:
+            if entry.returned is not None:
+                begun[owner] = max(begun.get(owner, 0.0), entry.invoked.at_ms)
+                answered[owner] = min(answered.get(owner, float("inf")), entry.returned.at_ms)
+    owners = pairwise(sorted(begun))
+    return [Change(old[0], answered[new] - begun[old]) for old, new in owners if old[0] == new[0]]
