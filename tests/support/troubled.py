@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import time
 from collections import Counter
@@ -30,7 +31,7 @@ from perf.lib.report import percentile
 from tests.support.audit import Audit, Audited
 from tests.support.casebook import open_casebook
 from tests.support.checker import judge
-from tests.support.dropping import DroppingProxy
+from tests.support.dropping_process import DroppingProcess
 from tests.support.frozen import freeze, thaw
 from tests.support.history import End, History, machine_clock_ms, read
 from tests.support.ledger import account
@@ -67,13 +68,13 @@ class Troubled:
         self.slots: dict[int, int] = {}
         self.databases: dict[int, MariaDb] = {}
         """By shard."""
-        self.proxies: dict[str, DroppingProxy] = {}
+        self.proxies: dict[str, DroppingProcess] = {}
         """By the name of the host."""
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             for host in self.cluster.hosts:
-                proxy = stack.enter_context(DroppingProxy(self.cluster.zookeeper.port))
+                proxy = stack.enter_context(DroppingProcess(self.cluster.zookeeper.port))
                 self.proxies[name_of(host)] = proxy
                 host.options["cluster.zookeeper"] = proxy.hosts
                 host.config.write_text(toml(host.options))
@@ -161,10 +162,14 @@ class Trouble:
         """Runs the story under load, and proves that nothing was lost; the figures."""
         until(self.on.is_settled, "every shard is served", _SETTLE_S)
         self.on.audit.clear()
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._play(story, timeout_s))
-        self.history.present(self.on.tables().rows())
-        return {**self.told, **self._proof(), **self._seen()}
+        gc.disable()  # the history only grows: looking for garbage in it stops everything for seconds
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._play(story, timeout_s))
+            self.history.present(self.on.tables().rows())
+            return {**self.told, **self._proof(), **self._seen()}
+        finally:
+            gc.enable()
 
     async def _play(self, story: Callable[[Trouble], Awaitable[None]], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):

@@ -1,0 +1,62 @@
+"""A dropping proxy in a process of its own, for tests that have no turn to spare for it.
+
+Always true: it ends with its `with` block, and with the process that started it.
+Knows nothing of what passes.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+from tests.support.dropping import DroppingProxy
+
+
+class DroppingProcess:
+    """As `DroppingProxy`; `drop` and `heal` hold when they return."""
+
+    def __init__(self, to: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", f"from {__name__} import serve; serve({to})"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={"PYTHONPATH": ":".join(filter(None, sys.path))},
+        )
+        self.hosts = self._said()
+
+    def drop(self) -> None:
+        self._tell("drop")
+
+    def heal(self) -> None:
+        self._tell("heal")
+
+    def _tell(self, what: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(what + "\n")
+        self._process.stdin.flush()
+        assert self._said() == what
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.communicate()
+
+
+def serve(to: int) -> None:
+    """Does what is said on standard input, and says so; returns when that is closed."""
+    with DroppingProxy(to) as proxy:
+        print(proxy.hosts, flush=True)
+        for line in sys.stdin:
+            what = line.strip()
+            {"drop": proxy.drop, "heal": proxy.heal}[what]()
+            print(what, flush=True)
