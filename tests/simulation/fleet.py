@@ -206,7 +206,7 @@ class Fleet(Cluster):
             nonce,
             membership.sharing,
         )
-        engine.queue.owner_of = membership.owner_of
+        engine.queue.placement.owner_of = membership.owner_of
         try:
             await membership.open()
             await engine.open()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from foqs.core.errors import NotOwner
-from foqs.service.queue import QueueService
+from foqs.service.placement import Placement
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from shardmgr import plan as planning
@@ -106,8 +106,8 @@ def any_shard_takes_any_key() -> None:
         serving = self._answering()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 
-    original: Callable[..., list[Shard | None]] = QueueService._holders_of
-    QueueService._holders_of = holders_of  # type: ignore[method-assign]
+    original: Callable[..., list[Shard | None]] = Placement.holders_of
+    Placement.holders_of = holders_of  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
