@@ -21,6 +21,7 @@ from foqs.catalog.port import CatalogError
 from foqs.catalog.shared import NAME as CATALOG
 from foqs.catalog.shared import RegistryCatalog
 from foqs.config import Config
+from foqs.core.fence import Fence
 from foqs.membership import Membership
 from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
@@ -84,6 +85,8 @@ class Fleet(Cluster):
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
         self._plan = Plan()
         self._lost = _LOST
+        self._expiring: dict[str, Incarnation] = {}
+        """By nonce, those whose sessions end with their next COMMIT."""
 
     async def begin(self) -> None:
         """The cluster is made; no host of it runs yet."""
@@ -124,6 +127,10 @@ class Fleet(Cluster):
             self.counts["sessions expired"] += 1
             self._ensemble.expire(registry)
 
+    def expire_at_commit(self, host: Incarnation) -> None:
+        """The same when its next COMMIT has taken effect, and it may not know of that yet."""
+        self._expiring[_nonce(self.incarnations.index(host) + 1)] = host
+
     def freeze(self, host: Incarnation, seconds: float, *, unheard: bool) -> None:
         """It does not run for a while, and its session ends when its time is over.
 
@@ -153,6 +160,7 @@ class Fleet(Cluster):
     def heal(self) -> None:
         super().heal()
         self._lost = 0.0
+        self._expiring.clear()
         self.network.heal()
         for host in self.running():
             host.held_until_s = 0.0
@@ -191,7 +199,7 @@ class Fleet(Cluster):
         """What foqs.host does in a cluster, without sockets and signals."""
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
-        nonce = f"nonce-{number}"
+        nonce = _nonce(number)
         registry = LateRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
         self.registries[me] = registry
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
@@ -241,6 +249,12 @@ class Fleet(Cluster):
         if registry is not None:
             self._ensemble.suspend(registry)
 
+    def _committed(self, shard: int, fence: Fence) -> None:
+        super()._committed(shard, fence)
+        host = self._expiring.pop(fence.nonce, None)
+        if host is not None:
+            self.loop.call_soon(self.expire, host)
+
     # ------------------------------------------------------------------ watching
 
     def _planned(self, plan: Plan) -> None:
@@ -276,6 +290,10 @@ class Fleet(Cluster):
             return None
         served = [number for number, shard in engine.shards.items() if shard.serving]
         return f"{host.process.name} serves {served} without a session" if served else None
+
+
+def _nonce(number: int) -> str:
+    return f"nonce-{number}"
 
 
 def _config(name: str) -> Config:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from foqs.core.errors import NotOwner
+from foqs.core.errors import FoqsError
 from foqs.service.placement import Placement
 from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
@@ -90,13 +90,14 @@ def epoch_serves_twice() -> None:
     Agent._drop = drop  # type: ignore[method-assign]
 
 
-def dropped_as_unwritten() -> None:
-    """What is being written when a shard is dropped is said not to be written."""
+def lost_as_unwritten() -> None:
+    """What is being written when a shard is dropped or fenced is said not to be written."""
 
-    def drop(self: Writer) -> None:
-        self._end(NotOwner("this host does not own the shard any more"), False)
+    def end(self: Writer, error: FoqsError, maybe_written: bool) -> None:
+        original(self, error, False)
 
-    Writer.drop = drop  # type: ignore[method-assign]
+    original = Writer._end
+    Writer._end = end  # type: ignore[method-assign]
 
 
 def any_shard_takes_any_key() -> None:
@@ -117,6 +118,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "session-outlived": Bug(session_outlived, (12,)),
     "no-fence": Bug(no_fence, (12,)),
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
-    "dropped-as-unwritten": Bug(dropped_as_unwritten, (16,)),
+    "lost-as-unwritten": Bug(lost_as_unwritten, (2, 16)),
     "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
 }
