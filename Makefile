@@ -95,8 +95,8 @@ test-long: system-packages $(DEV) $(BENCH) ## the long tests, with what the benc
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 .PHONY: sim
-sim: $(DEV) ## the seeded simulation (SEEDS=1000 SEED_BASE=0)
-	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE)
+sim: $(DEV) ## the seeded simulation (SEEDS=1000 SEED_BASE=0; ARGS=--fleet: of several hosts)
+	@$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) --base $(SEED_BASE) $(ARGS)
 
 .PHONY: bench
 bench: $(BENCH) ## measure: the table of ratios, about half an hour (ARGS='--rows single idle' for a part of it)
