@@ -209,7 +209,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 break
             try:
                 found = await self._dequeue_at(at, wants, 0, lease_ms, left_ms)
-            except errors.Unavailable as error:
+            except _ELSEWHERE as error:
                 failure = error
             else:
                 failure = None
@@ -226,7 +226,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
 
             try:
                 found = await self._polls.first(kind, hosts, poll, lambda found: _within(wants, found))
-            except errors.Unavailable as error:
+            except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):
                     break
@@ -405,6 +405,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         return convert.routing(await self._call(ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
+_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
+"""What one host answers to a dequeue that another may still fill; items that nobody received come back."""
 _DEQUEUE: Final = Method("dequeue", writes=True, into=Delivery)
 _ACK: Final = Method("ack", writes=True)
 _NACK: Final = Method("nack", writes=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -14,7 +14,7 @@ from foqs.core.keys import SLOTS
 from foqs.service.cluster import Alone, HostView, Identity, Routing, ShardView
 from foqs.service.engine import Engine
 from foqs.wire.cluster import cluster_calls
-from foqs_client import Client, Item
+from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome
 from foqs_client.routes import slot_of
 from tests.support.aio import run
 from tests.support.builders import engine_settings
@@ -259,5 +259,30 @@ def test_a_map_that_is_old_is_read_anew() -> None:
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")])
                 assert result.require()
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [Unavailable, Overloaded, UnknownOutcome])
+@pytest.mark.parametrize("wait_ms", [0, 5_000])
+def test_a_dequeue_goes_on_to_the_host_that_answers(
+    kind: type[FoqsError], wait_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
+            await client.enqueue([Item("else", b"")])
+            await until(lambda: client._router.routes is not None)
+            ask = client._dequeue_at
+            bad = (two.hosts[0].host, two.hosts[0].port)
+
+            async def one_fails(at: tuple[str, int] | None, *args: Any) -> list[Delivery]:
+                if at == bad:
+                    raise kind("not here")
+                return await ask(at, *args)
+
+            monkeypatch.setattr(client, "_dequeue_at", one_fails)
+            [result] = await other.enqueue([Item("t", b"x")])
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=wait_ms)
+            assert delivery.id == result.require()
 
     run(main())
