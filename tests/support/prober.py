@@ -23,7 +23,7 @@ from tests.support.workload import pause, wall_ms
 
 PROCESS: Final = "prober"
 TRY_MS: Final = 300
-"""A try has so long: a frozen owner answers nothing."""
+"""A try has so long, and 1.5 s more where the owner is frozen: a client waits for a late reply. No time is told more exactly."""
 _PAUSE_S: Final = 0.02
 
 
