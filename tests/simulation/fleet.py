@@ -10,8 +10,9 @@ be over).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import ClassVar, Final
@@ -42,7 +43,7 @@ ADDRESSES: Final = ("alpha", "beta", "gamma")
 URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SESSION_MS: Final = 1_500
 STOP_MARGIN_MS: Final = 150
-DRAIN_MS: Final = 800
+DRAIN_MS: Final = 300
 TROUBLE_S_MAX: Final = 3.0
 """No host is cut off, or frozen, for longer."""
 _LOST: Final = 0.003
@@ -85,6 +86,7 @@ class Fleet(Cluster):
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
         self._plan = Plan()
         self._lost = _LOST
+        self._drains: list[asyncio.Task[None]] = []
         self._expiring: dict[str, Incarnation] = {}
         """By nonce, those whose sessions end with their next COMMIT."""
 
@@ -119,6 +121,20 @@ class Fleet(Cluster):
             self.counts["hosts cut off"] += 1
             self._ensemble.suspend(registry)
             self.loop.call_later(seconds, self._reach_again, host)
+
+    def replace(self, host: Incarnation, seconds: float) -> None:
+        """It is drained and does not hear of it: others take its shards over while its session lives, and it serves on."""
+        self.cut_off(host, seconds)
+        self._drain(host.address, administration.drain_host)
+        self.loop.call_later(seconds, self._drain, host.address, administration.undrain_host)
+
+    def _drain(self, address: str, change: Callable[[LocalRegistry, str], Awaitable[None]]) -> None:
+        async def drain() -> None:
+            with contextlib.suppress(administration.Refused):
+                await change(self._administrator, address)
+
+        self._drains = [task for task in self._drains if not task.done()]
+        self._drains.append(self.loop.create_task(drain(), context=self._context.copy()))
 
     def expire(self, host: Incarnation) -> None:
         """The coordination service ends its session; not that of one that is cut off, which could not know."""
