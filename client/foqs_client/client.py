@@ -4,8 +4,9 @@ Holds connections and a namespace. Always true: a call ends by its deadline,
 and shortly after where only the reply is late; nothing is sent twice but items
 with a key and calls by id; a call that was sent and not answered ends as
 `UnknownOutcome` when it may have written, as `Unreachable` when it only reads.
-`retry_after_ms` is obeyed, and an error that names a later time than the call
-has is the caller's at once, as is `RateLimited`. Cancelling a call is safe: its
+`retry_after_ms` is obeyed, but where the next attempt goes to another shard; an
+error that names a later time than the call has is the caller's at once, as is
+`RateLimited`. Cancelling a call is safe: its
 reply is dropped, and items it would have delivered come back when their leases
 end.
 """

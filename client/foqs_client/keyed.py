@@ -30,16 +30,21 @@ class AutomaticKeys:
 
     Args:
         next_slot: the slot for a call, where somebody knows better.
+
+    Attributes:
+        was_chosen: the last call's slot was, so the next one's is another host's where there is one.
     """
 
     def __init__(self, rng: Random, next_slot: Callable[[], int | None] = lambda: None) -> None:
         self._rng = rng
         self._next_slot = next_slot
+        self.was_chosen = False
         self._slot = rng.randrange(SLOTS)
 
     def give(self, items: Iterable[Item]) -> list[Item]:
         """The items, each with a key: slot, time, chance, place."""
         chosen = self._next_slot()
+        self.was_chosen = chosen is not None
         self._slot = (self._slot + 1) % SLOTS if chosen is None else chosen
         call = f"~{self._slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
@@ -83,6 +88,8 @@ class Enqueue(Attempts[Item, Enqueued]):
         if self._keys is not None and not self._unknown:
             # Another slot, perhaps of a shard that is better off.
             self.sent = self._keys.give([self._items[place] for place in self._places])
+            if self._keys.was_chosen:
+                self._asked_ms = 0  # it was another shard that asked for time
         return again
 
     def failed(self, error: FoqsError) -> Enqueued:

@@ -8,7 +8,10 @@ its text says what is wrong and what to do. Knows nothing of Thrift.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Final
+
+HANDOVER_MS: Final = 100
+"""A shard that is handed over or taken over is served again about then, perhaps elsewhere."""
 
 
 class Code(enum.IntEnum):

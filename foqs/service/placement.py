@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
-from foqs.core.errors import FoqsError, NotOwner, Overloaded, Unavailable
+from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Overloaded, Unavailable
 from foqs.core.item import KeyedDatedItem, KeyedItem, NewItem
 from foqs.core.keys import SLOTS, slot_of, slots_of
 from foqs.service.calls import Enqueue
@@ -152,7 +152,7 @@ class Placement:
         shard = self.recorded_holder(slot_of(key))
         if shard is not None and shard not in self._statuses and self.owner_of(shard) is not None:
             return self.not_owner(shard)
-        return Unavailable("the shard of this key is not being served now", retry_after_ms=200)
+        return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_MS)
 
     def slots_moved(self) -> None:
         """Who holds which slot is looked up anew."""

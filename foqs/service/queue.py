@@ -17,6 +17,7 @@ from foqs.core.batch import HandOut as HandOutWork
 from foqs.core.batch import Work
 from foqs.core.demand import Demand
 from foqs.core.errors import (
+    HANDOVER_MS,
     DeadlineExceeded,
     FoqsError,
     NotFound,
@@ -255,7 +256,7 @@ class QueueService:
         if shard is not None:
             return shard
         if number in self._statuses:
-            raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=500)
+            raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=HANDOVER_MS)
         raise self.placement.not_owner(number)
 
     def _all_owned(self) -> list[Shard]:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, Generic, Protocol, TypeVar
 
-from foqs.core.errors import Unavailable
+from foqs.core.errors import HANDOVER_MS, Unavailable
 from foqs.core.fair import FairQueue
 from foqs.core.fence import Fence
 from foqs.shard.writer import Retry
@@ -127,7 +127,7 @@ class Reader:
             await self._reads.close()
 
     def _closed(self) -> Unavailable:
-        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=500)
+        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_MS)
 
 
 class _Once(Generic[T]):

@@ -20,7 +20,7 @@ from foqs.core.batch import Acks, Events, HandOut, Inserts, Recall
 from foqs.core.breaker import BreakerSettings
 from foqs.core.counts import TopicCounts
 from foqs.core.cuts import MakeCut
-from foqs.core.errors import FoqsError, NotOwner, Overloaded, Unavailable
+from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Overloaded, Unavailable
 from foqs.core.fence import Owner
 from foqs.core.intake import SHARES, Intake, IntakeLimits
 from foqs.core.item import Key, KeyedItem, NewItem, Row, State, TopicName, key_number
@@ -620,7 +620,7 @@ class Shard:
 
     def _check_serving(self) -> None:
         if not self.serving:
-            raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=500)
+            raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=HANDOVER_MS)
 
     async def _clear_keys(self) -> None:
         """Clears away rows of keys that are over, a page at a time. They are in nobody's way: there is no hurry."""

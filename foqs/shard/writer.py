@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from foqs.core.batch import Batch, HandOut, Inserts, Part
 from foqs.core.cuts import Cuts
-from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
+from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Decision, Find, find_in, judge_batch
 from foqs.core.intake import Intake
@@ -298,7 +298,7 @@ class Writer:
             self._end(self._closed(), True)
 
     def _closed(self) -> Unavailable:
-        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=500)
+        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_MS)
 
     async def _turn(self) -> None:
         if self._given_up is not None:

@@ -286,3 +286,17 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
             assert delivery.id == result.require()
 
     run(main())
+
+
+def test_a_client_that_knows_another_host_does_not_wait_for_the_one_that_asks_for_time() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await client.enqueue([Item("else", b"")])
+            await until(lambda: client._router.routes is not None)
+            for shard in two.engines[0].shards.values():
+                shard._breaker._open("its database is tried in vain")
+            for _ in range(4):
+                [result] = await client.enqueue([Item("t", b"x")], timeout_ms=900)
+                assert result.require().partition("-")[0] in {"3", "4"}
+
+    run(main())
