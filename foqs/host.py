@@ -8,6 +8,7 @@ the queue.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -52,6 +53,9 @@ from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry import RegistryError
 
 log = logging.getLogger(__name__)
+
+_PLAN_WITHIN_S: Final = 2.0
+"""A host of a cluster listens after so long though it has not read the plan."""
 
 STOPPING: Final = (
     ("listener", "nobody new comes; TLS handshakes are broken off"),
@@ -116,6 +120,7 @@ class Host:
         self._listener: asyncio.Server
         self._serving: asyncio.Future[None]
         self._following: asyncio.Future[None] | None = None
+        self._plan_read = asyncio.Event()
         self._gate: Gate | None = None
         self._doorway: Doorway | None = None
 
@@ -161,7 +166,11 @@ class Host:
                 loop.remove_signal_handler(number)
 
     async def start(self) -> Config:
-        """Listens first, so that a taken port is found before a shard is touched; calls meanwhile are UNAVAILABLE."""
+        """Takes its port first, so that a taken one is found before a shard is touched.
+
+        A host of a cluster lets clients connect when it has read the plan, or was long kept from it: until then another
+        host can tell them more. Calls that come before shards are served are UNAVAILABLE.
+        """
         loop = asyncio.get_running_loop()
         server = self._config.server
         self._listener = await loop.create_server(self._arrival, server.host, server.port, start_serving=False)
@@ -191,17 +200,20 @@ class Host:
         if self._membership is not None:
             await self._membership.open()
         await self._engine.open()
-        await self._listener.start_serving()
         http_port = await self._http.start(server.http_host, server.http_port)
         self._metrics.watch(self._readings)
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
             self._following = self._membership.start(self._engine, port, self._layout_changed)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._plan_read.wait(), _PLAN_WITHIN_S)
+        await self._listener.start_serving()
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
 
     def _layout_changed(self) -> None:
+        self._plan_read.set()
         if self._membership is not None:
             self._engine.queue.placement.closed = self._membership.closed()
         self._engine.sharing_changed()
