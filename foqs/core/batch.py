@@ -140,8 +140,15 @@ class Batch:
             self._count += part.count
 
     def due_rows(self) -> list[Mapping[int, Row]]:
-        """Rows of its dues, as they are in the table; those that were remembered elsewhere are not among them."""
-        return [work.rows for work in {part.work for part in self.dues}]
+        """Rows of its own dues, as they are in the table; those that were remembered elsewhere are not among them.
+
+        Not of the other parts of their works: those may have been written since, by an earlier flush.
+        """
+        return [
+            {number: row for number in part.numbers if (row := rows.get(number)) is not None}
+            for part in self.dues
+            if (rows := part.work.rows)
+        ]
 
     def wanted(self) -> dict[int, int | None]:
         """The dues that a claim names, with its `lease_ms`."""

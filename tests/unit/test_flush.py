@@ -311,6 +311,16 @@ def test_what_is_due_and_wanted_is_leased_with_the_flushs_token_and_what_is_not_
     assert [row.id for row in decision.gone[Kind.DUE]] == [4]
 
 
+def test_a_flush_knows_the_rows_of_its_own_dues_and_not_of_those_that_an_earlier_flush_wrote() -> None:
+    due = {"state": State.LEASED, "due_ms": NOW, "token": 7, "attempt": 1}
+    rows = {number: a_row(number, **due) for number in (1, 2)}
+    work = Dues([1, 2, 3], rows, nobody)
+    assert [*map(dict, Batch([Part(work, 0, 3)]).due_rows())] == [rows]
+    second = Batch([Part(work, 1, 3)])
+    assert [*map(dict, second.due_rows())] == [{2: rows[2]}]
+    assert find_in(*second.due_rows())(1) is None
+
+
 def keyed(*items: KeyedItem, first: int = FIRST_NEW, namespace: str = "n") -> Inserts:
     return Inserts(namespace, items, first, nobody, keyed=True)
 
