@@ -1,8 +1,9 @@
 """A purge of a topic, over all shards of a host.
 
-Always true: when it succeeds, a cut of the topic is committed in every shard;
-when it fails with anything but an unknown outcome, in none, nor will be. Knows
-nothing of what a cut does.
+Always true: when it succeeds, a cut of the topic is committed in every shard
+that holds it, and the others have proved by a flush that they were not replaced
+before they looked; when it fails with anything but an unknown outcome, no cut is
+committed, nor will be. Knows nothing of what a cut does.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 from collections.abc import Sequence
 
 from foqs.core.cuts import MakeCut
-from foqs.core.errors import FoqsError, UnknownOutcome
+from foqs.core.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import TopicName
 from foqs.shard.shard import Shard
 
@@ -26,8 +27,9 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         if not any(work.is_open for work in works):
             done.set()
 
+    empty = [shard for shard in shards if not shard.may_hold(topic)]
     for shard in shards:
-        if not shard.may_hold(topic):
+        if shard in empty:
             continue
         try:
             works.append(shard.purge(topic, finished))
@@ -38,20 +40,27 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         for work in works:
             work.expire()
         raise refusals[0]
-    if not works:
-        return 0
+    unproved: FoqsError | None = None
     try:
         async with asyncio.timeout_at(deadline):
-            await done.wait()
+            # Whoever was replaced knows nothing of what its successor holds.
+            for shard in empty:
+                await shard.prove()
+            if works:
+                await done.wait()
     except TimeoutError:
-        pass
+        unproved = DeadlineExceeded("the time ran out before every shard had answered; try again")
+    except (NotOwner, Unavailable) as error:
+        unproved = error
     finally:
         for work in works:
             work.expire()
     results = [result for work in works for result in work.results]
     errors = [result for result in results if isinstance(result, FoqsError)]
-    if not errors:
+    if not errors and unproved is None:
         return sum(results)
+    if not results and unproved is not None:
+        raise unproved
     if len(errors) < len(results) or any(isinstance(error, UnknownOutcome) for error in errors):
         raise UnknownOutcome("the topic may be purged in part; call again, which does no harm but to newer items")
     raise errors[0]

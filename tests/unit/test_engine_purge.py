@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from foqs.core.errors import DeadlineExceeded, NotFound, Overloaded, Unavailable, UnknownOutcome
+from foqs.core.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.filter import ItemFilter
 from foqs.core.item import Row, State, parse_id, unpack_key
 from foqs.core.life import Kind
@@ -665,5 +665,18 @@ def test_a_topic_that_holds_nothing_takes_no_cut() -> None:
         for number in range(3):
             assert await purge(caller, f"made up {number}") == 0
         assert cuts(world) == 0
+
+    play(story)
+
+
+def test_a_purge_by_a_host_that_was_replaced_and_knows_of_no_item_is_no_success() -> None:
+    async def story(world: World) -> None:
+        old = await world.engine()
+        new = await world.engine()
+        await Caller(world, new).enqueue([new_item("t")])
+        with pytest.raises((NotOwner, Unavailable)):
+            await old.queue.purge("default", "t", world.loop.time() + 5)
+        assert len(world.rows()) == 1
+        assert await new.queue.purge("default", "t", world.loop.time() + 5) == 1
 
     play(story)
