@@ -364,7 +364,7 @@ class Bug:
     shows: tuple[int, ...]
 
 
-SEEDS: Final = range(8)
+SEEDS: Final = range(16)
 """These show every bug; most show it in the first."""
 
 BUGS: Final[Mapping[str, Bug]] = {
