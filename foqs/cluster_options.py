@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic import field_validator
 
+from foqs.access.options import AuthOptions
 from foqs.options import MS, Invalid, Options, ServerOptions, StoreUrl, is_address, option, parse_store_url
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ class ClusterOptions(Options):
         "path",
         "USER:PASSWORD, alone in a file that only its owner may read; what is kept in ZooKeeper is then this user's only. "
         "The same for all hosts. Empty: open to whoever reaches ZooKeeper.",
+    )
+    token_file: str = option(
+        "",
+        "path",
+        "Where hosts ask who calls ([auth]): the secret that this host shows to the others, of a principal with admin = true "
+        "in their configurations; alone in a file that only its owner may read. Empty: it shows its own certificate, "
+        "server.tls_cert_file.",
+    )
+    ca_file: str = option(
+        "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the system's CAs."
     )
     drain_timeout_ms: int = option(
         10_000,
@@ -131,4 +142,14 @@ def a_cluster_has_all(cluster: ClusterOptions, databases: Mapping[str, DatabaseO
             f"nobody could be told to call {server.host or 'every address'}",
             "set the HOST:PORT that others reach this host at",
             "server.advertise",
+        )
+
+
+def hosts_know_each_other(cluster: ClusterOptions, server: ServerOptions, auth: AuthOptions) -> None:
+    """Refuses hosts that ask who calls and would not know each other. Raises Invalid."""
+    if cluster.zookeeper and auth.enabled and not (cluster.token_file or server.tls_client_ca_file):
+        raise Invalid(
+            "the other hosts would not know this one, and hosts pass calls on to each other",
+            "name the file of an administrator's secret, or have hosts show certificates: server.tls_client_ca_file",
+            "cluster.token_file",
         )

@@ -22,7 +22,7 @@ from pydantic_core import ErrorDetails
 from foqs.access.files import BadFile, read_password
 from foqs.access.keyring import BadKey, Keyring, TlsFiles, read_keyring
 from foqs.access.options import AuthOptions, PrincipalOptions, listening_is_safe, somebody_can_be_known
-from foqs.cluster_options import DATABASES, ClusterOptions, DatabaseOptions, a_cluster_has_all
+from foqs.cluster_options import DATABASES, ClusterOptions, DatabaseOptions, a_cluster_has_all, hosts_know_each_other
 from foqs.options import (
     CatalogOptions,
     CoordinatorOptions,
@@ -81,6 +81,7 @@ class Config(Options):
         listening_is_safe(server, self.auth)
         somebody_can_be_known(server, self.auth)
         a_cluster_has_all(self.cluster, self.databases, server)
+        hosts_know_each_other(self.cluster, server, self.auth)
         if server.port and server.port == server.http_port:
             raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
         namespace = self.namespace

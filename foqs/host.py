@@ -39,16 +39,24 @@ from foqs.registries import registry_of
 from foqs.scrape import readings
 from foqs.scrape_cluster import cluster_readings
 from foqs.service.api import CallLimits, NamespaceSettings
+from foqs.service.cluster import Address
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
+from foqs.service.shared_cluster import SharedCluster
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import ShardSettings
 from foqs.store.port import StoreUnusable
+from foqs.tier.calls import TierCalls
+from foqs.tier.peers import Peers
 from foqs.wire.admin import admin_calls
 from foqs.wire.cluster import cluster_calls
 from foqs.wire.doorway import Doorway
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
+from foqs.wire.methods import Calls
 from foqs.wire.server import WireServer
+from foqs_client.credentials import Tls, greeting, secured
+from foqs_client.errors import InvalidArgument
+from foqs_client.pool import Pool
 from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry import RegistryError
 
@@ -98,7 +106,7 @@ class Host:
         self._stop = asyncio.Event()
         rng = random.Random(secrets.randbits(128))
         self._clock = clock = clock or SystemClock()
-        nonce = secrets.token_hex(16)
+        nonce = self._nonce = secrets.token_hex(16)
         self._membership = _membership(config, nonce, clock, rng, self._load)
         membership = self._membership
         self._engine = Engine(
@@ -121,6 +129,7 @@ class Host:
         self._serving: asyncio.Future[None]
         self._following: asyncio.Future[None] | None = None
         self._plan_read = asyncio.Event()
+        self._peers: Peers | None = None
         self._gate: Gate | None = None
         self._doorway: Doorway | None = None
 
@@ -184,14 +193,21 @@ class Host:
             program_version=version("foqs"),
         )
         more = dict(admin_calls(self._engine.admin, server.tier))
+        cluster: SharedCluster | None = None
         if self._membership is not None:
-            more.update(cluster_calls(self._membership.service(self._engine.queue.shards, lambda: self._engine.slots)))
+            cluster = self._membership.service(self._engine.queue.shards, lambda: self._engine.slots)
+            more.update(cluster_calls(cluster))
         handlers = Handlers(self._engine.queue, identity, self._rng, more)
+        calls: Calls = handlers
+        if cluster is not None:
+            open_pool = _open_pool(self._config)
+            self._peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool)
+            calls = TierCalls(handlers, self._peers)
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
         self._wire = WireServer(
-            loop, handlers, wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
+            loop, calls, wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
         )
         if keyring.context is not None:
             self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
@@ -276,6 +292,8 @@ class Host:
                 await self._membership.leave(deadline)
 
         async def session() -> None:
+            if self._peers is not None:
+                await self._peers.close()
             if self._membership is not None:
                 await self._membership.close()
 
@@ -342,6 +360,21 @@ def _gate(config: Config, keyring: Keyring, grants: Grants, metrics: Metrics) ->
     administrators = [name for name, options in auth.principals.items() if options.admin]
     limits = GateLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
     return Gate(keyring, administrators, grants, metrics, limits)
+
+
+def _open_pool(config: Config) -> Callable[[Address], Pool]:
+    """How this host connects to the others of its tier, and shows who it is. Raises ConfigError."""
+    cluster, server = config.cluster, config.server
+    token_file = cluster.token_file if config.auth.enabled else ""
+    try:
+        connect = None
+        if server.tls_cert_file:
+            connect = secured(Tls(cluster.ca_file or None, server.tls_cert_file, server.tls_key_file).context())
+        greet = greeting(None, token_file or None, config.auth.enabled and not token_file)
+    except InvalidArgument as error:
+        key = "cluster.token_file" if error.field == "token_file" else "cluster.ca_file"
+        raise ConfigError("", key, error.message, "see [cluster]") from None
+    return lambda address: Pool([address], 1, connect, greet)
 
 
 def wire_limits(config: Config) -> WireLimits:

@@ -260,9 +260,22 @@ struct DequeueRequest {
   6: optional i64 lease_ms,
 }
 
+/** What is left of a topic at a host, as far as the answering host knows. */
+struct TopicHead {
+  1: optional string topic,
+  2: optional HostAddress host,
+  /** Of the best READY item. Missing: there is none. */
+  3: optional i32 best_priority,
+  4: optional i64 ready,
+  /** How long ago this was so; 0 for the answering host itself. */
+  5: optional i64 age_ms,
+}
+
 struct DequeueReply {
   /** Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time. */
   1: optional list<Delivery> items,
+  /** In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any. */
+  2: optional list<TopicHead> heads,
 }
 
 // ------------------------------------------------- ack, nack, extend, release
@@ -400,6 +413,8 @@ struct PeekRequest {
   4: optional Page page,
   5: optional bool with_payload,
   6: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  7: optional bool forwarded,
 }
 
 struct ItemsReply {
@@ -481,6 +496,8 @@ struct CountItemsRequest {
   /** Must. */
   2: optional ItemFilter filter,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  4: optional bool forwarded,
 }
 
 struct CountItemsReply {
@@ -506,6 +523,8 @@ struct BulkRequest {
   4: optional Change change,
   5: optional Page page,
   6: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  7: optional bool forwarded,
 }
 
 struct BulkReply {
@@ -532,6 +551,8 @@ struct ListDeadRequest {
   3: optional Page page,
   4: optional bool with_payload,
   5: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  6: optional bool forwarded,
 }
 
 struct RedriveRequest {
@@ -578,6 +599,8 @@ struct NamespaceName {
   /** Must. */
   1: optional string namespace_name,
   2: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  3: optional bool forwarded,
 }
 
 struct ListRequest {
@@ -627,6 +650,8 @@ struct TopicRequest {
   /** Must. */
   2: optional string topic,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
+  4: optional bool forwarded,
 }
 
 struct BindTopicRequest {
@@ -764,6 +789,53 @@ struct GetRoutingReply {
   4: optional string tier,
 }
 
+// ------------------------------------------------------------ between hosts
+
+/** A topic at one host. Without any count but its names: it holds nothing there any more. */
+struct TopicSummary {
+  1: optional string namespace_name,
+  2: optional string topic,
+  3: optional i64 ready,
+  4: optional i64 deferred,
+  5: optional i64 leased,
+  6: optional i64 dead,
+  /** Of the best READY item. */
+  7: optional i32 best_priority,
+  8: optional i64 oldest_ready_age_ms,
+  9: optional bool counts_lag,
+}
+
+/** What a namespace asks of one host, and has there. */
+struct NamespaceDemand {
+  1: optional string namespace_name,
+  /** Items that were to be enqueued lately, taken or refused, as a rate. */
+  2: optional i64 enqueues_per_minute,
+  3: optional i64 items,
+  4: optional i64 payload_bytes,
+}
+
+struct ExchangeRequest {
+  /** The version of the last reply that the asking host has whole; missing: it has nothing. */
+  1: optional i64 version,
+  2: optional i64 timeout_ms,
+}
+
+struct ExchangeReply {
+  1: optional i64 version,
+  /** What changed since the version that was named. */
+  2: optional list<TopicSummary> topics,
+  /** `topics` is all there is: what is not in it, or in the pages that follow, is gone. */
+  3: optional bool whole,
+  /** There is more: ask again, with this reply's version. */
+  4: optional bool more,
+  /** Of every namespace with a limit that was asked for, or holds, anything. */
+  5: optional list<NamespaceDemand> demands,
+  /** What waits to be written, in items. */
+  6: optional double load,
+  /** Some shard takes new items. */
+  7: optional bool takes_items,
+}
+
 // ---------------------------------------------------------------- the service
 
 service Foqs {
@@ -877,4 +949,7 @@ service Foqs {
 
   /** Hosts and the shard map; any host answers. What waits in queues is not part of the version. */
   GetRoutingReply getRouting(1: GetRoutingRequest request) throws (1: CallFailed failed),
+
+  /** What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone. */
+  ExchangeReply exchange(1: ExchangeRequest request) throws (1: CallFailed failed),
 }

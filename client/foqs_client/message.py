@@ -50,7 +50,7 @@ class Method:
     Args:
         name: as the contract spells it.
         writes: it may change something.
-        into: what the elements of the reply's one list are read into, in place
+        into: what the elements of the reply's first list are read into, in place
             of the contract's structs: a class whose fields have the contract's
             names and all have defaults.
     """
@@ -119,11 +119,11 @@ def refusal(body: bytes) -> Exception:
 
 
 def _reading(success: Any, into: type) -> Any:
-    """The spec of a result's field, its reply's one list read into objects of a class."""
-    tag, kind, name, (reply, (none, listed)), default = success
+    """The spec of a result's field, its reply's first list read into objects of a class."""
+    tag, kind, name, (reply, (none, listed, *others)), default = success
     list_tag, list_kind, list_name, (element, (_, fields), frozen), list_default = listed
     listed = (list_tag, list_kind, list_name, (element, [into, fields], frozen), list_default)
-    return (tag, kind, name, [reply, (none, listed)], default)
+    return (tag, kind, name, [reply, (none, listed, *others)], default)
 
 
 class _Source:

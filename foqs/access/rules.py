@@ -124,5 +124,6 @@ NEEDS: Final[Mapping[str, Need]] = {
     "listHosts": _CLUSTER,
     "drainHost": _CLUSTER,
     "undrainHost": _CLUSTER,
+    "exchange": _CLUSTER,
 }
 """What each call of the contract needs, by its name."""

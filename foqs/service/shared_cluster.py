@@ -71,6 +71,11 @@ class SharedCluster:
     def version(self) -> int:
         return self._drawn().version
 
+    @property
+    def hosts(self) -> Sequence[HostView]:
+        """Those of `routing`, the same object while nothing changed; none before the first reading."""
+        return () if self._view() is None else self._drawn().hosts
+
     def routing(self) -> Routing:
         drawn = self._drawn()
         own = {status.shard: status for status in self._statuses()}

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from foqs.core import validate
-from foqs.core.errors import FoqsError, InvalidArgument, NotImplementedYet
+from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.filter import ItemFilter
 from foqs.core.item import State
 from foqs.core.life import Event, Kind
@@ -89,7 +89,6 @@ class Handlers:
 
     def enqueue(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
-        _not_forwarded(request)
         raws = self._entries(request.items, "items")
         items, errors = codec.new_items(raws, namespace, settings)
         done = _done(codec.enqueue_reply, errors, caller)
@@ -97,7 +96,6 @@ class Handlers:
 
     def dequeue(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, settings = self._namespace(request)
-        _not_forwarded(request)
         limits = self._queue.limits
         raws = request.topics
         validate.batch(None if raws is None else len(raws), limits.topics_per_call_max, "topics")
@@ -254,11 +252,6 @@ class Handlers:
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
         name = codec.name(request.namespace_name, "namespace_name")
         return name, self._queue.namespace(name)
-
-
-def _not_forwarded(request: Any) -> None:
-    if request.forwarded:
-        raise NotImplementedYet("this version serves no forwarded calls; leave the field out", field="forwarded")
 
 
 def _sifted(raws: Sequence[Any], field: str, read: Callable[[Any], _T]) -> tuple[list[_T], dict[int, FoqsError]]:

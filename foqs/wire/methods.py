@@ -40,6 +40,7 @@ READ_ONLY: Final = frozenset(
         "listShards",
         "listHosts",
         "getRouting",
+        "exchange",
     )
 )
 """What cannot have written when it ends unanswered."""
@@ -85,6 +86,8 @@ class Method:
     serve: Serve
     args: list[Any]
     check: TypeCheck
+    fields: frozenset[str]
+    """The request's fields."""
     lists: tuple[str, ...]
     """The request's fields that are lists."""
     result: list[Any]
@@ -158,6 +161,7 @@ def _method(name: str, serve: Serve) -> Method:
         serve=serve,
         args=spec,
         check=TypeCheck(spec),
+        fields=frozenset(field[2] for field in request.thrift_spec if field),
         lists=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
         result=[result, result.thrift_spec],
         result_class=result,

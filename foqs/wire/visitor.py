@@ -67,6 +67,11 @@ class Visitor:
         """Whether what it was known by is not valid any more."""
         return self._known is not None and not self._gate.keyring.holds(self._known.proof)
 
+    @property
+    def is_administrator(self) -> bool:
+        """Whether it may do everything, as other hosts of the tier may."""
+        return self._known is not None and self._known.principal.admin
+
     def challenge(self, method: Method) -> None:
         """Before the call is read. Raises Unauthenticated."""
         if self._known is None and method.need.scope is not Scope.NOTHING:

@@ -33,6 +33,7 @@ LATER: Final = {
     "undrainShard",
     "drainHost",
     "undrainHost",
+    "exchange",
 }
 """What may be answered NOT_IMPLEMENTED."""
 
@@ -111,8 +112,6 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
             yield [_entry(method, str(entries), n) for n in range(count)], (code, field.path)
         yield [_entry(method, str(entries), n) for n in range(FAR_TOO_MANY)], (LIMIT, None)
         return
-    if field.name == "forwarded":
-        yield True, ("NOT_IMPLEMENTED", field.path)
     if method == "authenticate" and field.name == "token":
         return  # whatever it is: a host that asks nobody who he is reads none
     if field.path.startswith("settings.") and field.name in RANGES:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -31,7 +31,7 @@ from foqs.store.memory_table import Table
 from foqs.wire.admin import admin_calls
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
-from foqs.wire.methods import Serve
+from foqs.wire.methods import Calls, Serve
 from foqs.wire.server import WireServer
 from shardmgr.local import LocalCoordinator
 from tests.simulation import principals
@@ -297,11 +297,14 @@ class Cluster:
         engine: Engine,
         rng: Random,
         more: Mapping[str, Serve] = MappingProxyType({}),
+        together: Callable[[Handlers], Calls] = lambda alone: alone,
     ) -> tuple[WireServer, Listener]:
-        """A host's wire, which serves `more` besides the usual calls."""
+        """A host's wire, which serves `more` besides the usual calls, and makes of all of them what `together` does."""
         identity = Identity(me.address, PORT, number)
         handlers = Handlers(engine.queue, identity, rng, {**admin_calls(engine.admin, "default"), **more})
-        wire = WireServer(self.loop, handlers, WireLimits(), gate=principals.gate(engine.namespaces.permissions))
+        wire = WireServer(
+            self.loop, together(handlers), WireLimits(), gate=principals.gate(engine.namespaces.permissions)
+        )
         return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:

@@ -26,7 +26,11 @@ from foqs.core.fence import Fence
 from foqs.membership import Membership
 from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
+from foqs.tier.calls import TierCalls
+from foqs.tier.peers import Peers
 from foqs.wire.cluster import cluster_calls
+from foqs_client.credentials import greeting
+from foqs_client.pool import Pool
 from shardmgr import administration
 from shardmgr.documents import PLAN, parse_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
@@ -237,8 +241,13 @@ class Fleet(Cluster):
         except (RegistryError, CatalogError):
             me.gone.set()
             return
-        about_cluster = cluster_calls(membership.service(engine.queue.shards, lambda: engine.slots))
-        wire, listener = await self._listen(me, number, engine, rng, about_cluster)
+        cluster = membership.service(engine.queue.shards, lambda: engine.slots)
+        connect = self.connector(me.address, Random(f"{number}/peers"))
+        greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
+        peers = Peers(lambda: cluster.hosts, nonce, "default", "", lambda address: Pool([address], 1, connect, greet))
+        wire, listener = await self._listen(
+            me, number, engine, rng, cluster_calls(cluster), lambda alone: TierCalls(alone, peers)
+        )
         engine.start()
         me.ready = True
         serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
@@ -256,6 +265,7 @@ class Fleet(Cluster):
         engine.release()
         await asyncio.wait((serving,), timeout=max(until_s - self.loop.time(), 0.3))
         await engine.abort()
+        await peers.close()
         await membership.close()
         me.gone.set()
 

@@ -84,6 +84,7 @@ _GOOD: Final[Mapping[str, Callable[[Names], Any]]] = {
     "listHosts": lambda n: ttypes.ListRequest(ttypes.Page(5)),
     "drainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
     "undrainHost": lambda n: ttypes.HostRequest(ttypes.HostAddress("h", 1)),
+    "exchange": lambda n: ttypes.ExchangeRequest(),
     "getRouting": lambda n: ttypes.GetRoutingRequest(3),
 }
 

@@ -158,7 +158,6 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
         ("enqueue", ttypes.EnqueueRequest("default", None), "INVALID_ARGUMENT", "items"),
         ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()] * 1_001), "LIMIT_EXCEEDED", "items"),
         ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()], 0), "INVALID_ARGUMENT", "timeout_ms"),
-        ("enqueue", ttypes.EnqueueRequest("default", [ttypes.NewItem()], 5, True), "NOT_IMPLEMENTED", "forwarded"),
         ("dequeue", ttypes.DequeueRequest("default", []), "INVALID_ARGUMENT", "topics"),
         (
             "dequeue",
@@ -203,7 +202,6 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
             "INVALID_ARGUMENT",
             "lease_ms",
         ),
-        ("dequeue", ttypes.DequeueRequest("default", [], forwarded=True), "NOT_IMPLEMENTED", "forwarded"),
         ("ack", ttypes.AckRequest("default", []), "INVALID_ARGUMENT", "leases"),
         ("cancel", ttypes.CancelRequest("default", None), "INVALID_ARGUMENT", "ids"),
         ("peek", ttypes.PeekRequest("default"), "INVALID_ARGUMENT", "topic"),

@@ -416,6 +416,16 @@ class Iface(object):
         """
         pass
 
+    def exchange(self, request):
+        """
+        What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
+
+        Parameters:
+         - request
+
+        """
+        pass
+
 
 class Client(Iface):
     def __init__(self, iprot, oprot=None):
@@ -1886,6 +1896,42 @@ class Client(Iface):
             raise result.failed
         raise TApplicationException(TApplicationException.MISSING_RESULT, "getRouting failed: unknown result")
 
+    def exchange(self, request):
+        """
+        What the called host has, and what is asked of it; hosts of a tier ask each other about once a second. For hosts alone.
+
+        Parameters:
+         - request
+
+        """
+        self.send_exchange(request)
+        return self.recv_exchange()
+
+    def send_exchange(self, request):
+        self._oprot.writeMessageBegin('exchange', TMessageType.CALL, self._seqid)
+        args = exchange_args()
+        args.request = request
+        args.write(self._oprot)
+        self._oprot.writeMessageEnd()
+        self._oprot.trans.flush()
+
+    def recv_exchange(self):
+        iprot = self._iprot
+        (fname, mtype, rseqid) = iprot.readMessageBegin()
+        if mtype == TMessageType.EXCEPTION:
+            x = TApplicationException()
+            x.read(iprot)
+            iprot.readMessageEnd()
+            raise x
+        result = exchange_result()
+        result.read(iprot)
+        iprot.readMessageEnd()
+        if result.success is not None:
+            return result.success
+        if result.failed is not None:
+            raise result.failed
+        raise TApplicationException(TApplicationException.MISSING_RESULT, "exchange failed: unknown result")
+
 
 class Processor(Iface, TProcessor):
     def __init__(self, handler):
@@ -1932,6 +1978,7 @@ class Processor(Iface, TProcessor):
         self._processMap["drainHost"] = Processor.process_drainHost
         self._processMap["undrainHost"] = Processor.process_undrainHost
         self._processMap["getRouting"] = Processor.process_getRouting
+        self._processMap["exchange"] = Processor.process_exchange
         self._on_message_begin = None
 
     def on_message_begin(self, func):
@@ -3016,6 +3063,32 @@ class Processor(Iface, TProcessor):
             msg_type = TMessageType.EXCEPTION
             result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
         oprot.writeMessageBegin("getRouting", msg_type, seqid)
+        result.write(oprot)
+        oprot.writeMessageEnd()
+        oprot.trans.flush()
+
+    def process_exchange(self, seqid, iprot, oprot):
+        args = exchange_args()
+        args.read(iprot)
+        iprot.readMessageEnd()
+        result = exchange_result()
+        try:
+            result.success = self._handler.exchange(args.request)
+            msg_type = TMessageType.REPLY
+        except TTransport.TTransportException:
+            raise
+        except CallFailed as failed:
+            msg_type = TMessageType.REPLY
+            result.failed = failed
+        except TApplicationException as ex:
+            logging.exception('TApplication exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = ex
+        except Exception:
+            logging.exception('Unexpected exception in handler')
+            msg_type = TMessageType.EXCEPTION
+            result = TApplicationException(TApplicationException.INTERNAL_ERROR, 'Internal error')
+        oprot.writeMessageBegin("exchange", msg_type, seqid)
         result.write(oprot)
         oprot.writeMessageEnd()
         oprot.trans.flush()
@@ -9579,6 +9652,166 @@ class getRouting_result(object):
 all_structs.append(getRouting_result)
 getRouting_result.thrift_spec = (
     (0, TType.STRUCT, 'success', [GetRoutingReply, None], None, ),  # 0
+    (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
+)
+
+
+class exchange_args(object):
+    """
+    Attributes:
+     - request
+
+    """
+
+    __slots__ = (
+        'request',
+    )
+
+
+    def __init__(self, request=None,):
+        self.request = request
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRUCT:
+                    self.request = ExchangeRequest()
+                    self.request.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('exchange_args')
+        if self.request is not None:
+            oprot.writeFieldBegin('request', TType.STRUCT, 1)
+            self.request.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(exchange_args)
+exchange_args.thrift_spec = (
+    None,  # 0
+    (1, TType.STRUCT, 'request', [ExchangeRequest, None], None, ),  # 1
+)
+
+
+class exchange_result(object):
+    """
+    Attributes:
+     - success
+     - failed
+
+    """
+
+    __slots__ = (
+        'success',
+        'failed',
+    )
+
+
+    def __init__(self, success=None, failed=None,):
+        self.success = success
+        self.failed = failed
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 0:
+                if ftype == TType.STRUCT:
+                    self.success = ExchangeReply()
+                    self.success.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 1:
+                if ftype == TType.STRUCT:
+                    self.failed = CallFailed.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('exchange_result')
+        if self.success is not None:
+            oprot.writeFieldBegin('success', TType.STRUCT, 0)
+            self.success.write(oprot)
+            oprot.writeFieldEnd()
+        if self.failed is not None:
+            oprot.writeFieldBegin('failed', TType.STRUCT, 1)
+            self.failed.write(oprot)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+all_structs.append(exchange_result)
+exchange_result.thrift_spec = (
+    (0, TType.STRUCT, 'success', [ExchangeReply, None], None, ),  # 0
     (1, TType.STRUCT, 'failed', [CallFailed, None], None, ),  # 1
 )
 fix_spec(all_structs)

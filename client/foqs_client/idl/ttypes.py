@@ -1723,20 +1723,142 @@ class DequeueRequest(object):
         return not (self == other)
 
 
+class TopicHead(object):
+    """
+    What is left of a topic at a host, as far as the answering host knows.
+
+    Attributes:
+     - topic
+     - host
+     - best_priority: Of the best READY item. Missing: there is none.
+     - ready
+     - age_ms: How long ago this was so; 0 for the answering host itself.
+
+    """
+
+    __slots__ = (
+        'topic',
+        'host',
+        'best_priority',
+        'ready',
+        'age_ms',
+    )
+
+
+    def __init__(self, topic=None, host=None, best_priority=None, ready=None, age_ms=None,):
+        self.topic = topic
+        self.host = host
+        self.best_priority = best_priority
+        self.ready = ready
+        self.age_ms = age_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRUCT:
+                    self.host = HostAddress()
+                    self.host.read(iprot)
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I32:
+                    self.best_priority = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.ready = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('TopicHead')
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 1)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.host is not None:
+            oprot.writeFieldBegin('host', TType.STRUCT, 2)
+            self.host.write(oprot)
+            oprot.writeFieldEnd()
+        if self.best_priority is not None:
+            oprot.writeFieldBegin('best_priority', TType.I32, 3)
+            oprot.writeI32(self.best_priority)
+            oprot.writeFieldEnd()
+        if self.ready is not None:
+            oprot.writeFieldBegin('ready', TType.I64, 4)
+            oprot.writeI64(self.ready)
+            oprot.writeFieldEnd()
+        if self.age_ms is not None:
+            oprot.writeFieldBegin('age_ms', TType.I64, 5)
+            oprot.writeI64(self.age_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
 class DequeueReply(object):
     """
     Attributes:
      - items: Best first within a topic: by priority, then deliver-after time, then id. Empty: nothing became ready in time.
+     - heads: In a cluster, of the topics that were asked for: where to ask next. A host that is not named is not known to have any.
 
     """
 
     __slots__ = (
         'items',
+        'heads',
     )
 
 
-    def __init__(self, items=None,):
+    def __init__(self, items=None, heads=None,):
         self.items = items
+        self.heads = heads
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1758,6 +1880,17 @@ class DequeueReply(object):
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.heads = []
+                    (_etype30, _size27) = iprot.readListBegin()
+                    for _i31 in range(_size27):
+                        _elem32 = TopicHead()
+                        _elem32.read(iprot)
+                        self.heads.append(_elem32)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1771,8 +1904,15 @@ class DequeueReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter27 in self.items:
-                iter27.write(oprot)
+            for iter33 in self.items:
+                iter33.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.heads is not None:
+            oprot.writeFieldBegin('heads', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.heads))
+            for iter34 in self.heads:
+                iter34.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -1920,11 +2060,11 @@ class AckRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.leases = []
-                    (_etype31, _size28) = iprot.readListBegin()
-                    for _i32 in range(_size28):
-                        _elem33 = Lease()
-                        _elem33.read(iprot)
-                        self.leases.append(_elem33)
+                    (_etype38, _size35) = iprot.readListBegin()
+                    for _i39 in range(_size35):
+                        _elem40 = Lease()
+                        _elem40.read(iprot)
+                        self.leases.append(_elem40)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -1950,8 +2090,8 @@ class AckRequest(object):
         if self.leases is not None:
             oprot.writeFieldBegin('leases', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.leases))
-            for iter34 in self.leases:
-                iter34.write(oprot)
+            for iter41 in self.leases:
+                iter41.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2149,11 +2289,11 @@ class NackRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.nacks = []
-                    (_etype38, _size35) = iprot.readListBegin()
-                    for _i39 in range(_size35):
-                        _elem40 = Nack()
-                        _elem40.read(iprot)
-                        self.nacks.append(_elem40)
+                    (_etype45, _size42) = iprot.readListBegin()
+                    for _i46 in range(_size42):
+                        _elem47 = Nack()
+                        _elem47.read(iprot)
+                        self.nacks.append(_elem47)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2179,8 +2319,8 @@ class NackRequest(object):
         if self.nacks is not None:
             oprot.writeFieldBegin('nacks', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.nacks))
-            for iter41 in self.nacks:
-                iter41.write(oprot)
+            for iter48 in self.nacks:
+                iter48.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2342,11 +2482,11 @@ class ExtendLeaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.extensions = []
-                    (_etype45, _size42) = iprot.readListBegin()
-                    for _i46 in range(_size42):
-                        _elem47 = Extension()
-                        _elem47.read(iprot)
-                        self.extensions.append(_elem47)
+                    (_etype52, _size49) = iprot.readListBegin()
+                    for _i53 in range(_size49):
+                        _elem54 = Extension()
+                        _elem54.read(iprot)
+                        self.extensions.append(_elem54)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2372,8 +2512,8 @@ class ExtendLeaseRequest(object):
         if self.extensions is not None:
             oprot.writeFieldBegin('extensions', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.extensions))
-            for iter48 in self.extensions:
-                iter48.write(oprot)
+            for iter55 in self.extensions:
+                iter55.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2443,11 +2583,11 @@ class ReleaseRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.leases = []
-                    (_etype52, _size49) = iprot.readListBegin()
-                    for _i53 in range(_size49):
-                        _elem54 = Lease()
-                        _elem54.read(iprot)
-                        self.leases.append(_elem54)
+                    (_etype59, _size56) = iprot.readListBegin()
+                    for _i60 in range(_size56):
+                        _elem61 = Lease()
+                        _elem61.read(iprot)
+                        self.leases.append(_elem61)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2473,8 +2613,8 @@ class ReleaseRequest(object):
         if self.leases is not None:
             oprot.writeFieldBegin('leases', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.leases))
-            for iter55 in self.leases:
-                iter55.write(oprot)
+            for iter62 in self.leases:
+                iter62.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -2535,11 +2675,11 @@ class OutcomesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.outcomes = []
-                    (_etype59, _size56) = iprot.readListBegin()
-                    for _i60 in range(_size56):
-                        _elem61 = Outcome()
-                        _elem61.read(iprot)
-                        self.outcomes.append(_elem61)
+                    (_etype66, _size63) = iprot.readListBegin()
+                    for _i67 in range(_size63):
+                        _elem68 = Outcome()
+                        _elem68.read(iprot)
+                        self.outcomes.append(_elem68)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2556,8 +2696,8 @@ class OutcomesReply(object):
         if self.outcomes is not None:
             oprot.writeFieldBegin('outcomes', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.outcomes))
-            for iter62 in self.outcomes:
-                iter62.write(oprot)
+            for iter69 in self.outcomes:
+                iter69.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -2623,10 +2763,10 @@ class TopicFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype66, _size63) = iprot.readListBegin()
-                    for _i67 in range(_size63):
-                        _elem68 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem68)
+                    (_etype73, _size70) = iprot.readListBegin()
+                    for _i74 in range(_size70):
+                        _elem75 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem75)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -2652,8 +2792,8 @@ class TopicFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter69 in self.states:
-                oprot.writeI32(ItemState[iter69].value)
+            for iter76 in self.states:
+                oprot.writeI32(ItemState[iter76].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.local_only is not None:
@@ -3078,11 +3218,11 @@ class GetActiveTopicsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype73, _size70) = iprot.readListBegin()
-                    for _i74 in range(_size70):
-                        _elem75 = TopicStats()
-                        _elem75.read(iprot)
-                        self.topics.append(_elem75)
+                    (_etype80, _size77) = iprot.readListBegin()
+                    for _i81 in range(_size77):
+                        _elem82 = TopicStats()
+                        _elem82.read(iprot)
+                        self.topics.append(_elem82)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3104,8 +3244,8 @@ class GetActiveTopicsReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter76 in self.topics:
-                iter76.write(oprot)
+            for iter83 in self.topics:
+                iter83.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3146,6 +3286,7 @@ class PeekRequest(object):
      - page
      - with_payload
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
@@ -3156,16 +3297,18 @@ class PeekRequest(object):
         'page',
         'with_payload',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, state=None, page=None, with_payload=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, topic=None, state=None, page=None, with_payload=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.state = state
         self.page = page
         self.with_payload = with_payload
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3207,6 +3350,11 @@ class PeekRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3240,6 +3388,10 @@ class PeekRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 6)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 7)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -3296,11 +3448,11 @@ class ItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype80, _size77) = iprot.readListBegin()
-                    for _i81 in range(_size77):
-                        _elem82 = ItemView()
-                        _elem82.read(iprot)
-                        self.items.append(_elem82)
+                    (_etype87, _size84) = iprot.readListBegin()
+                    for _i88 in range(_size84):
+                        _elem89 = ItemView()
+                        _elem89.read(iprot)
+                        self.items.append(_elem89)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3322,8 +3474,8 @@ class ItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter83 in self.items:
-                iter83.write(oprot)
+            for iter90 in self.items:
+                iter90.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -3507,20 +3659,20 @@ class ExplainReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.reasons = []
-                    (_etype87, _size84) = iprot.readListBegin()
-                    for _i88 in range(_size84):
-                        _elem89 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.reasons.append(_elem89)
+                    (_etype94, _size91) = iprot.readListBegin()
+                    for _i95 in range(_size91):
+                        _elem96 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reasons.append(_elem96)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.remedies = []
-                    (_etype93, _size90) = iprot.readListBegin()
-                    for _i94 in range(_size90):
-                        _elem95 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.remedies.append(_elem95)
+                    (_etype100, _size97) = iprot.readListBegin()
+                    for _i101 in range(_size97):
+                        _elem102 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.remedies.append(_elem102)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3556,15 +3708,15 @@ class ExplainReply(object):
         if self.reasons is not None:
             oprot.writeFieldBegin('reasons', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.reasons))
-            for iter96 in self.reasons:
-                oprot.writeString(iter96.encode('utf-8') if sys.version_info[0] == 2 else iter96)
+            for iter103 in self.reasons:
+                oprot.writeString(iter103.encode('utf-8') if sys.version_info[0] == 2 else iter103)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.remedies is not None:
             oprot.writeFieldBegin('remedies', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.remedies))
-            for iter97 in self.remedies:
-                oprot.writeString(iter97.encode('utf-8') if sys.version_info[0] == 2 else iter97)
+            for iter104 in self.remedies:
+                oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.better_items is not None:
@@ -3642,10 +3794,10 @@ class CancelRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype101, _size98) = iprot.readListBegin()
-                    for _i102 in range(_size98):
-                        _elem103 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem103)
+                    (_etype108, _size105) = iprot.readListBegin()
+                    for _i109 in range(_size105):
+                        _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem110)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3671,8 +3823,8 @@ class CancelRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter104 in self.ids:
-                oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+            for iter111 in self.ids:
+                oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -3853,10 +4005,10 @@ class UpdateRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype108, _size105) = iprot.readListBegin()
-                    for _i109 in range(_size105):
-                        _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem110)
+                    (_etype115, _size112) = iprot.readListBegin()
+                    for _i116 in range(_size112):
+                        _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem117)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3888,8 +4040,8 @@ class UpdateRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter111 in self.ids:
-                oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
+            for iter118 in self.ids:
+                oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.change is not None:
@@ -3974,10 +4126,10 @@ class ItemFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype115, _size112) = iprot.readListBegin()
-                    for _i116 in range(_size112):
-                        _elem117 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem117)
+                    (_etype122, _size119) = iprot.readListBegin()
+                    for _i123 in range(_size119):
+                        _elem124 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem124)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4018,8 +4170,8 @@ class ItemFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter118 in self.states:
-                oprot.writeI32(ItemState[iter118].value)
+            for iter125 in self.states:
+                oprot.writeI32(ItemState[iter125].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.priority_min is not None:
@@ -4069,6 +4221,7 @@ class CountItemsRequest(object):
      - namespace_name: Must.
      - filter: Must.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
@@ -4076,13 +4229,15 @@ class CountItemsRequest(object):
         'namespace_name',
         'filter',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, filter=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4109,6 +4264,11 @@ class CountItemsRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4130,6 +4290,10 @@ class CountItemsRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4245,6 +4409,7 @@ class BulkRequest(object):
      - change: With UPDATE: must.
      - page
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
@@ -4255,16 +4420,18 @@ class BulkRequest(object):
         'change',
         'page',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
         self.change = change
         self.page = page
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4308,6 +4475,11 @@ class BulkRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4341,6 +4513,10 @@ class BulkRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 6)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 7)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4481,6 +4657,7 @@ class ListDeadRequest(object):
      - page
      - with_payload
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
@@ -4490,15 +4667,17 @@ class ListDeadRequest(object):
         'page',
         'with_payload',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, page=None, with_payload=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, topic=None, page=None, with_payload=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.page = page
         self.with_payload = with_payload
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4535,6 +4714,11 @@ class ListDeadRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4564,6 +4748,10 @@ class ListDeadRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 5)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 6)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4628,10 +4816,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype122, _size119) = iprot.readListBegin()
-                    for _i123 in range(_size119):
-                        _elem124 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem124)
+                    (_etype129, _size126) = iprot.readListBegin()
+                    for _i130 in range(_size126):
+                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem131)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4657,8 +4845,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter125 in self.ids:
-                oprot.writeString(iter125.encode('utf-8') if sys.version_info[0] == 2 else iter125)
+            for iter132 in self.ids:
+                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -5026,18 +5214,21 @@ class NamespaceName(object):
     Attributes:
      - namespace_name: Must.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
     __slots__ = (
         'namespace_name',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5058,6 +5249,11 @@ class NamespaceName(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5075,6 +5271,10 @@ class NamespaceName(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 3)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5212,11 +5412,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype129, _size126) = iprot.readListBegin()
-                    for _i130 in range(_size126):
-                        _elem131 = NamespaceSettings()
-                        _elem131.read(iprot)
-                        self.namespaces.append(_elem131)
+                    (_etype136, _size133) = iprot.readListBegin()
+                    for _i137 in range(_size133):
+                        _elem138 = NamespaceSettings()
+                        _elem138.read(iprot)
+                        self.namespaces.append(_elem138)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5238,8 +5438,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter132 in self.namespaces:
-                iter132.write(oprot)
+            for iter139 in self.namespaces:
+                iter139.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5420,10 +5620,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype136, _size133) = iprot.readListBegin()
-                    for _i137 in range(_size133):
-                        _elem138 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem138)
+                    (_etype143, _size140) = iprot.readListBegin()
+                    for _i144 in range(_size140):
+                        _elem145 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem145)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5448,8 +5648,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter139 in self.permissions:
-                oprot.writeI32(Permission[iter139].value)
+            for iter146 in self.permissions:
+                oprot.writeI32(Permission[iter146].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5588,11 +5788,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype143, _size140) = iprot.readListBegin()
-                    for _i144 in range(_size140):
-                        _elem145 = Grant()
-                        _elem145.read(iprot)
-                        self.grants.append(_elem145)
+                    (_etype150, _size147) = iprot.readListBegin()
+                    for _i151 in range(_size147):
+                        _elem152 = Grant()
+                        _elem152.read(iprot)
+                        self.grants.append(_elem152)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5614,8 +5814,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter146 in self.grants:
-                iter146.write(oprot)
+            for iter153 in self.grants:
+                iter153.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5653,6 +5853,7 @@ class TopicRequest(object):
      - namespace_name: Must.
      - topic: Must.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
 
     """
 
@@ -5660,13 +5861,15 @@ class TopicRequest(object):
         'namespace_name',
         'topic',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, topic=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5692,6 +5895,11 @@ class TopicRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5713,6 +5921,10 @@ class TopicRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5785,10 +5997,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype150, _size147) = iprot.readListBegin()
-                    for _i151 in range(_size147):
-                        _elem152 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem152)
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem159)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5818,8 +6030,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter153 in self.regions:
-                oprot.writeString(iter153.encode('utf-8') if sys.version_info[0] == 2 else iter153)
+            for iter160 in self.regions:
+                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6307,11 +6519,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = ShardInfo()
-                        _elem159.read(iprot)
-                        self.shards.append(_elem159)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = ShardInfo()
+                        _elem166.read(iprot)
+                        self.shards.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6333,8 +6545,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter160 in self.shards:
-                iter160.write(oprot)
+            for iter167 in self.shards:
+                iter167.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -6830,11 +7042,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = HostInfo()
-                        _elem166.read(iprot)
-                        self.hosts.append(_elem166)
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = HostInfo()
+                        _elem173.read(iprot)
+                        self.hosts.append(_elem173)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6856,8 +7068,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter167 in self.hosts:
-                iter167.write(oprot)
+            for iter174 in self.hosts:
+                iter174.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7105,22 +7317,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = HostInfo()
-                        _elem173.read(iprot)
-                        self.hosts.append(_elem173)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = HostInfo()
+                        _elem180.read(iprot)
+                        self.hosts.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype177, _size174) = iprot.readListBegin()
-                    for _i178 in range(_size174):
-                        _elem179 = ShardInfo()
-                        _elem179.read(iprot)
-                        self.shards.append(_elem179)
+                    (_etype184, _size181) = iprot.readListBegin()
+                    for _i185 in range(_size181):
+                        _elem186 = ShardInfo()
+                        _elem186.read(iprot)
+                        self.shards.append(_elem186)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7146,20 +7358,530 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter180 in self.hosts:
-                iter180.write(oprot)
+            for iter187 in self.hosts:
+                iter187.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter181 in self.shards:
-                iter181.write(oprot)
+            for iter188 in self.shards:
+                iter188.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
             oprot.writeFieldBegin('tier', TType.STRING, 4)
             oprot.writeString(self.tier.encode('utf-8') if sys.version_info[0] == 2 else self.tier)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class TopicSummary(object):
+    """
+    A topic at one host. Without any count but its names: it holds nothing there any more.
+
+    Attributes:
+     - namespace_name
+     - topic
+     - ready
+     - deferred
+     - leased
+     - dead
+     - best_priority: Of the best READY item.
+     - oldest_ready_age_ms
+     - counts_lag
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'topic',
+        'ready',
+        'deferred',
+        'leased',
+        'dead',
+        'best_priority',
+        'oldest_ready_age_ms',
+        'counts_lag',
+    )
+
+
+    def __init__(self, namespace_name=None, topic=None, ready=None, deferred=None, leased=None, dead=None, best_priority=None, oldest_ready_age_ms=None, counts_lag=None,):
+        self.namespace_name = namespace_name
+        self.topic = topic
+        self.ready = ready
+        self.deferred = deferred
+        self.leased = leased
+        self.dead = dead
+        self.best_priority = best_priority
+        self.oldest_ready_age_ms = oldest_ready_age_ms
+        self.counts_lag = counts_lag
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.STRING:
+                    self.topic = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.ready = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.deferred = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.leased = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.I64:
+                    self.dead = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I32:
+                    self.best_priority = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I64:
+                    self.oldest_ready_age_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 9:
+                if ftype == TType.BOOL:
+                    self.counts_lag = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('TopicSummary')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.topic is not None:
+            oprot.writeFieldBegin('topic', TType.STRING, 2)
+            oprot.writeString(self.topic.encode('utf-8') if sys.version_info[0] == 2 else self.topic)
+            oprot.writeFieldEnd()
+        if self.ready is not None:
+            oprot.writeFieldBegin('ready', TType.I64, 3)
+            oprot.writeI64(self.ready)
+            oprot.writeFieldEnd()
+        if self.deferred is not None:
+            oprot.writeFieldBegin('deferred', TType.I64, 4)
+            oprot.writeI64(self.deferred)
+            oprot.writeFieldEnd()
+        if self.leased is not None:
+            oprot.writeFieldBegin('leased', TType.I64, 5)
+            oprot.writeI64(self.leased)
+            oprot.writeFieldEnd()
+        if self.dead is not None:
+            oprot.writeFieldBegin('dead', TType.I64, 6)
+            oprot.writeI64(self.dead)
+            oprot.writeFieldEnd()
+        if self.best_priority is not None:
+            oprot.writeFieldBegin('best_priority', TType.I32, 7)
+            oprot.writeI32(self.best_priority)
+            oprot.writeFieldEnd()
+        if self.oldest_ready_age_ms is not None:
+            oprot.writeFieldBegin('oldest_ready_age_ms', TType.I64, 8)
+            oprot.writeI64(self.oldest_ready_age_ms)
+            oprot.writeFieldEnd()
+        if self.counts_lag is not None:
+            oprot.writeFieldBegin('counts_lag', TType.BOOL, 9)
+            oprot.writeBool(self.counts_lag)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class NamespaceDemand(object):
+    """
+    What a namespace asks of one host, and has there.
+
+    Attributes:
+     - namespace_name
+     - enqueues_per_minute: Items that were to be enqueued lately, taken or refused, as a rate.
+     - items
+     - payload_bytes
+
+    """
+
+    __slots__ = (
+        'namespace_name',
+        'enqueues_per_minute',
+        'items',
+        'payload_bytes',
+    )
+
+
+    def __init__(self, namespace_name=None, enqueues_per_minute=None, items=None, payload_bytes=None,):
+        self.namespace_name = namespace_name
+        self.enqueues_per_minute = enqueues_per_minute
+        self.items = items
+        self.payload_bytes = payload_bytes
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.STRING:
+                    self.namespace_name = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.enqueues_per_minute = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.items = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.I64:
+                    self.payload_bytes = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('NamespaceDemand')
+        if self.namespace_name is not None:
+            oprot.writeFieldBegin('namespace_name', TType.STRING, 1)
+            oprot.writeString(self.namespace_name.encode('utf-8') if sys.version_info[0] == 2 else self.namespace_name)
+            oprot.writeFieldEnd()
+        if self.enqueues_per_minute is not None:
+            oprot.writeFieldBegin('enqueues_per_minute', TType.I64, 2)
+            oprot.writeI64(self.enqueues_per_minute)
+            oprot.writeFieldEnd()
+        if self.items is not None:
+            oprot.writeFieldBegin('items', TType.I64, 3)
+            oprot.writeI64(self.items)
+            oprot.writeFieldEnd()
+        if self.payload_bytes is not None:
+            oprot.writeFieldBegin('payload_bytes', TType.I64, 4)
+            oprot.writeI64(self.payload_bytes)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ExchangeRequest(object):
+    """
+    Attributes:
+     - version: The version of the last reply that the asking host has whole; missing: it has nothing.
+     - timeout_ms
+
+    """
+
+    __slots__ = (
+        'version',
+        'timeout_ms',
+    )
+
+
+    def __init__(self, version=None, timeout_ms=None,):
+        self.version = version
+        self.timeout_ms = timeout_ms
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I64:
+                    self.version = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.I64:
+                    self.timeout_ms = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ExchangeRequest')
+        if self.version is not None:
+            oprot.writeFieldBegin('version', TType.I64, 1)
+            oprot.writeI64(self.version)
+            oprot.writeFieldEnd()
+        if self.timeout_ms is not None:
+            oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
+            oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        oprot.writeFieldStop()
+        oprot.writeStructEnd()
+
+    def validate(self):
+        return
+
+    def __repr__(self):
+        L = ['%s=%r' % (key, getattr(self, key))
+             for key in self.__slots__]
+        return '%s(%s)' % (self.__class__.__name__, ', '.join(L))
+
+    def __eq__(self, other):
+        if not isinstance(other, self.__class__):
+            return False
+        for attr in self.__slots__:
+            my_val = getattr(self, attr)
+            other_val = getattr(other, attr)
+            if my_val != other_val:
+                return False
+        return True
+
+    def __ne__(self, other):
+        return not (self == other)
+
+
+class ExchangeReply(object):
+    """
+    Attributes:
+     - version
+     - topics: What changed since the version that was named.
+     - whole: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
+     - more: There is more: ask again, with this reply's version.
+     - demands: Of every namespace with a limit that was asked for, or holds, anything.
+     - load: What waits to be written, in items.
+     - takes_items: Some shard takes new items.
+
+    """
+
+    __slots__ = (
+        'version',
+        'topics',
+        'whole',
+        'more',
+        'demands',
+        'load',
+        'takes_items',
+    )
+
+
+    def __init__(self, version=None, topics=None, whole=None, more=None, demands=None, load=None, takes_items=None,):
+        self.version = version
+        self.topics = topics
+        self.whole = whole
+        self.more = more
+        self.demands = demands
+        self.load = load
+        self.takes_items = takes_items
+
+    def read(self, iprot):
+        if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
+            iprot._fast_decode(self, iprot, [self.__class__, self.thrift_spec])
+            return
+        iprot.readStructBegin()
+        while True:
+            (fname, ftype, fid) = iprot.readFieldBegin()
+            if ftype == TType.STOP:
+                break
+            if fid == 1:
+                if ftype == TType.I64:
+                    self.version = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 2:
+                if ftype == TType.LIST:
+                    self.topics = []
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = TopicSummary()
+                        _elem194.read(iprot)
+                        self.topics.append(_elem194)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.BOOL:
+                    self.whole = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.more = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.LIST:
+                    self.demands = []
+                    (_etype198, _size195) = iprot.readListBegin()
+                    for _i199 in range(_size195):
+                        _elem200 = NamespaceDemand()
+                        _elem200.read(iprot)
+                        self.demands.append(_elem200)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.DOUBLE:
+                    self.load = iprot.readDouble()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.BOOL:
+                    self.takes_items = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
+            else:
+                iprot.skip(ftype)
+            iprot.readFieldEnd()
+        iprot.readStructEnd()
+
+    def write(self, oprot):
+        if oprot._fast_encode is not None and self.thrift_spec is not None:
+            oprot.trans.write(oprot._fast_encode(self, [self.__class__, self.thrift_spec]))
+            return
+        oprot.writeStructBegin('ExchangeReply')
+        if self.version is not None:
+            oprot.writeFieldBegin('version', TType.I64, 1)
+            oprot.writeI64(self.version)
+            oprot.writeFieldEnd()
+        if self.topics is not None:
+            oprot.writeFieldBegin('topics', TType.LIST, 2)
+            oprot.writeListBegin(TType.STRUCT, len(self.topics))
+            for iter201 in self.topics:
+                iter201.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.whole is not None:
+            oprot.writeFieldBegin('whole', TType.BOOL, 3)
+            oprot.writeBool(self.whole)
+            oprot.writeFieldEnd()
+        if self.more is not None:
+            oprot.writeFieldBegin('more', TType.BOOL, 4)
+            oprot.writeBool(self.more)
+            oprot.writeFieldEnd()
+        if self.demands is not None:
+            oprot.writeFieldBegin('demands', TType.LIST, 5)
+            oprot.writeListBegin(TType.STRUCT, len(self.demands))
+            for iter202 in self.demands:
+                iter202.write(oprot)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.load is not None:
+            oprot.writeFieldBegin('load', TType.DOUBLE, 6)
+            oprot.writeDouble(self.load)
+            oprot.writeFieldEnd()
+        if self.takes_items is not None:
+            oprot.writeFieldBegin('takes_items', TType.BOOL, 7)
+            oprot.writeBool(self.takes_items)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7307,10 +8029,20 @@ DequeueRequest.thrift_spec = (
     (5, TType.BOOL, 'forwarded', None, None, ),  # 5
     (6, TType.I64, 'lease_ms', None, None, ),  # 6
 )
+all_structs.append(TopicHead)
+TopicHead.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'topic', 'UTF8', None, ),  # 1
+    (2, TType.STRUCT, 'host', [HostAddress, None], None, ),  # 2
+    (3, TType.I32, 'best_priority', None, None, ),  # 3
+    (4, TType.I64, 'ready', None, None, ),  # 4
+    (5, TType.I64, 'age_ms', None, None, ),  # 5
+)
 all_structs.append(DequeueReply)
 DequeueReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'items', (TType.STRUCT, [Delivery, None], False), None, ),  # 1
+    (2, TType.LIST, 'heads', (TType.STRUCT, [TopicHead, None], False), None, ),  # 2
 )
 all_structs.append(Lease)
 Lease.thrift_spec = (
@@ -7418,6 +8150,7 @@ PeekRequest.thrift_spec = (
     (4, TType.STRUCT, 'page', [Page, None], None, ),  # 4
     (5, TType.BOOL, 'with_payload', None, None, ),  # 5
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
+    (7, TType.BOOL, 'forwarded', None, None, ),  # 7
 )
 all_structs.append(ItemsReply)
 ItemsReply.thrift_spec = (
@@ -7482,6 +8215,7 @@ CountItemsRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.STRUCT, 'filter', [ItemFilter, None], None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(CountItemsReply)
 CountItemsReply.thrift_spec = (
@@ -7498,6 +8232,7 @@ BulkRequest.thrift_spec = (
     (4, TType.STRUCT, 'change', [Change, None], None, ),  # 4
     (5, TType.STRUCT, 'page', [Page, None], None, ),  # 5
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
+    (7, TType.BOOL, 'forwarded', None, None, ),  # 7
 )
 all_structs.append(BulkReply)
 BulkReply.thrift_spec = (
@@ -7515,6 +8250,7 @@ ListDeadRequest.thrift_spec = (
     (3, TType.STRUCT, 'page', [Page, None], None, ),  # 3
     (4, TType.BOOL, 'with_payload', None, None, ),  # 4
     (5, TType.I64, 'timeout_ms', None, None, ),  # 5
+    (6, TType.BOOL, 'forwarded', None, None, ),  # 6
 )
 all_structs.append(RedriveRequest)
 RedriveRequest.thrift_spec = (
@@ -7554,6 +8290,7 @@ NamespaceName.thrift_spec = (
     None,  # 0
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+    (3, TType.BOOL, 'forwarded', None, None, ),  # 3
 )
 all_structs.append(ListRequest)
 ListRequest.thrift_spec = (
@@ -7600,6 +8337,7 @@ TopicRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(BindTopicRequest)
 BindTopicRequest.thrift_spec = (
@@ -7707,6 +8445,44 @@ GetRoutingReply.thrift_spec = (
     (2, TType.LIST, 'hosts', (TType.STRUCT, [HostInfo, None], False), None, ),  # 2
     (3, TType.LIST, 'shards', (TType.STRUCT, [ShardInfo, None], False), None, ),  # 3
     (4, TType.STRING, 'tier', 'UTF8', None, ),  # 4
+)
+all_structs.append(TopicSummary)
+TopicSummary.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
+    (3, TType.I64, 'ready', None, None, ),  # 3
+    (4, TType.I64, 'deferred', None, None, ),  # 4
+    (5, TType.I64, 'leased', None, None, ),  # 5
+    (6, TType.I64, 'dead', None, None, ),  # 6
+    (7, TType.I32, 'best_priority', None, None, ),  # 7
+    (8, TType.I64, 'oldest_ready_age_ms', None, None, ),  # 8
+    (9, TType.BOOL, 'counts_lag', None, None, ),  # 9
+)
+all_structs.append(NamespaceDemand)
+NamespaceDemand.thrift_spec = (
+    None,  # 0
+    (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
+    (2, TType.I64, 'enqueues_per_minute', None, None, ),  # 2
+    (3, TType.I64, 'items', None, None, ),  # 3
+    (4, TType.I64, 'payload_bytes', None, None, ),  # 4
+)
+all_structs.append(ExchangeRequest)
+ExchangeRequest.thrift_spec = (
+    None,  # 0
+    (1, TType.I64, 'version', None, None, ),  # 1
+    (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+)
+all_structs.append(ExchangeReply)
+ExchangeReply.thrift_spec = (
+    None,  # 0
+    (1, TType.I64, 'version', None, None, ),  # 1
+    (2, TType.LIST, 'topics', (TType.STRUCT, [TopicSummary, None], False), None, ),  # 2
+    (3, TType.BOOL, 'whole', None, None, ),  # 3
+    (4, TType.BOOL, 'more', None, None, ),  # 4
+    (5, TType.LIST, 'demands', (TType.STRUCT, [NamespaceDemand, None], False), None, ),  # 5
+    (6, TType.DOUBLE, 'load', None, None, ),  # 6
+    (7, TType.BOOL, 'takes_items', None, None, ),  # 7
 )
 fix_spec(all_structs)
 del all_structs
