@@ -32,11 +32,8 @@ class Fields:
     __slots__ = ("_path", "_raw")
 
     def __init__(self, raw: Any, path: str, known: tuple[str, ...]) -> None:
-        self._raw = _object(raw, path)
+        self._raw = members(raw, path, known)
         self._path = path
-        for key in self._raw:
-            if key not in known:
-                bad(_join(path, key), f"there is no such field; there are {', '.join(known)}")
 
     def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from `low` to `high`."""
@@ -63,9 +60,8 @@ class Fields:
 
     def names(self, key: str) -> frozenset[str]:
         """A list of names, none of them twice; empty where it is left out."""
-        path, value = _join(self._path, key), self._get(key, [])
-        if not isinstance(value, list):
-            bad(path, f"this must be a list, not {shown(value)}")
+        path = _join(self._path, key)
+        value = listed(self._get(key, []), path)
         found = frozenset(name(each, f"{path}[{place}]") for place, each in enumerate(value))
         if len(found) < len(value):
             bad(path, "a name stands in it twice; name it once")
@@ -79,8 +75,8 @@ class Fields:
         """
         path = _join(self._path, key)
         return {
-            _numeral(text, high, path): read(raw, _join(path, text))
-            for text, raw in _object(self._get(key, {}), path).items()
+            numeral(text, high, path): read(raw, _join(path, text))
+            for text, raw in table(self._get(key, {}), path).items()
         }
 
     def _get(self, key: str, default: Any) -> Any:
@@ -100,6 +96,31 @@ def load(text: bytes) -> Any:
         bad(f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
     except (ValueError, RecursionError):
         bad("", "this is not JSON that can be read")
+
+
+def table(raw: Any, path: str) -> Mapping[str, Any]:
+    """An object, no field of which stands in it twice. Raises `Malformed`."""
+    if isinstance(raw, _Twice):
+        bad(path, f"{shown(raw.name)} stands in it twice; name it once")
+    if not isinstance(raw, dict):
+        bad(path, f"this must be an object, not {shown(raw)}")
+    return raw
+
+
+def members(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """An object that has none but these fields. Raises `Malformed`."""
+    found = table(raw, path)
+    for key in found:
+        if key not in known:
+            bad(_join(path, key), f"there is no such field; there are {', '.join(known)}")
+    return found
+
+
+def listed(raw: Any, path: str) -> list[Any]:
+    """A list. Raises `Malformed`."""
+    if not isinstance(raw, list):
+        bad(path, f"this must be a list, not {shown(raw)}")
+    return raw
 
 
 def name(raw: Any, path: str) -> str:
@@ -125,10 +146,18 @@ def bad(path: str, problem: str) -> NoReturn:
     raise Malformed(path, problem)
 
 
+def numeral(text: str, high: int, path: str) -> int:
+    """The number that names a field, from 0 to `high`: one number has one form. Raises `Malformed`."""
+    if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
+        number = int(text)
+        if number <= high and str(number) == text:
+            return number
+    bad(_join(path, text), f"this must be named by a whole number from 0 to {high}")
+
+
 def shown(raw: Any) -> str:
     """A value as an error shows it: cut."""
-    text = json.dumps(raw)
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+    return _cut(json.dumps(raw))
 
 
 class _Twice(dict[str, Any]):
@@ -147,27 +176,14 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return twice
 
 
-def _object(raw: Any, path: str) -> Mapping[str, Any]:
-    if isinstance(raw, _Twice):
-        bad(path, f"{shown(raw.name)} stands in it twice; name it once")
-    if not isinstance(raw, dict):
-        bad(path, f"this must be an object, not {shown(raw)}")
-    return raw
-
-
 def _no_number(text: str) -> NoReturn:
     bad("", f"{text} is not a number of JSON")
 
 
-def _numeral(text: str, high: int, path: str) -> int:
-    """One number has one form, so that no two fields mean the same."""
-    if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
-        number = int(text)
-        if number <= high and str(number) == text:
-            return number
-    bad(_join(path, text), f"this must be named by a whole number from 0 to {high}")
-
-
 def _join(path: str, key: str) -> str:
-    part = shown(key)[1:-1] if key.isprintable() else shown(key)
+    part = _cut(json.dumps(key)[1:-1])
     return f"{path}.{part}" if path else part
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
