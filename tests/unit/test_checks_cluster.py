@@ -108,7 +108,11 @@ def test_a_zookeeper_that_is_open_to_all_is_told_where_callers_are_asked_who_the
     examine: Examine, tmp_path: Path
 ) -> None:
     token = secret_file(tmp_path / "token", b"0123456789abcdef0123456789abcdef\n")
-    asked = {"auth__enabled": True, "auth__principals__operator__token_file": str(token)}
+    asked = {
+        "auth__enabled": True,
+        "auth__principals__operator__token_file": str(token),
+        "cluster__token_file": str(token),
+    }
     found = examine(**asked)["ZooKeeper"]
     assert (found.state, "cluster.credentials_file" in found.remedy) == ("warning", True)
     credentials = secret_file(tmp_path / "credentials", b"user:secret\n")
