@@ -10,25 +10,28 @@ that of their key's slot, as far as a map of the cluster is known.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, TypeVar
 
 from thrift.Thrift import TApplicationException
 
 from foqs_client import convert, errors
 from foqs_client.attempts import ById
+from foqs_client.gather import ENTRIES_EACH_MAX, Attempt, Gatherer, Size
 from foqs_client.idl import ttypes
+from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NoReply, NotSent, NotServed
 from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
 from foqs_client.pool import Pool
 from foqs_client.router import REACH_S, Router
 from foqs_client.routes import Address, spread
-from foqs_client.types import DONE, Enqueued, Item, Outcome, Routing
+from foqs_client.types import DONE, Enqueued, Item, Nack, Outcome, Routing
 
 REPLY_GRACE_S: Final = 1.5
 """How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
 
 ROUTING: Final = Method("getRouting")
+_R = TypeVar("_R")
 _ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
 
 
@@ -45,6 +48,9 @@ class Calls:
     _pool: Pool
     """To the hosts that the client was given."""
     _router: Router
+    _keys: AutomaticKeys | None
+    _gatherer: Gatherer | None
+    """None: every call is sent as it was made."""
 
     async def _ask_routing(self, pool: Pool, version: int | None, timeout_ms: int) -> Routing:
         request = ttypes.GetRoutingRequest(version)
@@ -79,6 +85,18 @@ class Calls:
     def _owner(self, id: str) -> Address | None:
         return None if self._router.routes is None else self._router.routes.owner(id)
 
+    async def _first_of_items(self, items: Sequence[Item], timeout_ms: int) -> Attempt[Item, Enqueued]:
+        """The first attempt of an enqueue, together with those of other calls; the keys of all of them share one slot."""
+
+        async def ask(items: Sequence[Item]) -> Attempt[Item, Enqueued]:
+            sent = items if self._keys is None else self._keys.give(items)
+            return sent, await _told(self._send_items(sent, timeout_ms))
+
+        size = None if self._gatherer is None else _size_of_items(items)
+        if self._gatherer is None or size is None:
+            return await ask(items)
+        return await self._gatherer.call((_ENQUEUE, timeout_ms), items, size, ask)
+
     async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
         """One attempt of an enqueue."""
         routes = self._router.routes
@@ -111,9 +129,20 @@ class Calls:
         return convert.enqueued(reply.results)
 
     async def _by_id(
-        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
+        self,
+        method: Method,
+        request: Any,
+        entries: list[Any],
+        kind: type[ById],
+        timeout_ms: int | None,
+        *,
+        at_once: bool = False,
     ) -> list[Outcome]:
-        """An outcome for each entry; none without a call when there are none."""
+        """An outcome for each entry; none without a call when there are none.
+
+        Args:
+            at_once: sent in this turn: not gathered.
+        """
         if not entries:
             return []
         self._router.look()
@@ -137,12 +166,19 @@ class Calls:
                 Outcome,
             )
 
-        first: list[Outcome] | errors.FoqsError
-        try:
-            first = await ask(entries, timeout_ms)
-        except errors.FoqsError as error:
-            first = error
-            self._router.heard([error])
+        size = None if self._gatherer is None or at_once else _size_of_entries(entries)
+        hosts = [] if size is None else list({self._owner(name) for name in size.names})
+        if self._gatherer is None or size is None or len(hosts) > 1:
+            first = await _told(ask(entries, timeout_ms))
+        else:
+            at = hosts[0]
+
+            async def ask_owner(entries: Sequence[Any]) -> Attempt[Any, Outcome]:
+                return entries, await _told(ask_at(at, entries, timeout_ms))
+
+            _, first = await self._gatherer.call((method, request, at, timeout_ms), entries, size, ask_owner)
+        if isinstance(first, errors.FoqsError):
+            self._router.heard([first])
         else:
             wrong = [outcome.error for outcome in first if outcome.error is not None]
             if not wrong and len(first) == len(entries):
@@ -198,6 +234,36 @@ class Calls:
             raise _unanswered(method, error) from None
         except Refused as error:
             raise _refusal(error) from None
+
+
+async def _told(asked: Awaitable[list[_R]]) -> list[_R] | errors.FoqsError:
+    """What an attempt comes to."""
+    try:
+        return await asked
+    except errors.FoqsError as error:
+        return error
+
+
+def _size_of_items(items: Sequence[Item]) -> Size | None:
+    """Of an enqueue; None of a large one, and where the caller's keys may send its items to several shards."""
+    if len(items) > ENTRIES_EACH_MAX:
+        return None
+    payload_bytes = 0
+    for item in items:
+        if item.idempotency_key is not None:
+            return None
+        payload_bytes += len(item.payload) + len(item.metadata)
+    return Size(len(items), payload_bytes)
+
+
+def _size_of_entries(entries: Sequence[Any]) -> Size | None:
+    """Of a call by id; None of a large one, and of what cannot be sent."""
+    if len(entries) > ENTRIES_EACH_MAX:
+        return None
+    names = [entry if type(entry) is str else getattr(entry, "id", "") for entry in entries]
+    if not all(type(name) is str and name for name in names):
+        return None
+    return Size(len(names), sum([len(entry.metadata or b"") for entry in entries if type(entry) is Nack]), names)
 
 
 def _success(method: Method, reply: bytes) -> Any:

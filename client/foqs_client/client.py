@@ -6,9 +6,10 @@ with a key and calls by id; a call that was sent and not answered ends as
 `UnknownOutcome` when it may have written, as `Unreachable` when it only reads.
 `retry_after_ms` is obeyed, but where the next attempt goes to another shard; an
 error that names a later time than the call has is the caller's at once, as is
-`RateLimited`. Cancelling a call is safe: its
-reply is dropped, and items it would have delivered come back when their leases
-end.
+`RateLimited`. Small calls that several callers make in one turn of the event
+loop are sent as one; an error of one is never the others'. Cancelling a call is
+safe: its reply is dropped, and items it would have delivered come back when
+their leases end, or at once where others asked with it.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from foqs_client.attempts import PAUSE_S_MAX, ById, Deleting
 from foqs_client.calls import ROUTING, Calls
 from foqs_client.cluster import ClusterCalls
 from foqs_client.credentials import Tls, greeting, secured
+from foqs_client.gather import Gatherer
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys, Enqueue
 from foqs_client.message import Method
@@ -35,6 +37,7 @@ from foqs_client.polls import SLICE_MS, Polls
 from foqs_client.pool import Pool
 from foqs_client.router import Router
 from foqs_client.routes import Address
+from foqs_client.takers import Takers
 from foqs_client.transport import Connect
 from foqs_client.types import (
     BulkPage,
@@ -80,6 +83,9 @@ class Client(Calls, AdminCalls, ClusterCalls):
             read. It is read for every new connection.
         tls: with `foqss://`, files in place of the system's CAs, and the client's own
             certificate; or a context of the caller's.
+        gather: small calls of one kind that are made in the same turn of the event loop,
+            by several callers, are sent as one, and each caller gets its own results. It
+            saves most of what a call costs and delays none. False: each is sent as it was made.
         rng: makes keys; the system's randomness unless given.
         connect: opens connections in place of the loop's `create_connection`.
 
@@ -95,6 +101,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         connections: int = 1,
         automatic_keys: bool = True,
+        gather: bool = True,
         token: str | None = None,
         token_file: str | Path | None = None,
         tls: Tls | ssl.SSLContext | None = None,
@@ -119,6 +126,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
             follow=len(addresses) > 1,
         )
         self._polls = Polls(self._release_surplus)
+        self._gatherer = Gatherer() if gather else None
+        self._takers = Takers(self._gatherer, self._polls.give_back) if self._gatherer is not None else None
         self._keys = AutomaticKeys(rng or SystemRandom(), self._router.next_slot) if automatic_keys else None
 
     async def __aenter__(self) -> Self:
@@ -133,6 +142,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         """Closes the connections. Calls under way end as after their loss."""
         await self._polls.close()
         await self._router.close()
+        if self._gatherer is not None:
+            await self._gatherer.close()
 
     # ---------------------------------------------------------- the way of items
 
@@ -148,18 +159,14 @@ class Client(Calls, AdminCalls, ClusterCalls):
         if not items:
             return []
         self._router.look()
-        attempts = Enqueue(convert.items(items), self._keys)
+        given = convert.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
-        first: list[Enqueued] | errors.FoqsError
-        try:
-            first = await self._send_items(attempts.sent, timeout_ms)
-        except errors.FoqsError as error:
-            first = error
-        else:
-            if [result.error for result in first].count(None) == len(attempts.sent):
-                return first
+        sent, first = await self._first_of_items(given, timeout_ms)
+        if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(given):
+            return first
+        attempts = Enqueue(given, sent, self._keys)
         return await attempts.go_on(first, self._send_items, begun, timeout_ms, self._pool.pause)
 
     async def dequeue(
@@ -187,7 +194,13 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
         if self._router.routes is not None:
             return await self._dequeue_anywhere(wants, wait_ms, lease_ms, timeout_ms)
-        return await self._dequeue_at(None, wants, wait_ms, lease_ms, timeout_ms)
+
+        async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
+            return await self._dequeue_at(None, wants, wait_ms, lease_ms, timeout_ms)
+
+        if self._takers is None:
+            return await ask(wants, wait_ms, timeout_ms)
+        return await self._takers.take(wants, wait_ms, lease_ms, timeout_ms, ask)
 
     async def _dequeue_at(
         self, at: Address | None, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, timeout_ms: int
@@ -240,7 +253,9 @@ class Client(Calls, AdminCalls, ClusterCalls):
         return []
 
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
-        await self.release(deliveries)
+        await self._by_id(
+            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, self.timeout_ms, at_once=True
+        )
 
     # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
     # ack or cancel that was done before finds nothing to do; the others name a lease that

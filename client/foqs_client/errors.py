@@ -8,7 +8,11 @@ unanswered. Knows nothing of Thrift.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+import re
+from typing import ClassVar, Final, Self
+
+_PLACE: Final = re.compile(r"\[(\d+)\]")
+"""Of an entry in its call, in an error's field."""
 
 
 class FoqsError(Exception):
@@ -37,6 +41,13 @@ class FoqsError(Exception):
         self.field = field
         self.retry_after_ms = retry_after_ms
         self.owner = owner
+
+    def moved(self, places: int = 0) -> Self:
+        """The same, of a call whose entries begin so many places later than those of the call that was sent."""
+        field = self.field
+        if field is not None and places:
+            field = _PLACE.sub(lambda place: f"[{int(place[1]) - places}]", field, count=1)
+        return type(self)(self.message, field=field, retry_after_ms=self.retry_after_ms, owner=self.owner)
 
     def __str__(self) -> str:
         where = f" ({self.field})" if self.field else ""

@@ -72,14 +72,15 @@ class Enqueue(Attempts[Item, Enqueued]):
 
     Args:
         items: as the caller gave them.
+        sent: as the first attempt sent them: with the keys that were made for it.
         keys: makes those that are missing; None: items without a key stay without, and are tried once.
     """
 
     telling = (KeyConflict,)
     """Its key is another item's, so it was never written, and never will be."""
 
-    def __init__(self, items: Sequence[Item], keys: AutomaticKeys | None) -> None:
-        super().__init__(items if keys is None else keys.give(items), _UNTOLD)
+    def __init__(self, items: Sequence[Item], sent: Sequence[Item], keys: AutomaticKeys | None) -> None:
+        super().__init__(sent, _UNTOLD)
         self._items = items
         self._keys = keys
 

@@ -73,7 +73,7 @@ class Polls:
         if len(failures) == count:
             raise failures[-1]
         wanted = keep(found)
-        self._give_back(found[wanted:])
+        self.give_back(found[wanted:])
         return found[:wanted]
 
     async def close(self) -> None:
@@ -109,9 +109,10 @@ class Polls:
     def _ended(self, poll: Poll) -> None:
         """Nobody waits for it."""
         if not poll.cancelled() and poll.exception() is None:
-            self._give_back(poll.result())
+            self.give_back(poll.result())
 
-    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Releases these; nobody waits for it."""
         if deliveries:
             task: asyncio.Task[object] = asyncio.ensure_future(self._released(deliveries))
             self._releasing.add(task)

@@ -336,7 +336,7 @@ def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
 def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with served(queue) as host, Client(host.url, gather=False) as client:
             await client.enqueue([Item("t")])
             queue.gate = asyncio.Event()
             tasks = [asyncio.ensure_future(client.dequeue({"t": 1})) for _ in range(2)]

@@ -122,6 +122,35 @@ def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_give
     run(main())
 
 
+def test_acks_of_one_turn_are_sent_together_to_each_host() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            leases = []
+            for url in two.urls:
+                async with Client(url, automatic_keys=False) as other:
+                    await other.enqueue([Item("t", b"x")] * 3)
+                    leases.append(await other.dequeue({"t": 3}))
+            await client.routing()
+            client._router.look()
+            await client._router.settled()
+            asked = []
+            ask = client._ask
+
+            async def listen(method: Any, request: Any, timeout_ms: int | None, at: Any) -> bytes:
+                asked.append((at, len(request.leases)))
+                return await ask(method, request, timeout_ms, at)
+
+            client._ask = listen  # type: ignore[method-assign]
+            here, there = leases
+            calls = ([here[0]], [there[0]], [here[1]], [there[1]], [here[2], there[2]])
+            outcomes = await asyncio.gather(*(client.ack(each) for each in calls))
+            assert [[outcome.error for outcome in each] for each in outcomes] == [[None]] * 4 + [[None] * 2]
+            owners = [two.owner_of(1), two.owner_of(3)]
+            assert sorted(asked) == sorted((at, size) for at in owners for size in (1, 2))
+
+    run(main())
+
+
 def test_items_of_several_hosts_are_acked_in_one_call() -> None:
     async def main() -> None:
         async with two_hosts() as two, AsyncExitStack() as stack:

@@ -59,7 +59,14 @@ class Scripted(Client):
         return list(await self.answer())
 
     async def _by_id(
-        self, method: Method, request: Any, entries: list[Any], kind: type[ById], timeout_ms: int | None
+        self,
+        method: Method,
+        request: Any,
+        entries: list[Any],
+        kind: type[ById],
+        timeout_ms: int | None,
+        *,
+        at_once: bool = False,
     ) -> list[Outcome]:
         return list(await self.answer())
 

@@ -1,0 +1,214 @@
+"""Calls that are made in one turn of the event loop, sent as one.
+
+Holds `Gatherer`. Always true: a call is sent in the turn after its own, by itself
+where no other of its kind came; each caller gets the answers to its own entries,
+in its own words; an error of the whole that another's entries may have caused is
+nobody's: each is then sent by itself; a caller that has gone takes nothing away
+from the others. Nothing waits for others to come: callers that one reply woke
+call again together. Knows nothing of what is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, RateLimited
+
+ENTRIES_EACH_MAX: Final = 32
+"""Entries of a call that is gathered: larger ones share their cost among their own."""
+ENTRIES_MAX: Final = 100
+"""Entries of all calls of a gathering: larger ones save little more, and what befalls one befalls fewer."""
+BYTES_EACH_MAX: Final = 64 << 10
+"""Payload of a call that is gathered: with more, it is bytes and not calls that cost."""
+BYTES_MAX: Final = 256 << 10
+"""Payload of all calls of a gathering: far below any host's limit on a frame."""
+
+PERHAPS_ANOTHERS: Final = (InvalidArgument, LimitExceeded, RateLimited, Overloaded)
+"""Errors of a whole call which promise that nothing was written, and which it may owe to some of its entries alone."""
+_OF_ALL: Final = (LimitExceeded, RateLimited)
+"""What a host may tell of each item because all of them together are too many."""
+
+
+class _Result(Protocol):
+    @property
+    def error(self) -> FoqsError | None: ...
+
+
+G = TypeVar("G")
+A = TypeVar("A")
+E = TypeVar("E")
+R = TypeVar("R", bound=_Result)
+
+Attempt: TypeAlias = tuple[Sequence[E], list[R] | FoqsError]
+"""What was sent for some entries, and what came of each; or why nothing did."""
+
+
+class Size(NamedTuple):
+    """Of a call: entries, bytes of payload, and the names that must not stand in one call twice."""
+
+    entries: int
+    payload_bytes: int = 0
+    names: Sequence[str] = ()
+
+    @property
+    def gathers(self) -> bool:
+        """It is small enough."""
+        return self.entries <= ENTRIES_EACH_MAX and self.payload_bytes <= BYTES_EACH_MAX
+
+
+class Part(Generic[G, A]):
+    """One caller of a gathering.
+
+    Attributes:
+        given: what it asks for.
+        answer: what it gets; None: nothing was sent for it, and it is to be sent by itself.
+    """
+
+    __slots__ = ("answer", "given")
+
+    def __init__(self, given: G) -> None:
+        self.given = given
+        self.answer: asyncio.Future[A | None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def waits(self) -> bool:
+        """It has no answer yet, and has not gone."""
+        return not self.answer.done()
+
+    def tell(self, answer: A | None) -> None:
+        """Its answer, if it still waits."""
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+Serve: TypeAlias = Callable[[Sequence[Part[G, A]]], Coroutine[Any, Any, None]]
+"""Tells each of some parts its answer."""
+
+
+class _Gathering:
+    """Parts of one kind, for the turn in which they come."""
+
+    __slots__ = ("_entries", "_names", "_payload_bytes", "parts")
+
+    def __init__(self, part: Any, size: Size) -> None:
+        self.parts = [part]
+        self._entries, self._payload_bytes, self._names = size.entries, size.payload_bytes, set(size.names)
+
+    def takes(self, size: Size) -> bool:
+        return (
+            self._entries + size.entries <= ENTRIES_MAX
+            and self._payload_bytes + size.payload_bytes <= BYTES_MAX
+            and self._names.isdisjoint(size.names)
+        )
+
+    def add(self, part: Any, size: Size) -> None:
+        self.parts.append(part)
+        self._entries += size.entries
+        self._payload_bytes += size.payload_bytes
+        self._names.update(size.names)
+
+
+class Gatherer:
+    """Those of one client."""
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, _Gathering] = {}
+        """What gathers in this turn."""
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def call(
+        self,
+        kind: Hashable,
+        entries: Sequence[E],
+        size: Size,
+        ask: Callable[[Sequence[E]], Awaitable[Attempt[E, R]]],
+    ) -> Attempt[E, R]:
+        """What `ask` brings for these entries, asked together with those of other calls of the same kind.
+
+        Args:
+            kind: calls of one kind may be sent as one, by the `ask` of any of them.
+            ask: one attempt; a result for each entry, in order. It raises no FoqsError.
+        """
+        if not size.gathers:
+            return await ask(entries)
+        part: Part[Sequence[E], Attempt[E, R]] = Part(entries)
+        attempt = await self.join(kind, part, size, lambda parts: _shared(parts, ask))
+        return await ask(entries) if attempt is None else attempt
+
+    async def join(self, kind: Hashable, part: Part[G, A], size: Size, serve: Serve[G, A]) -> A | None:
+        """A part's answer, served together with the others of its kind that come in this turn; None: to be sent by itself."""
+        gathering = self._open.get(kind)
+        if gathering is not None and gathering.takes(size):
+            gathering.add(part, size)
+            return await part.answer
+        gathering = self._open[kind] = _Gathering(part, size)
+        try:
+            await asyncio.sleep(0)  # one turn
+        except BaseException:
+            part.answer.cancel()
+            raise
+        finally:
+            self._open.pop(kind, None)
+            if len(gathering.parts) > 1:
+                self._begin(gathering.parts, serve)
+        return await part.answer if len(gathering.parts) > 1 else None
+
+    async def close(self) -> None:
+        """Returns when all that was gathered has ended, as it does when the connections are gone."""
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    def _begin(self, parts: Sequence[Part[G, A]], serve: Serve[G, A]) -> None:
+        task = asyncio.ensure_future(_served(parts, serve))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+
+async def _served(parts: Sequence[Part[G, A]], serve: Serve[G, A]) -> None:
+    """Serves those that still wait; whatever happens, they are told."""
+    try:
+        await serve([part for part in parts if part.waits])
+    except Exception as error:  # no error of a call: each of the callers sees it
+        for part in parts:
+            if part.waits:
+                part.answer.set_exception(error)
+    finally:
+        for part in parts:
+            part.answer.cancel()
+
+
+async def _shared(
+    parts: Sequence[Part[Sequence[E], Attempt[E, R]]], ask: Callable[[Sequence[E]], Awaitable[Attempt[E, R]]]
+) -> None:
+    """Asks for the entries of all parts, and tells each of its own."""
+    sent, told = await ask([entry for part in parts for entry in part.given])
+    if isinstance(told, FoqsError):
+        for part, start, end in _spans(parts):
+            # A copy for each: an error that is raised is changed by it.
+            part.tell(None if isinstance(told, PERHAPS_ANOTHERS) else (sent[start:end], told.moved()))
+        return
+    well = [result.error for result in told].count(None) == len(told)
+    for part, start, end in _spans(parts):
+        results = told[start:end]
+        part.tell((sent[start:end], results) if well else _own(sent[start:end], results, start))
+
+
+def _spans(parts: Iterable[Part[Sequence[E], A]]) -> Iterable[tuple[Part[Sequence[E], A], int, int]]:
+    """Each part, and where its entries stand among those of all."""
+    end = 0
+    for part in parts:
+        start, end = end, end + len(part.given)
+        yield part, start, end
+
+
+def _own(sent: Sequence[E], results: list[R], start: int) -> Attempt[E, R] | None:
+    """An attempt as if its entries had been sent alone; None where that may have come to something else."""
+    errors = [result.error for result in results]
+    if errors and all(isinstance(error, _OF_ALL) for error in errors):
+        return None
+    return sent, [
+        result if result.error is None else replace(result, error=result.error.moved(start))  # type: ignore[type-var]
+        for result in results
+    ]
