@@ -68,7 +68,9 @@ def main() -> int:
     report = Report("end_to_end")
     failed = 0
     for number, cell in enumerate(cells, 1):
-        trial = replace(cell, seconds=options.seconds, warmup_s=options.warmup, keyed=options.keyed)
+        trial = replace(
+            cell, seconds=options.seconds, warmup_s=options.warmup, keyed=options.keyed, gather=not options.apart
+        )
         say(f"end_to_end {number}/{len(cells)}: {told(trial)}")
         try:
             report.add(*repeated(trial, options.repeats))
@@ -104,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     cell.add_argument("--shards", nargs="+", type=int)
     cell.add_argument("--processes", nargs="+", type=int, help="of each role")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
+    parser.add_argument(
+        "--apart", action="store_true", help="every call is sent as it is made: the client gathers none"
+    )
     parser.add_argument("--seconds", type=float, default=3.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each cell; the medians are told")

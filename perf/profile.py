@@ -49,7 +49,7 @@ def main() -> int:
     report = Report("profile")
     for system in options.system:
         for batch in options.batch:
-            plain = Trial(system=system, mode=options.mode, batch=batch, keyed=options.keyed)
+            plain = Trial(system=system, mode=options.mode, batch=batch, keyed=options.keyed, gather=not options.apart)
             trial = replace(plain, seconds=options.seconds, warmup_s=options.warmup)
             say(f"profile: {told(trial)}")
             _measure(report, trial, options.top)
@@ -153,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")
+    parser.add_argument(
+        "--apart", action="store_true", help="every call is sent as it is made: the client gathers none"
+    )
     parser.add_argument("--top", type=int, default=40, help="functions to show")
     parser.add_argument("--no-plots", action="store_true")
     return parser

@@ -73,6 +73,7 @@ class Cells:
             "aiomysql": replace(PLAIN, system="mariadb-aiomysql", **timed),
             "prebuilt": replace(PLAIN, system="mariadb-prebuilt", **timed),
             "foqs-1": replace(SMALL, **timed),
+            "foqs-1-apart": replace(SMALL, gather=False, **timed),
             "postgres-1": replace(SMALL, system="postgres", **timed),
             "sqlite": replace(PLAIN, system="foqs-sqlite", **timed),
             "behind": replace(BEHIND, **timed),

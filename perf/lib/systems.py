@@ -15,13 +15,15 @@ from perf.lib import by_hand
 from perf.lib.caller import NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
 
 
-async def session(system: str, place: str, namespace: str, batch: int, *, keyed: bool = False) -> Session:
+async def session(
+    system: str, place: str, namespace: str, batch: int, *, keyed: bool = False, gather: bool = True
+) -> Session:
     """The session of a system by its name, for calls of `batch` items.
 
-    `place` is an address, a socket or a folder. Only FOQS has keys.
+    `place` is an address, a socket or a folder. Only FOQS has keys, and callers whose calls of one turn are sent as one.
     """
     if system.startswith("foqs"):
-        return FoqsSession(place, namespace, keyed)
+        return FoqsSession(place, namespace, keyed=keyed, gather=gather)
     if system == "postgres":
         return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch)
     return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
@@ -30,8 +32,8 @@ async def session(system: str, place: str, namespace: str, batch: int, *, keyed:
 class FoqsSession:
     """One client, its callers sharing its connection."""
 
-    def __init__(self, address: str, namespace: str, keyed: bool) -> None:
-        self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed)
+    def __init__(self, address: str, namespace: str, *, keyed: bool, gather: bool) -> None:
+        self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed, gather=gather)
 
     async def caller(self) -> Caller:
         return FoqsCaller(self._client)

@@ -48,6 +48,7 @@ class Trial:
         rate: items per second that are offered, open loop; None as many as go.
         processes: of each role.
         keyed: every item gets an automatic idempotency key.
+        gather: the client sends calls that its callers make in one turn of the event loop as one.
         priorities: how many different ones the items have.
         empty: the queue is emptied after the window, so that every item can be counted as received.
         buffer_pool_mib: of MariaDB.
@@ -65,6 +66,7 @@ class Trial:
     shards: int = 2
     processes: int = 1
     keyed: bool = False
+    gather: bool = True
     priorities: int = 1
     seconds: float = 3.0
     warmup_s: float = 1.0
@@ -171,6 +173,7 @@ def loads(found: Stage, trial: Trial, filled: int) -> list[Load]:
         rate=None if trial.rate is None else trial.rate / trial.processes,
         window=None if trial.rate is not None or window is None else window,
         keyed=trial.keyed,
+        gather=trial.gather,
         priorities=trial.priorities,
     )
     if trial.mode == "consume":
@@ -228,6 +231,7 @@ def told(trial: Trial) -> str:
         "shards",
         "processes",
         "keyed",
+        "gather",
         "priorities",
     ):
         if getattr(trial, name) != getattr(plain, name):

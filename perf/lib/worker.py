@@ -74,6 +74,7 @@ class Load:
     wait_ms: int = 200
     namespace: str = "default"
     keyed: bool = False
+    gather: bool = True
     priorities: int = 1
     niceness: int = 0
     seed: int = 0
@@ -129,7 +130,7 @@ class _Worker:
     async def run(self) -> tuple[list[tuple[float, float]], dict[str, int]]:
         """(moment, latency) of each call or item in seconds, and errors by name."""
         load = self._load
-        found = await session(load.system, load.place, load.namespace, load.batch, keyed=load.keyed)
+        found = await session(load.system, load.place, load.namespace, load.batch, keyed=load.keyed, gather=load.gather)
         flag = PRODUCE if load.role == "produce" else CONSUME
         callers = [await found.caller() for _ in range(load.callers)]
         if load.role == "produce" and load.rate is not None:
