@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
 from tests.simulation.administrator import SWEPT, Administrator
 from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
+from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
 from tests.simulation.operator import BRIEF, TOPIC, Operator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
@@ -84,7 +85,7 @@ class Run:
         rng = Random(f"{self._rng.random()}/operator")
         operator = Operator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
         workers.append(asyncio.ensure_future(operator.work(lambda: not self._working)))
-        workers += [asyncio.ensure_future(each) for each in (*self._guests(), *self._more())]
+        workers += [asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), *self._more())]
         await self._until(lambda: self._is_enough())
         self._working = False
         self.cluster.heal()
@@ -232,6 +233,16 @@ class Run:
             clients = {space: self._administering(name, space, shown, principal) for space in NAMESPACES}
             guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), self.purged, self._known)
             yield guest.work(name, lambda: not self._working)
+
+    async def _crowd(self) -> None:
+        """Many callers of one client, who may enqueue and consume."""
+        client = self._client("crowd", "default", token(OPERATOR))
+        callers = [
+            RecordingClient(client, self.history, f"crowd-{n}", self.cluster.clock.wall_ms, whole=self.whole)
+            for n in range(CALLERS)
+        ]
+        rng = Random(f"{self._rng.random()}/crowd")
+        await Crowd(callers, rng, TOPICS, _item, self._call).work("crowd", lambda: not self._working)
 
     def _count_call(self) -> None:
         self.calls += 1
