@@ -1,0 +1,37 @@
+"""Rows as Spark hands them to a task: record batches of Arrow, as plain columns.
+
+Holds `columns`. Always true: text that is a payload or metadata becomes its UTF-8
+bytes, a timestamp milliseconds since 1970-01-01 UTC, rounded down. Knows nothing
+of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from foqs_client.spark.columns import COLUMNS
+from foqs_client.spark.errors import SinkError
+
+
+def columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
+    """By name, a value for each row; None for null. Raises SinkError."""
+    return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+
+
+def _column(name: str, column: pa.Array) -> Sequence[Any]:
+    kind = column.type
+    if COLUMNS[name].is_bytes:
+        if pa.types.is_string(kind):
+            column = column.cast(pa.binary())
+        elif pa.types.is_large_string(kind):
+            column = column.cast(pa.large_binary())
+    elif pa.types.is_timestamp(kind):
+        microseconds = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64()).to_pylist()
+        return [None if value is None else value // 1_000 for value in microseconds]
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except UnicodeDecodeError:
+        raise SinkError(f"the column {name} of a row is not UTF-8; decode or repair it first") from None

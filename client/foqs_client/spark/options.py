@@ -1,0 +1,141 @@
+"""The options of a write: `.option(name, value)`, checked once, on the driver.
+
+Holds `Options`. Always true: an option that is not known is refused, and so is
+a value out of its range; the token stands in no text of it. An option named as a
+column is the value of every row that has none. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+from uuid import uuid4
+
+from foqs_client.address import parse_addresses
+from foqs_client.errors import InvalidArgument
+from foqs_client.spark.columns import COLUMNS
+from foqs_client.spark.errors import SinkError, listed
+
+Value = str | bytes | int | None
+
+
+@dataclass(slots=True, frozen=True)
+class Range:
+    """Of a number: its default, and from where to where it may be."""
+
+    default: int
+    least: int
+    most: int
+
+
+_TEXTS: Final = ("url", "token", "token_file", "ca_file", "cert_file", "key_file", "run")
+NUMBERS: Final[dict[str, Range]] = {
+    "batch_items": Range(500, 1, 100_000),
+    "batch_bytes": Range(1 << 20, 1, 64 << 20),
+    "calls_in_flight": Range(8, 1, 256),
+    "timeout_ms": Range(100_000, 1_000, 3_600_000),
+    "partition_rows_max": Range(2_000_000, 1, 1_000_000_000),
+}
+"""Options that are whole numbers; see `Options`."""
+KNOWN: Final = (*_TEXTS, *NUMBERS, *COLUMNS)
+
+
+@dataclass(slots=True, frozen=True)
+class Options:
+    """What a write was told.
+
+    Attributes:
+        url: of the hosts, `foqs://one:7411,two`, or `foqss://` with TLS.
+        token, token_file: the secret of the principal that the job is.
+        ca_file, cert_file, key_file: as in `foqs_client.Tls`. All files are those of the machine that connects.
+        run: names the write; a write that is made again with the same name enqueues nothing twice.
+        batch_items: items of a call, at most.
+        batch_bytes: payload and metadata of a call, at most; an item that is larger goes alone.
+        calls_in_flight: calls of a task that are under way at once, at most.
+        timeout_ms: how long a task tries to have an item taken before it fails.
+        partition_rows_max: rows of a partition for which keys are made.
+        defaults: by column, the value of rows that have none.
+    """
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    token_file: str | None = None
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    run: str = field(default_factory=lambda: uuid4().hex)
+    batch_items: int = NUMBERS["batch_items"].default
+    batch_bytes: int = NUMBERS["batch_bytes"].default
+    calls_in_flight: int = NUMBERS["calls_in_flight"].default
+    timeout_ms: int = NUMBERS["timeout_ms"].default
+    partition_rows_max: int = NUMBERS["partition_rows_max"].default
+    defaults: Mapping[str, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """From what Spark hands over: names in lower case, values as text.
+
+        Raises:
+            SinkError: an option is unknown, missing, or not of its form.
+        """
+        if "path" in given:
+            raise SinkError("a queue has no path: end the write with .save() alone")
+        unknown = sorted(name for name in given if name not in KNOWN)
+        if unknown:
+            raise SinkError(f"unknown options: {listed(unknown)}; known are {listed(KNOWN)}")
+        if not given.get("url"):
+            raise SinkError('name the hosts: .option("url", "foqs://127.0.0.1:7411")')
+        try:
+            parse_addresses(given["url"])
+        except InvalidArgument as error:
+            raise SinkError(f"the option url is not an address: {error.message}") from None
+        if "token" in given and "token_file" in given:
+            raise SinkError("give the option token or token_file, not both")
+        if given.get("run") == "":
+            raise SinkError("the option run is empty; leave it out, or name the write")
+        texts = {name: given[name] for name in _TEXTS if name in given}
+        numbers = {
+            name: _number(name, given[name], allowed.least, allowed.most)
+            for name, allowed in NUMBERS.items()
+            if name in given
+        }
+        defaults = {name: _value(name, given[name]) for name in COLUMNS if name in given}
+        return cls(**texts, **numbers, defaults=defaults)  # type: ignore[arg-type]
+
+
+def _value(name: str, text: str) -> Value:
+    column = COLUMNS[name]
+    if column.is_bytes:
+        return text.encode()
+    if not column.is_number:
+        return text
+    if "timestamp" in column.types and not _is_whole(text):
+        return _moment(name, text)
+    return _number(name, text, column.least, column.most)
+
+
+def _number(name: str, text: str, least: int, most: int) -> int:
+    if not _is_whole(text) or not least <= int(text) <= most:
+        raise SinkError(f"the option {name} is {text!r}; it must be a whole number from {least} to {most}")
+    return int(text)
+
+
+def _is_whole(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and len(digits) < 20
+
+
+def _moment(name: str, text: str) -> int:
+    """Milliseconds since 1970-01-01 UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise SinkError(
+            f"the option {name} is {text!r}; it must be milliseconds since 1970-01-01 UTC, or a time with its zone "
+            "as in 2030-01-31T08:00:00+00:00"
+        )
+    return int(moment.timestamp() * 1_000)

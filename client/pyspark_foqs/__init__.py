@@ -1,0 +1,8 @@
+"""Lets Spark find the sink: it looks into every top-level package `pyspark_*` for a `DefaultSource`."""
+
+from importlib.util import find_spec
+
+if find_spec("pyspark") is not None:
+    from foqs_client.spark.source import FoqsDataSource as DefaultSource
+
+    __all__ = ["DefaultSource"]

@@ -1,0 +1,51 @@
+"""Whether Spark's Python has what the sink needs, as `python -m pyspark_foqs` says it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from foqs_client.spark import environment
+
+SOURCES = os.pathsep.join(sys.path)
+
+
+def python(folder: Path, text: str) -> str:
+    """A program that says what a Python would."""
+    program = folder / "python3"
+    program.write_text(f"#!/bin/sh\n{text}\n")
+    program.chmod(0o700)
+    return str(program)
+
+
+def test_this_python_has_all_of_it() -> None:
+    assert environment.missing() == []
+    assert environment.problem({"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": SOURCES}) is None
+
+
+def test_a_python_that_lacks_packages_is_named_with_them_and_the_remedy(tmp_path: Path) -> None:
+    other = python(tmp_path, "echo pyspark_foqs pyarrow")
+    said = environment.problem({"PYSPARK_PYTHON": other})
+    assert said is not None
+    assert said.startswith(
+        f"Spark's tasks run on {other}, which has no pyspark_foqs and no pyarrow: install foqs[spark]"
+    )
+    assert "set PYSPARK_PYTHON" in said
+
+
+def test_without_the_setting_it_is_the_first_python3_of_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python(tmp_path, "echo pyarrow")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert "run on python3 (PYSPARK_PYTHON is not set), which has no pyarrow" in str(environment.problem(os.environ))
+
+
+def test_a_python_that_is_not_there_is_named_with_one_that_is(capsys: pytest.CaptureFixture[str]) -> None:
+    said = environment.problem({"PYSPARK_PYTHON": "/nowhere/python3"})
+    assert said is not None
+    assert said.startswith("/nowhere/python3 cannot be run: set PYSPARK_PYTHON to")

@@ -1,0 +1,80 @@
+"""The Spark sink's keys: a repeated task makes the same ones, in whatever order its rows come."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.keys import KEY_BYTES_MAX
+from foqs_client.routes import slot_of
+from foqs_client.spark.errors import SinkError
+from foqs_client.spark.keys import RowKeys
+
+Row: TypeAlias = tuple[Any, ...]
+"""namespace, topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms"""
+ROW: Row = ("n", "t", b"payload", 0, b"meta", None, None, None)
+
+short = st.sampled_from(["", "a", "b", "ab"])
+rows = st.lists(
+    st.tuples(
+        short,
+        short,
+        short.map(str.encode),
+        st.sampled_from([0, 1, -1]),
+        short.map(str.encode),
+        *[st.sampled_from([None, 0, 1, 11])] * 3,
+    ),
+    max_size=30,
+)
+
+
+def keyed(rows: list[Row], run: str = "run", partition: int = 0, lanes: int = 4) -> dict[Row, list[str]]:
+    """The keys of each content, sorted."""
+    keys = RowKeys(run, partition, lanes, 1_000)
+    found: dict[Row, list[str]] = {}
+    for row in rows:
+        found.setdefault(row, []).append(keys.key(*row))
+    return {row: sorted(of_row) for row, of_row in found.items()}
+
+
+@given(rows.flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(rows))))
+def test_rows_in_another_order_have_the_same_keys(orders: tuple[list[Row], list[Row]]) -> None:
+    assert keyed(orders[0]) == keyed(orders[1])
+
+
+@given(rows)
+def test_every_row_has_a_key_of_its_own(rows: list[Row]) -> None:
+    keys = [key for of_row in keyed(rows).values() for key in of_row]
+    assert len(set(keys)) == len(rows)
+    assert all(len(key) <= KEY_BYTES_MAX for key in keys)
+
+
+def test_another_run_and_another_partition_have_other_keys() -> None:
+    same = [ROW, ROW]
+    seen = [*keyed(same)[ROW], *keyed(same, run="other")[ROW], *keyed(same, partition=1)[ROW]]
+    assert len(set(seen)) == 6
+    assert keyed(same, run="a", partition=11) != keyed(same, run="a1", partition=1)
+
+
+@given(rows, st.integers(1, 16))
+def test_keys_name_as_many_neighbouring_slots_as_there_are_lanes(rows: list[Row], lanes: int) -> None:
+    keys = [key for of_row in keyed(rows, lanes=lanes).values() for key in of_row]
+    assert all(int(key[1:4], 16) == slot_of(key) for key in keys)
+    assert len({slot_of(key) % lanes for key in keys}) == len({slot_of(key) for key in keys}) <= lanes
+
+
+def test_all_lanes_are_used() -> None:
+    keys = RowKeys("run", 0, 8, 1_000)
+    slots = {slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None)) for number in range(200)}
+    assert len(slots) == 8
+
+
+def test_more_rows_than_are_remembered_are_refused_and_repeats_of_one_are_not() -> None:
+    keys = RowKeys("run", 0, 1, 2)
+    for payload in (b"a", b"b", b"a", b"a"):
+        keys.key("n", "t", payload, 0, b"", None, None, None)
+    with pytest.raises(SinkError, match=r"more than 2 different rows.*repartition.*partition_rows_max"):
+        keys.key("n", "t", b"c", 0, b"", None, None, None)

@@ -1,0 +1,103 @@
+"""The Spark sink's options and columns: what is refused, in which words, before any task starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs_client.spark.columns import COLUMNS, check
+from foqs_client.spark.errors import SinkError
+from foqs_client.spark.options import KNOWN, NUMBERS, Options
+
+URL = "foqs://one:1,two"
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    options = Options.of({"url": URL})
+    assert (options.url, options.token, options.defaults) == (URL, None, {})
+    assert {name: getattr(options, name) for name in NUMBERS} == {name: NUMBERS[name].default for name in NUMBERS}
+
+
+def test_each_write_is_a_run_of_its_own_unless_it_is_named() -> None:
+    assert Options.of({"url": URL}).run != Options.of({"url": URL}).run
+    assert Options.of({"url": URL, "run": "monday"}).run == "monday"
+
+
+def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
+    given = {
+        "topic": "mail",
+        "payload": "ä",
+        "priority": "-5",
+        "metadata": "m",
+        "deliver_after_ms": "1970-01-01T00:00:01.500+00:00",
+        "ttl_ms": "60000",
+        "lease_ms": "1",
+        "idempotency_key": "k",
+        "namespace": "orders",
+    }
+    assert given.keys() == COLUMNS.keys()
+    assert Options.of({"url": URL, **given}).defaults == {
+        "topic": "mail",
+        "payload": "ä".encode(),
+        "priority": -5,
+        "metadata": b"m",
+        "deliver_after_ms": 1_500,
+        "ttl_ms": 60_000,
+        "lease_ms": 1,
+        "idempotency_key": "k",
+        "namespace": "orders",
+    }
+    assert Options.of({"url": URL, "deliver_after_ms": "-7"}).defaults == {"deliver_after_ms": -7}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"url": None}, r'name the hosts: \.option\("url", "foqs://'),
+        ({"url": "http://one"}, "the option url is not an address: 'http://one' must begin with foqs://"),
+        ({"foo": "1", "batchitems": "1"}, "unknown options: batchitems, foo; known are url, token, .*batch_items"),
+        ({"path": "/x"}, r"end the write with \.save\(\)"),
+        ({"token": "a", "token_file": "b"}, "token or token_file, not both"),
+        ({"run": ""}, "the option run is empty"),
+        ({"batch_items": "0"}, "batch_items is '0'; it must be a whole number from 1 to 100000"),
+        ({"timeout_ms": "10s"}, "timeout_ms is '10s'; it must be a whole number from 1000 to"),
+        ({"calls_in_flight": "٣"}, "calls_in_flight is .* whole number"),
+        ({"priority": "2147483648"}, "priority is '2147483648'; it must be .* from -2147483648 to 2147483647"),
+        ({"ttl_ms": "0"}, "ttl_ms is '0'; it must be a whole number from 1"),
+        ({"deliver_after_ms": "2030-01-31T08:00:00"}, "a time with its zone as in"),
+        ({"deliver_after_ms": "soon"}, "deliver_after_ms is 'soon'; it must be milliseconds"),
+    ],
+)
+def test_a_bad_option_is_refused_by_name_with_what_is_right(given: dict[str, str | None], said: str) -> None:
+    options = {name: value for name, value in {"url": URL, **given}.items() if value is not None}
+    with pytest.raises(SinkError, match=said):
+        Options.of(options)
+
+
+def test_options_arrive_in_lower_case_and_are_known_so() -> None:
+    assert all(name == name.lower() for name in KNOWN)
+
+
+def test_the_token_is_not_shown() -> None:
+    assert "hidden" not in repr(Options.of({"url": URL, "token": "hidden"}))
+
+
+def test_a_frame_of_known_columns_passes() -> None:
+    check([("topic", "string"), ("payload", "binary"), ("deliver_after_ms", "timestamp"), ("ttl_ms", "long")], False)
+    check([("payload", "string"), ("priority", "short"), ("deliver_after_ms", "long")], True)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ([("topic", "string"), ("value", "string"), ("x", "long")], "does not know: value, x; .* topic, payload, prio"),
+        ([("topic", "string"), ("Payload", "string")], "does not know: Payload"),
+        ([("topic", "string"), ("topic", "string")], "the column topic 2 times"),
+        ([("topic", "string"), ("priority", "double")], "priority is of type double; cast it to byte or short or"),
+        ([("topic", "string"), ("deliver_after_ms", "timestamp_ntz")], "timestamp_ntz; cast it to .* or timestamp"),
+        ([("topic", "binary")], "topic is of type binary; cast it to string"),
+        ([("payload", "string")], "add a column topic, or .option"),
+    ],
+)
+def test_another_frame_is_refused_by_column_with_what_is_right(schema: list[tuple[str, str]], said: str) -> None:
+    with pytest.raises(SinkError, match=said):
+        check(schema, False)

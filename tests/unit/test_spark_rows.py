@@ -1,0 +1,112 @@
+"""The Spark sink's rows: what item each becomes, and how items are put into calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs_client.routes import slot_of
+from foqs_client.spark.columns import COLUMNS
+from foqs_client.spark.errors import SinkError
+from foqs_client.spark.keys import RowKeys
+from foqs_client.spark.options import Options, Value
+from foqs_client.spark.rows import VALUE_BYTES_MAX, Maker, batches
+from foqs_client.types import Item
+
+
+def made(
+    columns: Mapping[str, Sequence[Any]], lanes: int = 1, defaults: Mapping[str, Value] = MappingProxyType({})
+) -> dict[tuple[str, int], list[Item]]:
+    [count] = {len(column) for column in columns.values()}
+    return Maker(defaults, RowKeys("run", 0, lanes, 100), lanes).items(columns, count)
+
+
+def test_each_column_becomes_its_field() -> None:
+    columns: dict[str, list[Any]] = {
+        "topic": ["mail"],
+        "payload": [b"hello"],
+        "priority": [-5],
+        "metadata": [b"m"],
+        "deliver_after_ms": [7],
+        "ttl_ms": [8],
+        "lease_ms": [9],
+        "idempotency_key": ["k"],
+        "namespace": ["orders"],
+    }
+    assert columns.keys() == COLUMNS.keys()
+    assert made(columns) == {
+        ("orders", 0): [
+            Item(
+                "mail",
+                b"hello",
+                -5,
+                b"m",
+                deliver_after_ms=7,
+                ttl_ms=8,
+                lease_ms=9,
+                idempotency_key="k",
+            )
+        ]
+    }
+
+
+def test_an_option_is_the_value_of_rows_that_have_none() -> None:
+    options = Options.of({"url": "foqs://one", "topic": "other", "priority": "3", "namespace": "orders"})
+    [items] = made({"topic": ["mail", None], "payload": [None, b"x"]}, defaults=options.defaults).values()
+    assert [(item.topic, item.payload, item.priority) for item in items] == [("mail", b"", 3), ("other", b"x", 3)]
+
+
+def test_a_row_without_a_key_gets_one_and_others_keep_theirs() -> None:
+    [items] = made({"topic": ["a", "a"], "idempotency_key": [None, "mine"]}).values()
+    assert [item.idempotency_key for item in items][1] == "mine"
+    assert items[0].idempotency_key is not None
+    assert items[0].idempotency_key.startswith("~")
+
+
+def test_items_of_one_lane_have_slots_that_are_equal_modulo_the_lanes() -> None:
+    keys = [None if number % 2 else f"key-{number}" for number in range(90)]
+    found = made({"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, lanes=8)
+    assert len(found) == 8
+    for (_, lane), items in found.items():
+        assert {slot_of(item.idempotency_key or "") % 8 for item in items} == {lane}
+
+
+def test_namespaces_have_lanes_of_their_own() -> None:
+    found = made({"topic": ["a", "a", "a"], "namespace": ["one", "two", None]})
+    assert {namespace for namespace, _ in found} == {"one", "two", "default"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"topic": ["a", None]}, r'the column topic of a row is null; .*\.option\("topic"'),
+        ({"topic": ["a"], "priority": [2**31]}, "priority of a row is 2147483648; it must be from -2147483648"),
+        ({"topic": ["a", "b"], "ttl_ms": [5, 0]}, "ttl_ms of a row is 0; it must be from 1"),
+        (
+            {"topic": ["a"], "payload": [b"x" * (VALUE_BYTES_MAX + 1)]},
+            "payload of a row is 1048577 long; no host takes",
+        ),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_column_and_value(columns: dict[str, list[Any]], said: str) -> None:
+    with pytest.raises(SinkError, match=said):
+        made(columns)
+
+
+@given(st.lists(st.integers(0, 50), max_size=60), st.integers(1, 20), st.integers(1, 100))
+def test_calls_hold_all_items_in_order_within_their_bounds(sizes: list[int], items_max: int, bytes_max: int) -> None:
+    items = [Item(f"{place}", b"x" * size) for place, size in enumerate(sizes)]
+    calls = batches(items, items_max, bytes_max)
+    assert [item for call in calls for item in call] == items
+    for call in calls:
+        assert 1 <= len(call) <= items_max
+        assert len(call) == 1 or sum(len(item.payload) for item in call) <= bytes_max
+
+
+def test_calls_of_items_of_one_size_are_of_about_one_length() -> None:
+    assert [len(call) for call in batches([Item("t", b"x")] * 1_250, 500, 1 << 20)] == [417, 417, 416]

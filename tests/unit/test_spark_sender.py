@@ -1,0 +1,186 @@
+"""The Spark sink's calls: several at once, tried until they are taken, and the first failure ends the task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import TypeVar
+
+import pytest
+
+from foqs_client import (
+    FoqsError,
+    InvalidArgument,
+    Item,
+    KeyConflict,
+    NamespaceNotFound,
+    NotOwner,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+    UnknownOutcome,
+    Unreachable,
+)
+from foqs_client.spark.errors import SinkError
+from foqs_client.spark.sender import NAMESPACES_MAX, Sender
+from foqs_client.types import Enqueued
+from tests.support.virtual import run_virtual
+
+T = TypeVar("T")
+TIMEOUT_MS = 60_000
+
+
+class Queue:
+    """Answers calls by a script, then takes everything; each call takes a second."""
+
+    def __init__(self, *script: FoqsError | list[Enqueued]) -> None:
+        self.script = list(script)
+        self.sent: list[list[str]] = []
+        """The keys of each call."""
+        self.times: list[float] = []
+        self.busy = 0
+        self.busiest = 0
+        self.cancelled = 0
+        self.closed = False
+
+    async def enqueue(self, items: Sequence[Item], *, timeout_ms: int) -> list[Enqueued]:
+        assert timeout_ms >= 1
+        self.sent.append([item.idempotency_key or "" for item in items])
+        self.times.append(asyncio.get_running_loop().time())
+        self.busy += 1
+        self.busiest = max(self.busiest, self.busy)
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.busy -= 1
+        answer = self.script.pop(0) if self.script else [Enqueued(f"0-{place}") for place in range(len(items))]
+        if isinstance(answer, FoqsError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def play(queue: Queue, story: Callable[[Sender], Awaitable[T]], calls: int = 4, timeout_ms: int = TIMEOUT_MS) -> T:
+    async def whole() -> T:
+        async with Sender(lambda namespace: queue, calls, timeout_ms, Random(1)) as sender:
+            return await story(sender)
+
+    found = run_virtual(whole)
+    assert queue.closed
+    return found
+
+
+def items(count: int, prefix: str = "") -> list[Item]:
+    return [Item("mail", b"x", idempotency_key=f"{prefix}{number}") for number in range(count)]
+
+
+def test_no_more_calls_are_under_way_than_allowed_and_all_are_taken() -> None:
+    async def story(sender: Sender) -> tuple[int, int]:
+        for number in range(10):
+            await sender.put("default", items(3, f"{number}-"))
+        await sender.all_taken()
+        return sender.taken, sender.repeated
+
+    queue = Queue()
+    assert play(queue, story, calls=3) == (30, 0)
+    assert queue.busiest == 3
+    assert len(queue.sent) == 10
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unavailable("not now"),
+        Overloaded("full"),
+        RateLimited("too many"),
+        NotOwner("moved"),
+        UnknownOutcome("lost"),
+        Unreachable("nobody"),
+    ],
+)
+def test_what_may_work_later_is_sent_again_with_the_same_keys(error: FoqsError) -> None:
+    async def story(sender: Sender) -> int:
+        await sender.put("default", items(3))
+        await sender.all_taken()
+        return sender.taken
+
+    queue = Queue(error, [Enqueued("0-1"), Enqueued(error=error), Enqueued("0-2")])
+    assert play(queue, story) == 3
+    assert queue.sent == [["0", "1", "2"], ["0", "1", "2"], ["1"]]
+
+
+def test_what_was_enqueued_by_an_earlier_attempt_is_counted_as_repeated() -> None:
+    async def story(sender: Sender) -> tuple[int, int]:
+        await sender.put("default", items(2))
+        await sender.all_taken()
+        return sender.taken, sender.repeated
+
+    assert play(Queue([Enqueued("0-1", repeated=True), Enqueued("0-2")]), story) == (2, 1)
+
+
+def test_the_time_that_a_host_asks_for_is_waited_and_pauses_grow() -> None:
+    async def story(sender: Sender) -> None:
+        await sender.put("default", items(1))
+        await sender.all_taken()
+
+    queue = Queue(RateLimited("too many", retry_after_ms=9_000), *[Unavailable("not now")] * 3)
+    play(queue, story)
+    pauses = [later - begun - 1 for begun, later in zip(queue.times, queue.times[1:], strict=False)]
+    assert pauses[0] >= 9
+    assert pauses[1] < pauses[2] < pauses[3]
+
+
+def test_what_is_not_taken_in_time_ends_the_task_with_the_reason() -> None:
+    async def story(sender: Sender) -> None:
+        await sender.put("default", items(2))
+        await sender.all_taken()
+
+    queue = Queue(*[Unavailable("its database is away")] * 1_000)
+    with pytest.raises(SinkError, match=r"2 items for the namespace 'default' .* within 60 s .*its database is away"):
+        play(queue, story)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidArgument("it is empty", field="items[0].topic"), "the column topic of a row was refused: INVALID_ARG"),
+        (KeyConflict("another item has it"), "a row was refused: KEY_CONFLICT: another item has it"),
+    ],
+)
+def test_a_row_that_is_refused_for_good_ends_the_task_and_drops_the_other_calls(error: FoqsError, said: str) -> None:
+    async def story(sender: Sender) -> None:
+        await sender.put("default", items(1))
+        await asyncio.sleep(0.5)
+        for _ in range(100):
+            await sender.put("default", items(1))
+        await sender.all_taken()
+
+    queue = Queue([Enqueued(error=error)])
+    with pytest.raises(SinkError, match=said):
+        play(queue, story, calls=2)
+    assert len(queue.sent) == 2
+    assert queue.cancelled == 1
+
+
+def test_a_refused_call_names_the_namespace() -> None:
+    async def story(sender: Sender) -> None:
+        await sender.put("nope", items(1))
+        await sender.all_taken()
+
+    with pytest.raises(SinkError, match="the namespace 'nope' took none of its rows: NAMESPACE_NOT_FOUND: make it"):
+        play(Queue(NamespaceNotFound("make it")), story)
+
+
+def test_a_task_may_not_have_any_number_of_namespaces() -> None:
+    async def story(sender: Sender) -> None:
+        for number in range(NAMESPACES_MAX + 1):
+            await sender.put(f"n{number}", items(1))
+
+    with pytest.raises(SinkError, match="repartition the frame by namespace"):
+        play(Queue(), story)
