@@ -32,7 +32,7 @@ $(BIN)/python:
 
 $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing foqs and its tools into $(VENV) ..."
-	@$(PIP) install -e '.[server,dev]' -c constraints.txt
+	@$(PIP) install -e '.[server,spark,dev]' -c constraints.txt
 	@touch $(DEV) $(RUN)
 
 $(BENCH): pyproject.toml constraints.txt | $(BIN)/python

@@ -1,0 +1,141 @@
+"""What a job is told that cannot go on: one sentence, on the driver, with the remedy; and no secret anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from foqs_client.spark.errors import SinkError
+from foqs_client.spark.source import FoqsDataSource
+from tests.support.certificates import secret_file
+from tests.support.ports import free_port
+from tests.support.processes import HostProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
+
+BOSS, CLERK = "secret-of-the-boss", "secret-of-a-clerk"
+SCHEMA = StructType().add("topic", "string").add("payload", "string")
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    """It asks who calls; the clerk has no grants."""
+    folder = tmp_path_factory.mktemp("guarded")
+    options = {
+        "auth.enabled": True,
+        "auth.failure_delay_ms": 50,
+        "auth.principals.boss.token_file": str(secret_file(folder / "boss", BOSS.encode())),
+        "auth.principals.boss.admin": True,
+        "auth.principals.clerk.token_file": str(secret_file(folder / "clerk", CLERK.encode())),
+    }
+    with HostProcess(folder / "host", "memory:", options) as host:
+        host.start()
+        yield host
+
+
+@pytest.fixture
+def token_file(host: HostProcess) -> str:
+    return str(host.folder.parent / "boss")
+
+
+def refusal(options: Mapping[str, str], schema: StructType = SCHEMA, *, overwrite: bool = False) -> str:
+    """What the driver says before any task starts."""
+    with pytest.raises(SinkError) as raised:
+        FoqsDataSource(dict(options)).writer(schema, overwrite)
+    return str(raised.value)
+
+
+def test_another_mode_than_append_is_refused() -> None:
+    assert refusal({"url": "foqs://one"}, overwrite=True) == (
+        'a queue cannot be overwritten: write with .mode("append")'
+    )
+
+
+def test_options_and_columns_are_looked_at_before_anybody_is_called() -> None:
+    assert refusal({"url": "foqs://one", "batchsize": "1"}).startswith("unknown options: batchsize; known are url,")
+    frame = StructType().add("topic", "string").add("value", "string")
+    assert refusal({"url": "foqs://one"}, frame).startswith("the frame has columns that the sink does not know: value")
+
+
+def test_a_python_without_pyarrow_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.spark.environment.find_spec", lambda name: None if name == "pyarrow" else 1)
+    said = refusal({"url": "foqs://one"})
+    assert "has no pyarrow" in said
+    assert "PYSPARK_PYTHON" in said
+
+
+def test_hosts_that_nobody_reaches_are_named() -> None:
+    said = refusal({"url": f"foqs://127.0.0.1:{free_port()}", "timeout_ms": "1000"})
+    assert said.startswith("no host can be reached: no connection to 127.0.0.1:")
+    assert "connection refused; is the host running there?" in said
+
+
+def test_a_namespace_that_is_not_there_is_named(host: HostProcess, token_file: str) -> None:
+    said = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
+    assert said.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
+    assert "'nope'; make it with createNamespace (foqs namespace create)" in said
+
+
+def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
+    host: HostProcess, token_file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = {"url": host.address}
+    assert refusal(url).startswith("the hosts refuse this write: UNAUTHENTICATED")
+    wrong = refusal({**url, "token": "hidden-and-wrong"})
+    assert wrong.startswith("the hosts refuse this write: UNAUTHENTICATED")
+    assert "hidden" not in wrong
+    assert "PERMISSION_DENIED" in refusal({**url, "token": CLERK})
+    assert "missing cannot be read" in refusal({**url, "token_file": "missing"})
+    monkeypatch.setenv("FOQS_TOKEN", CLERK)
+    assert "PERMISSION_DENIED" in refusal(url)
+    monkeypatch.setenv("FOQS_TOKEN_FILE", token_file)
+    assert FoqsDataSource(url).writer(SCHEMA, False) is not None
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("'t' AS topic, repeat('x', 10241) AS payload", "the column payload of a row was refused: LIMIT_EXCEEDED"),
+        ("if(id < 0, 't', null) AS topic", "the column topic of a row is null"),
+        ("'t' AS topic, 3000000000 AS priority", "the column priority of a row is 3000000000; it must be from"),
+        ("'' AS topic", "the column topic of a row was refused: INVALID_ARGUMENT"),
+        ("'t' AS topic, 'nope' AS namespace", "the namespace 'nope' took none of its rows: NAMESPACE_NOT_FOUND"),
+    ],
+)
+def test_a_bad_row_ends_the_job_with_partition_column_and_reason(
+    spark: SparkSession, host: HostProcess, token_file: str, row: str, said: str
+) -> None:
+    frame = spark.sql(f"SELECT {row} FROM range(0, 1, 1, 1)")
+    writer = frame.write.format("foqs").option("url", host.address).option("token_file", token_file)
+    with pytest.raises(PythonException) as raised:
+        writer.mode("append").save()
+    shown = str(raised.value).strip()
+    assert f"SinkError: partition 0: {said}" in shown.splitlines()[-1]
+    assert shown.count("  File ") <= 2, "more than the sentence is shown"
+
+
+def test_the_driver_says_why_a_write_cannot_begin_and_a_token_is_nowhere_to_be_read(
+    spark: SparkSession, host: HostProcess, capfd: pytest.CaptureFixture[str]
+) -> None:
+    writer = spark.sql("SELECT 't' AS topic, 'x' AS payload").write.format("foqs").option("url", host.address)
+    writer.option("token", BOSS).mode("append").save()
+    with pytest.raises(AnalysisException) as raised:
+        writer.option("namespace", "nope").mode("append").save()
+    [line] = [line for line in str(raised.value).splitlines() if "SinkError: " in line]
+    assert "the hosts refuse this write: NAMESPACE_NOT_FOUND" in line
+    assert BOSS not in str(raised.value)
+    told = "".join(capfd.readouterr())
+    assert BOSS not in told
+    events = "".join(file.read_text() for file in _event_logs(spark))
+    assert "foqs" in events
+    assert BOSS not in events
+
+
+def _event_logs(spark: SparkSession) -> list[Path]:
+    folder = Path(str(spark.conf.get("spark.eventLog.dir")).removeprefix("file://"))
+    return [file for file in folder.rglob("*") if file.is_file()]

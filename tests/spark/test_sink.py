@@ -1,0 +1,141 @@
+"""The Spark sink on a real Spark and a real host: every row is one item, also when a task is repeated."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, rpad, spark_partition_id
+
+from foqs_client import Client, ItemFilter, Namespace, SyncClient
+from tests.support.aio import run
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.tables import Tables, in_sqlite
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
+
+SHARDS = 4
+_topics = itertools.count()
+
+
+class Queue:
+    """A host and its tables."""
+
+    def __init__(self, host: HostProcess, tables: Tables) -> None:
+        self.host = host
+        self.tables = tables
+
+    def rows(self, topic: str, columns: str = "payload") -> list[tuple[Any, ...]]:
+        """Of the topic's items."""
+        return [
+            tuple(row[1:])
+            for shard in self.tables.shards
+            for row in self.tables.query(shard, f"SELECT topic, {columns} FROM {{item}}")
+            if row[0] == topic
+        ]
+
+
+@pytest.fixture(scope="module")
+def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
+    folder = tmp_path_factory.mktemp("host")
+    with HostProcess(folder / "host", f"sqlite:{folder / 'data'}", {"store.shards": SHARDS}) as host:
+        host.start()
+        yield Queue(host, in_sqlite(folder / "data", SHARDS))
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"topic-{next(_topics)}"
+
+
+def save(frame: DataFrame, url: str, **options: object) -> None:
+    writer = frame.write.format("foqs").option("url", url)
+    for name, value in options.items():
+        writer = writer.option(name, str(value))
+    writer.mode("append").save()
+
+
+def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic: str) -> None:
+    run(create("orders", queue.host.address))
+    frame = spark.sql(
+        """SELECT 'hello' AS payload, -5S AS priority, X'00FF' AS metadata, 600000 AS ttl_ms, 7000L AS lease_ms,
+           TIMESTAMP '2100-01-01 00:00:00.5 UTC' AS deliver_after_ms, 'my key' AS idempotency_key,
+           'orders' AS namespace"""
+    ).drop("ttl_ms")
+    save(frame, queue.host.address, topic=topic)
+    save(frame, queue.host.address, topic=topic)  # the key is the row's own: nothing is added
+    found = queue.rows(topic, "payload, priority, metadata, lease_ms, deliver_after_ms, namespace")
+    assert found == [(b"hello", -5, b"\0\xff", 7_000, 4_102_444_800_500, "orders")]
+
+
+def test_what_no_column_says_options_say(spark: SparkSession, queue: Queue, topic: str) -> None:
+    frame = spark.createDataFrame([("a", None), ("b", 7)], "payload string, priority int")
+    save(frame, queue.host.address, Topic=topic, priority=3, lease_ms=1_234)
+    assert sorted(queue.rows(topic, "payload, priority, lease_ms")) == [(b"a", 3, 1_234), (b"b", 7, 1_234)]
+
+
+def test_a_write_that_is_made_again_enqueues_again_unless_it_is_the_same_run(
+    spark: SparkSession, queue: Queue, topic: str
+) -> None:
+    frame = spark.createDataFrame([("a",), ("a",), ("b",)], "payload string").coalesce(1)
+    for _ in range(2):
+        save(frame, queue.host.address, topic=topic, run=f"{topic} monday")
+    assert Counter(queue.rows(topic)) == {(b"a",): 2, (b"b",): 1}
+    save(frame, queue.host.address, topic=topic)
+    assert Counter(queue.rows(topic)) == {(b"a",): 4, (b"b",): 2}
+
+
+def test_a_task_that_fails_after_half_of_its_rows_and_is_repeated_in_another_order_enqueues_each_row_once(
+    spark: SparkSession, queue: Queue, topic: str, tmp_path: Path
+) -> None:
+    count, partitions, batch, step = 20_000, 4, 500, 100
+    url, told = queue.host.address, tmp_path / "told"
+
+    def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """In one partition, the first time, fails when some of the first half is in the queue; then turns the rows."""
+        rows = pd.concat(frames)
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() != 1:
+            yield rows
+            return
+        if context.attemptNumber() == 0:
+            yield from (rows[begin : begin + step] for begin in range(0, len(rows) // 2, step))
+            own = ItemFilter(topic=topic, priority_min=1, priority_max=1)
+            with SyncClient(url) as client:
+                until(lambda: client.count(own).items > 0, "some of the rows are in the queue")
+                told.write_text(str(client.count(own).items))
+            raise RuntimeError("on purpose")
+        yield rows[::-1]
+
+    # Every payload stands twice in its partition, and the partition is its priority. Spark passes rows on by some 64 KiB.
+    frame = (
+        spark.range(0, count, 1, partitions)
+        .select(
+            rpad((col("id") / 2).cast("long").cast("string"), 500, ".").alias("payload"),
+            spark_partition_id().alias("priority"),
+        )
+        .mapInPandas(fail_once, "payload string, priority int")
+    )
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch)
+    try:
+        save(frame, url, topic=topic)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert 0 < int(told.read_text()) < count // partitions
+    found = Counter(queue.rows(topic))
+    assert len(found) == count // 2
+    assert set(found.values()) == {2}
+
+
+async def create(namespace: str, url: str) -> None:
+    async with Client(url) as client:
+        await client.create_namespace(Namespace(namespace))
