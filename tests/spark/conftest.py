@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark import spark_session
+from perf.lib.spark import spark_session
 
 
 @pytest.fixture(scope="session")

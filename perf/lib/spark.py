@@ -1,4 +1,4 @@
-"""A real Spark on this machine, for tests and measurements: two task slots, each task tried four times.
+"""A real Spark on this machine, to measure and to test: two task slots, each task tried four times.
 
 Always true: its tasks run this interpreter on this tree; it listens on loopback
 only, and what it writes goes into a folder that is given. Knows nothing of queues.
