@@ -1,0 +1,69 @@
+"""The Spark jobs of README.md and docs/spark.md do what the text says, as they stand; and the page names every option."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pyspark.sql import SparkSession
+
+from foqs_client import Client, ItemFilter, ItemView
+from foqs_client.spark.columns import COLUMNS
+from foqs_client.spark.options import KNOWN, NUMBERS
+from tests.support.aio import run
+from tests.support.processes import HostProcess
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
+
+ROOT: Final = Path(__file__).parents[2]
+ADDRESS: Final = "foqs://127.0.0.1:7411"
+PAGE: Final = (ROOT / "docs" / "spark.md").read_text()
+
+
+def job(text: str) -> str:
+    [block] = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert ADDRESS in block
+    return str(block)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    with HostProcess(tmp_path_factory.mktemp("host"), "memory:") as host:
+        host.start()
+        yield host
+
+
+async def held(address: str, topic: str, priority: int | None = None) -> int:
+    async with Client(address) as client:
+        return (await client.count(ItemFilter(topic=topic, priority_min=priority, priority_max=priority))).items
+
+
+async def deferred(address: str, topic: str) -> list[ItemView]:
+    async with Client(address) as client:
+        return (await client.peek(topic, "deferred", with_payload=True)).items
+
+
+def test_the_job_of_the_readme_enqueues_its_thousand_letters(spark: SparkSession, host: HostProcess) -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## From Spark\n")[2].partition("\n## ")[0]
+    exec(job(section).replace(ADDRESS, host.address), {})
+    assert run(held(host.address, "mail")) == 1_000
+    assert run(held(host.address, "mail", 9)) == 100
+
+
+def test_the_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: HostProcess) -> None:
+    exec(job(PAGE).replace(ADDRESS, host.address), {})
+    found = {item.payload: item.priority for item in run(deferred(host.address, "invoices"))}
+    assert found == {b'{"id":17,"customer":"Ada"}': 3, b'{"id":18,"customer":"Grace"}': 1}
+
+
+def test_the_page_names_every_column_and_every_option_with_its_default() -> None:
+    columns, _, options = PAGE.partition("\n## Options\n")
+    for name in COLUMNS:
+        assert f"\n| `{name}` |" in columns
+    for name in KNOWN:
+        assert f"`{name}`" in options or name in COLUMNS
+    for name, allowed in NUMBERS.items():
+        assert f"\n| `{name}` | {allowed.default:,} |" in options
