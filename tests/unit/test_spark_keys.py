@@ -52,6 +52,28 @@ def test_every_row_has_a_key_of_its_own(rows: list[Row]) -> None:
     assert all(len(key) <= KEY_BYTES_MAX for key in keys)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("n2", "t", b"payload", 0, b"meta", None, None, None),
+        ("n", "t2", b"payload", 0, b"meta", None, None, None),
+        ("n", "t", b"payloaf", 0, b"meta", None, None, None),
+        ("n", "t", b"payload", 1, b"meta", None, None, None),
+        ("n", "t", b"payload", 0, b"beta", None, None, None),
+        ("n", "t", b"payload", 0, b"meta", 0, None, None),
+        ("n", "t", b"payload", 0, b"meta", None, 0, None),
+        ("n", "t", b"payload", 0, b"meta", None, None, 0),
+        ("nt", "", b"payload", 0, b"meta", None, None, None),
+        ("n", "", b"tpayload", 0, b"meta", None, None, None),
+        ("n", "t", b"payloadm", 0, b"eta", None, None, None),
+    ],
+)
+def test_rows_that_differ_anywhere_are_not_counted_as_equal(other: Row) -> None:
+    keys = keyed([ROW, other])
+    assert keys == {row: keyed([row])[row] for row in (ROW, other)}
+    assert keys[ROW] != keys[other]
+
+
 def test_another_run_and_another_partition_have_other_keys() -> None:
     same = [ROW, ROW]
     seen = [*keyed(same)[ROW], *keyed(same, run="other")[ROW], *keyed(same, partition=1)[ROW]]
