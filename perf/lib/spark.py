@@ -28,12 +28,17 @@ def spark_session(folder: Path, options: Mapping[str, str] = MappingProxyType({}
         Exception: there is no Java; the text says so.
     """
     (folder / "events").mkdir(parents=True)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "client")])
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    before = dict(os.environ)
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "client")]),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     given = {
         "spark.master": MASTER,
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -49,8 +54,12 @@ def spark_session(folder: Path, options: Mapping[str, str] = MappingProxyType({}
     builder = SparkSession.builder
     for name, value in given.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
     try:
-        yield session
+        session = builder.getOrCreate()
+        try:
+            yield session
+        finally:
+            session.stop()
     finally:
-        session.stop()
+        os.environ.clear()
+        os.environ |= before
