@@ -66,10 +66,10 @@ def save(frame: DataFrame, url: str, **options: object) -> None:
 def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic: str) -> None:
     run(create("orders", queue.host.address))
     frame = spark.sql(
-        """SELECT 'hello' AS payload, -5S AS priority, X'00FF' AS metadata, 600000 AS ttl_ms, 7000L AS lease_ms,
-           TIMESTAMP '2100-01-01 00:00:00.5 UTC' AS deliver_after_ms, 'my key' AS idempotency_key,
+        """SELECT 'hello' AS payload, -5S AS priority, X'00FF' AS metadata, 600000 AS ttl, 7000L AS lease,
+           TIMESTAMP '2100-01-01 00:00:00.5 UTC' AS deliver_after, 'my key' AS idempotency_key,
            'orders' AS namespace"""
-    ).drop("ttl_ms")
+    ).drop("ttl")
     save(frame, queue.host.address, topic=topic)
     save(frame, queue.host.address, topic=topic)  # the key is the row's own: nothing is added
     found = queue.rows(topic, "payload, priority, metadata, lease_ms, deliver_after_ms, namespace")
@@ -78,7 +78,7 @@ def test_each_column_becomes_its_field(spark: SparkSession, queue: Queue, topic:
 
 def test_what_no_column_says_options_say(spark: SparkSession, queue: Queue, topic: str) -> None:
     frame = spark.createDataFrame([("a", None), ("b", 7)], "payload string, priority int")
-    save(frame, queue.host.address, Topic=topic, priority=3, lease_ms=1_234)
+    save(frame, queue.host.address, Topic=topic, priority=3, lease=1_234)
     assert sorted(queue.rows(topic, "payload, priority, lease_ms")) == [(b"a", 3, 1_234), (b"b", 7, 1_234)]
 
 

@@ -28,9 +28,9 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         "payload": "ä",
         "priority": "-5",
         "metadata": "m",
-        "deliver_after_ms": "1970-01-01T00:00:01.500+00:00",
-        "ttl_ms": "60000",
-        "lease_ms": "1",
+        "deliver_after": "1970-01-01T00:00:01.500+00:00",
+        "ttl": "60000",
+        "lease": "1",
         "idempotency_key": "k",
         "namespace": "orders",
     }
@@ -40,13 +40,13 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         "payload": "ä".encode(),
         "priority": -5,
         "metadata": b"m",
-        "deliver_after_ms": 1_500,
-        "ttl_ms": 60_000,
-        "lease_ms": 1,
+        "deliver_after": 1_500,
+        "ttl": 60_000,
+        "lease": 1,
         "idempotency_key": "k",
         "namespace": "orders",
     }
-    assert Options.of({"url": URL, "deliver_after_ms": "-7"}).defaults == {"deliver_after_ms": -7}
+    assert Options.of({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         ({"timeout_ms": "10s"}, "timeout_ms is '10s'; it must be a whole number from 1000 to"),
         ({"calls_in_flight": "٣"}, "calls_in_flight is .* whole number"),
         ({"priority": "2147483648"}, "priority is '2147483648'; it must be .* from -2147483648 to 2147483647"),
-        ({"ttl_ms": "0"}, "ttl_ms is '0'; it must be a whole number from 1"),
-        ({"deliver_after_ms": "2030-01-31T08:00:00"}, "a time with its zone as in"),
-        ({"deliver_after_ms": "soon"}, "deliver_after_ms is 'soon'; it must be milliseconds"),
+        ({"ttl": "0"}, "ttl is '0'; it must be a whole number from 1"),
+        ({"deliver_after": "2030-01-31T08:00:00"}, "a time with its zone as in"),
+        ({"deliver_after": "soon"}, "deliver_after is 'soon'; it must be milliseconds"),
     ],
 )
 def test_a_bad_option_is_refused_by_name_with_what_is_right(given: dict[str, str | None], said: str) -> None:
@@ -82,8 +82,8 @@ def test_the_token_is_not_shown() -> None:
 
 
 def test_a_frame_of_known_columns_passes() -> None:
-    check([("topic", "string"), ("payload", "binary"), ("deliver_after_ms", "timestamp"), ("ttl_ms", "long")], False)
-    check([("payload", "string"), ("priority", "short"), ("deliver_after_ms", "long")], True)
+    check([("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False)
+    check([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_frame_of_known_columns_passes() -> None:
         ([("topic", "string"), ("Payload", "string")], "does not know: Payload"),
         ([("topic", "string"), ("topic", "string")], "the column topic 2 times"),
         ([("topic", "string"), ("priority", "double")], "priority is of type double; cast it to byte or short or"),
-        ([("topic", "string"), ("deliver_after_ms", "timestamp_ntz")], "timestamp_ntz; cast it to .* or timestamp"),
+        ([("topic", "string"), ("deliver_after", "timestamp_ntz")], "timestamp_ntz; cast it to .* or timestamp"),
         ([("topic", "binary")], "topic is of type binary; cast it to string"),
         ([("payload", "string")], "add a column topic, or .option"),
     ],

@@ -32,9 +32,9 @@ def test_each_column_becomes_its_field() -> None:
         "payload": [b"hello"],
         "priority": [-5],
         "metadata": [b"m"],
-        "deliver_after_ms": [7],
-        "ttl_ms": [8],
-        "lease_ms": [9],
+        "deliver_after": [7],
+        "ttl": [8],
+        "lease": [9],
         "idempotency_key": ["k"],
         "namespace": ["orders"],
     }
@@ -86,7 +86,7 @@ def test_namespaces_have_lanes_of_their_own() -> None:
     [
         ({"topic": ["a", None]}, r'the column topic of a row is null; .*\.option\("topic"'),
         ({"topic": ["a"], "priority": [2**31]}, "priority of a row is 2147483648; it must be from -2147483648"),
-        ({"topic": ["a", "b"], "ttl_ms": [5, 0]}, "ttl_ms of a row is 0; it must be from 1"),
+        ({"topic": ["a", "b"], "ttl": [5, 0]}, "ttl of a row is 0; it must be from 1"),
         (
             {"topic": ["a"], "payload": [b"x" * (VALUE_BYTES_MAX + 1)]},
             "payload of a row is 1048577 long; no host takes",

@@ -48,9 +48,9 @@ COLUMNS: Final[dict[str, Column]] = {
     "payload": Column(_BYTES),
     "priority": Column(_WHOLE, -(2**31), 2**31 - 1),
     "metadata": Column(_BYTES),
-    "deliver_after_ms": Column((*_WHOLE, "timestamp"), -_INT64_MAX, _INT64_MAX),
-    "ttl_ms": Column(_WHOLE, 1, _INT64_MAX),
-    "lease_ms": Column(_WHOLE, 1, _INT64_MAX),
+    "deliver_after": Column((*_WHOLE, "timestamp"), -_INT64_MAX, _INT64_MAX),
+    "ttl": Column(_WHOLE, 1, _INT64_MAX),
+    "lease": Column(_WHOLE, 1, _INT64_MAX),
     "idempotency_key": Column(_TEXT),
     "namespace": Column(_TEXT),
 }
