@@ -258,6 +258,8 @@ struct DequeueRequest {
   5: optional bool forwarded,
   /** Overrides the items' own lease durations for this delivery. */
   6: optional i64 lease_ms,
+  /** At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit. */
+  7: optional i32 items_max,
 }
 
 /** What is left of a topic at a host, as far as the answering host knows. */

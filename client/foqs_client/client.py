@@ -175,11 +175,13 @@ class Client(Calls, AdminCalls, ClusterCalls):
         *,
         wait_ms: int = 0,
         lease_ms: int | None = None,
+        items_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
         """Leases the best items of topics: at most `wants[topic]` of each.
 
         Args:
+            items_max: of all topics together; topics that are named first are served first.
             wait_ms: how long to wait for an item when there is none.
             lease_ms: overrides the items' own lease durations.
             timeout_ms: where not given, the client's own on top of `wait_ms`.
@@ -193,25 +195,31 @@ class Client(Calls, AdminCalls, ClusterCalls):
             if took_ms:
                 wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
         if self._router.routes is not None:
-            return await self._dequeue_anywhere(wants, wait_ms, lease_ms, timeout_ms)
+            return await self._dequeue_anywhere(wants, wait_ms, lease_ms, items_max, timeout_ms)
 
         async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
-            return await self._dequeue_at(None, wants, wait_ms, lease_ms, timeout_ms)
+            return await self._dequeue_at(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
 
-        if self._takers is None:
+        if self._takers is None or items_max is not None:
             return await ask(wants, wait_ms, timeout_ms)
         return await self._takers.take(wants, wait_ms, lease_ms, timeout_ms, ask)
 
     async def _dequeue_at(
-        self, at: Address | None, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, timeout_ms: int
+        self,
+        at: Address | None,
+        wants: Mapping[str, int],
+        wait_ms: int,
+        lease_ms: int | None,
+        items_max: int | None,
+        timeout_ms: int,
     ) -> list[Delivery]:
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
-        request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms)
+        request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
         deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms, at)).items
         return deliveries or []
 
     async def _dequeue_anywhere(
-        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, timeout_ms: int
+        self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
     ) -> list[Delivery]:
         """From the host whose turn it is, else from the next; who waits, waits at all of them."""
         loop = asyncio.get_running_loop()
@@ -222,7 +230,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
             if left_ms < 1:
                 break
             try:
-                found = await self._dequeue_at(at, wants, 0, lease_ms, left_ms)
+                found = await self._dequeue_at(at, wants, 0, lease_ms, items_max, left_ms)
             except _ELSEWHERE as error:
                 failure = error
             else:
@@ -230,16 +238,16 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 if found:
                     return found
         until = begun + wait_ms / 1_000
-        kind = (tuple(wants.items()), lease_ms)
+        kind = (tuple(wants.items()), lease_ms, items_max)
         while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
             slice_ms = min(left_ms, SLICE_MS)
             hosts = [at for at in self._router.hosts() if at is not None]
 
             async def poll(at: Address, slice_ms: int = slice_ms) -> list[Delivery]:
-                return await self._dequeue_at(at, wants, slice_ms, lease_ms, slice_ms + self.timeout_ms)
+                return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
 
             try:
-                found = await self._polls.first(kind, hosts, poll, lambda found: _within(wants, found))
+                found = await self._polls.first(kind, hosts, poll, lambda found: _within(wants, found[:items_max]))
             except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):

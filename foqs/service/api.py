@@ -197,8 +197,13 @@ class Queue(Protocol):
         lease_ms: int | None,
         deadline: float,
         done: Callable[[HandOut], None],
+        items_max: int | None = None,
     ) -> Pending:
-        """The best ready items of (topic, count) pairs; empty when none came within `wait_ms`."""
+        """The best ready items of (topic, count) pairs; empty when none came within `wait_ms`.
+
+        Args:
+            items_max: of all topics together; those that come first are served first.
+        """
         ...
 
     def ack(

@@ -273,6 +273,7 @@ class QueueService:
         lease_ms: int | None,
         deadline: float,
         done: Callable[[HandOut], None],
+        items_max: int | None = None,
     ) -> Pending:
         item_bytes = _item_bytes_max(self.namespace(namespace))
         dequeue = Dequeue(
@@ -280,7 +281,7 @@ class QueueService:
             [((namespace, topic), count) for topic, count in wants],
             lease_ms,
             item_bytes,
-            min(self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes)),
+            min(items_max or self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes)),
             min(deadline, self.now() + wait_ms / 1000) if wait_ms else 0.0,
             deadline,
             self._handout_wait_s_max,

@@ -112,6 +112,9 @@ class Handlers:
         lease_ms = request.lease_ms
         if lease_ms is not None:
             validate.number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        items_max = request.items_max
+        if items_max is not None:
+            validate.number(items_max, 1, limits.items_per_call_max, "items_max")
         wait_ms = request.wait_ms or 0
         if wait_ms < 0:
             raise InvalidArgument(f"{wait_ms} ms cannot be waited; give 0 or more", field="wait_ms")
@@ -121,7 +124,7 @@ class Handlers:
         def done(hand_out: HandOut) -> None:
             caller.answer(codec.dequeue_reply, hand_out.items, hand_out.give_back)
 
-        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done)
+        return self._queue.dequeue(namespace, list(wants.items()), wait_ms, lease_ms, deadline, done, items_max)
 
     def ack(self, request: Any, deadline: float, caller: Caller) -> Pending | None:
         namespace, _ = self._namespace(request)

@@ -65,6 +65,7 @@ BAD: Final[Mapping[str, list[tuple[Any, str]]]] = {
     "ttl_ms": [(value, INVALID) for value in (0, -1, I64_MIN, TIME_MS_MAX + 1, I64_MAX)],
     "attempts_max": [(-1, INVALID), (I32_MIN, INVALID)],
     "count": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
+    "items_max": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "limit": [*[(value, INVALID) for value in (0, -1, I32_MIN)], *[(n, LIMIT) for n in (1_001, 10**9, I32_MAX)]],
     "timeout_ms": [(value, INVALID) for value in (0, -1, I64_MIN)],
     "wait_ms": [(value, INVALID) for value in (-1, I64_MIN)],

@@ -58,6 +58,19 @@ async def test_a_dequeue_takes_at_most_what_it_asks_of_each_topic(site: Site) ->
 
 
 @story
+async def test_a_dequeue_takes_at_most_what_it_asks_of_all_topics_and_the_first_topics_come_first(site: Site) -> None:
+    one, other, third = (f"{site.topic}-{n}" for n in (1, 2, 3))
+    await site.put(*(Item(topic) for topic in (one, other, other, other, third)))
+    wants = {other: 2, one: 2, third: 2}
+    first = await site.client.dequeue(wants, wait_ms=5_000, items_max=3)
+    assert sorted(delivery.topic for delivery in first) == [one, other, other]
+    [second] = await site.client.dequeue(wants, wait_ms=5_000, items_max=1)
+    assert second.topic == other
+    with pytest.raises(InvalidArgument, match="items_max"):
+        await site.client.dequeue(wants, items_max=0)
+
+
+@story
 async def test_an_item_is_leased_to_one_consumer_at_a_time(site: Site) -> None:
     await site.put(*(Item(site.topic) for _ in range(20)))
     taken = await asyncio.gather(*(site.client.dequeue({site.topic: 10}) for _ in range(4)))

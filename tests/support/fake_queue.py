@@ -123,6 +123,7 @@ class FakeQueue:
         lease_ms: int | None,
         deadline: float,
         done: Callable[[HandOut], None],
+        items_max: int | None = None,
     ) -> Pending:
         def work() -> HandOut:
             out: list[Seen] = []
@@ -133,7 +134,7 @@ class FakeQueue:
                     row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
                     row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
                     out.append(Seen(3, row, NOW_MS))
-            return HandOut(out, lambda: self.given_back.extend(format_id(3, seen.row.id) for seen in out))
+            return HandOut(out[:items_max], lambda: self.given_back.extend(format_id(3, seen.row.id) for seen in out))
 
         return self._start("dequeue", (list(wants), wait_ms, lease_ms), work, done)
 

@@ -54,6 +54,7 @@ class Scripted(Client):
         *,
         wait_ms: int = 0,
         lease_ms: int | None = None,
+        items_max: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
         return list(await self.answer())

@@ -202,6 +202,12 @@ def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], se
             "INVALID_ARGUMENT",
             "lease_ms",
         ),
+        (
+            "dequeue",
+            ttypes.DequeueRequest("default", [ttypes.TopicCount("a", 1)], items_max=10**6),
+            "LIMIT_EXCEEDED",
+            "items_max",
+        ),
         ("ack", ttypes.AckRequest("default", []), "INVALID_ARGUMENT", "leases"),
         ("cancel", ttypes.CancelRequest("default", None), "INVALID_ARGUMENT", "ids"),
         ("peek", ttypes.PeekRequest("default"), "INVALID_ARGUMENT", "topic"),

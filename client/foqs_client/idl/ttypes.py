@@ -1595,6 +1595,7 @@ class DequeueRequest(object):
      - timeout_ms
      - forwarded
      - lease_ms: Overrides the items' own lease durations for this delivery.
+     - items_max: At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit.
 
     """
 
@@ -1605,16 +1606,18 @@ class DequeueRequest(object):
         'timeout_ms',
         'forwarded',
         'lease_ms',
+        'items_max',
     )
 
 
-    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None,):
+    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None, items_max=None,):
         self.namespace_name = namespace_name
         self.topics = topics
         self.wait_ms = wait_ms
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
         self.lease_ms = lease_ms
+        self.items_max = items_max
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1661,6 +1664,11 @@ class DequeueRequest(object):
                     self.lease_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.I32:
+                    self.items_max = iprot.readI32()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1697,6 +1705,10 @@ class DequeueRequest(object):
         if self.lease_ms is not None:
             oprot.writeFieldBegin('lease_ms', TType.I64, 6)
             oprot.writeI64(self.lease_ms)
+            oprot.writeFieldEnd()
+        if self.items_max is not None:
+            oprot.writeFieldBegin('items_max', TType.I32, 7)
+            oprot.writeI32(self.items_max)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8028,6 +8040,7 @@ DequeueRequest.thrift_spec = (
     (4, TType.I64, 'timeout_ms', None, None, ),  # 4
     (5, TType.BOOL, 'forwarded', None, None, ),  # 5
     (6, TType.I64, 'lease_ms', None, None, ),  # 6
+    (7, TType.I32, 'items_max', None, None, ),  # 7
 )
 all_structs.append(TopicHead)
 TopicHead.thrift_spec = (
