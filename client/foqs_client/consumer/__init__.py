@@ -1,0 +1,18 @@
+"""Consuming: a loop that takes items, has them handled, and tells the hosts what came of each.
+
+worker = Worker()
+
+@worker.task("mail.*", concurrency=20)
+async def send(job: Job) -> None: ...
+
+worker.run("foqs://127.0.0.1:7411")
+"""
+
+from foqs_client.consumer.consumer import Consumer
+from foqs_client.consumer.counts import Counts
+from foqs_client.consumer.job import Dead, Discard, Job, Retry
+from foqs_client.consumer.processes import CannotStart
+from foqs_client.consumer.selection import literal
+from foqs_client.consumer.worker import Worker, run_all
+
+__all__ = ["CannotStart", "Consumer", "Counts", "Dead", "Discard", "Job", "Retry", "Worker", "literal", "run_all"]

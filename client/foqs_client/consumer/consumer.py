@@ -1,0 +1,399 @@
+"""The consumer loop: takes items, has them handled, and tells the hosts what came of each.
+
+Holds `Consumer`. Always true: no more than `in_flight` items are held at a time;
+every item that was taken is acked, nacked, released, or lost with its lease, and
+counted as one of these; what fails at the hosts' or on the way is tried again and
+never ends the loop. What to do is decided by `Turns` and `Hand`; here it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from random import Random
+from types import MappingProxyType
+from typing import Any, Final
+
+from foqs_client.client import Client
+from foqs_client.consumer.backoff import Trouble
+from foqs_client.consumer.counts import Counts
+from foqs_client.consumer.discovery import Discovery
+from foqs_client.consumer.hand import Hand, Held, State
+from foqs_client.consumer.job import Job
+from foqs_client.consumer.processes import ProcessRunner
+from foqs_client.consumer.renewal import Renewal
+from foqs_client.consumer.runner import Handler, Runner, TaskRunner, ThreadRunner, is_async
+from foqs_client.consumer.selection import Selection
+from foqs_client.consumer.settlement import Settlement
+from foqs_client.consumer.turns import Turns
+from foqs_client.consumer.verdict import RELEASED, Fate, verdict_of
+from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
+from foqs_client.types import Delivery, Topic
+
+CONCURRENCY_DEFAULT: Final = 10
+IN_FLIGHT_MAX: Final = 10_000
+ITEMS_PER_CALL: Final = 500
+POLL_S: Final = 1.0
+"""No poll waits longer, so that a stop needs not wait long for what it may bring."""
+SETTLE_S: Final = 5.0
+"""After a stop, hosts are told what came of items for so long beyond the drain."""
+
+log = logging.getLogger("foqs.consumer")
+
+
+class Consumer:
+    """Takes items of some topics and runs a handler for each, until it is stopped.
+
+    Items are delivered at least once: a handler whose process dies, or whose lease
+    cannot be renewed, leaves its item to be delivered again, so it must stand
+    being run twice.
+
+    Args:
+        client: whose namespace is consumed; the caller's to close.
+        handler: `async def` runs in the loop, a plain function in a thread, or with
+            `processes` in a process of its own. To return acks the item; to raise
+            `Retry`, `Dead` or `Discard` does what they say; any other exception nacks
+            it, and it comes back by the namespace's backoff.
+        topics: topics, and patterns such as `email.*`, which follow what there is; `*` is all.
+        concurrency: handlers at a time.
+        in_flight: items held at a time, those that wait for a handler included;
+            None: twice the concurrency, so that handlers never wait for the network.
+        processes: worker processes for a plain function that can be imported; they are the concurrency then.
+        weights: by topic or pattern: how many items are taken for one of a topic of weight 1.
+        lease_ms: overrides the items' own lease durations. Leases are renewed while handlers run.
+        drain_timeout_s: how long a stop waits for handlers that run.
+        cancel_lost: cancel an async handler whose lease is over; otherwise it only sees `job.lost`.
+        discover_s: how often topics are looked for.
+        rng: of jitter.
+
+    Attributes:
+        aborted: it did not, or will not, end in order.
+
+    Raises:
+        InvalidArgument: one of these cannot be; it is named.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        handler: Handler,
+        topics: Sequence[str],
+        *,
+        concurrency: int = CONCURRENCY_DEFAULT,
+        in_flight: int | None = None,
+        processes: int = 0,
+        weights: Mapping[str, float] = MappingProxyType({}),
+        lease_ms: int | None = None,
+        drain_timeout_s: float = 30.0,
+        cancel_lost: bool = True,
+        discover_s: float = 0.5,
+        others: Sequence[str] = (),
+        rng: Random | None = None,
+    ) -> None:
+        if processes:
+            concurrency = processes
+        in_flight = 2 * concurrency if in_flight is None else in_flight
+        _check("concurrency", concurrency, 1, IN_FLIGHT_MAX)
+        _check("in_flight", in_flight, concurrency, IN_FLIGHT_MAX)
+        rng = rng or Random()
+        selection = Selection(topics, weights, others)
+        self._client = client
+        self._runner = _runner_for(handler, concurrency, processes)
+        self._turns = Turns(selection)
+        self._hand = Hand(in_flight, concurrency, lease_ms)
+        self._lease_ms = lease_ms
+        self._drain_timeout_s = drain_timeout_s
+        self._cancel_lost = cancel_lost
+        self._discover_s = discover_s
+        self._items_per_call = ITEMS_PER_CALL
+        self._taking = Trouble("taking items", _tell, rng)
+        looking = Trouble("looking for topics", _tell, rng)
+        self._discovery = Discovery(client, selection.prefixes, self._listed, looking, discover_s, rng)
+        self._wake = asyncio.Event()
+        self._settlement = Settlement(client, self._hand, self._wake.set, rng)
+        self._renewal = Renewal(client, self._hand, lease_ms, self._lost)
+        self._loop: asyncio.AbstractEventLoop
+        self._fetching = self._polling = False
+        self._giving_back = 0
+        self._stopping = asyncio.Event()
+        self.aborted = self._closed = False
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._failure: BaseException | None = None
+
+    # ------------------------------------------------------------------- running
+
+    @property
+    def counts(self) -> Counts:
+        """So far."""
+        hand = self._hand
+        fates = {fate.value: hand.fates[fate] for fate in Fate}
+        return Counts(**fates, running=hand.running, waiting=hand.waiting)
+
+    def stop(self) -> None:
+        """Takes nothing more, gives back what was not begun, and has `run` return when handlers have ended."""
+        self._stopping.set()
+        self._wake.set()
+
+    def abort(self) -> None:
+        """Has `run` return at once; what is in hand is delivered again when its lease ends."""
+        self.aborted = True
+        self.stop()
+
+    async def run(self) -> Counts:
+        """Works until `stop`; to cancel it is an abort.
+
+        Raises:
+            CannotStart: the worker processes cannot be started.
+        """
+        self._loop = asyncio.get_running_loop()
+        try:
+            await self._runner.start()
+            discovery = self._spawn(self._discovery.run())
+            while not self._stopping.is_set() and self._failure is None:
+                self._pull()
+                await self._wake.wait()
+                self._wake.clear()
+            discovery.cancel()
+            await self._drain()
+        finally:
+            await self._close()
+        if self._failure is not None:
+            raise self._failure
+        return self.counts
+
+    def _pull(self) -> None:
+        """Begins the call that is to be made now: for what is there, or where nothing is, one that waits."""
+        hand, turns = self._hand, self._turns
+        if not hand.wants:
+            return
+        if turns.hot:
+            if not self._fetching:
+                items = min(hand.room, self._items_per_call)
+                self._fetching = True
+                hand.ask(items)
+                self._spawn(self._fetch(turns.next(items), items))
+        elif not self._polling:
+            # The other half is for what discovery finds meanwhile.
+            items = min(hand.room - hand.room // 2, self._items_per_call)
+            wants = turns.waits(items)
+            if wants:
+                self._polling = True
+                hand.ask(items)
+                self._spawn(self._poll(wants, items))
+
+    async def _fetch(self, wants: Mapping[str, int], items: int) -> None:
+        await self._take(wants, items, 0)
+        self._fetching = False
+        self._wake.set()
+
+    async def _poll(self, wants: Mapping[str, int], items: int) -> None:
+        wait_s = POLL_S if self._turns.waits_for_all else min(POLL_S, self._discover_s)
+        await self._take(wants, items, int(wait_s * 1_000))
+        self._polling = False
+        self._wake.set()
+
+    async def _take(self, wants: Mapping[str, int], items: int, wait_ms: int) -> None:
+        """One call, and the pause after one that failed."""
+        found: Sequence[Delivery] = ()
+        failure: FoqsError | None = None
+        try:
+            found = await self._client.dequeue(wants, wait_ms=wait_ms, lease_ms=self._lease_ms, items_max=items)
+        except FoqsError as error:
+            failure = error
+        now_s = self._loop.time()
+        surplus = self._hand.take(items, found, now_s)
+        if surplus:
+            self._spawn(self._give_back(surplus))
+        if failure is None:
+            self._taking.worked()
+            self._turns.took(wants, found, items, now_s)
+            self._taken()
+            return
+        self._turns.again(wants)
+        if not (isinstance(failure, LimitExceeded) and self._ask_less(failure)):
+            await self._pause(self._taking.failed(failure))
+
+    def _taken(self) -> None:
+        if not self._stopping.is_set():
+            self._begin()
+        self._renewal.watch()
+
+    def _ask_less(self, error: LimitExceeded) -> bool:
+        """A host may be configured to allow less in a call; False where nothing less can be asked for."""
+        if error.field == "topics" and self._turns.topics_per_call > 1:
+            self._turns.topics_per_call //= 2
+        elif error.field != "lease_ms" and self._items_per_call > 1:
+            self._items_per_call //= 2
+        else:
+            return False
+        return True
+
+    def _listed(self, rows: Sequence[Topic]) -> None:
+        self._turns.listed(rows, self._loop.time())
+        if self._turns.hot:
+            self._wake.set()
+
+    async def _give_back(self, surplus: Sequence[Delivery]) -> None:
+        """What came beyond what was asked for; where no host can be told, it comes back when its leases end."""
+        self._giving_back += 1
+        try:
+            await self._client.release(surplus)
+        except FoqsError as error:
+            log.debug("items beyond those asked for could not be released: %s", error)
+        finally:
+            self._giving_back -= 1
+            self._wake.set()
+
+    # ------------------------------------------------------------------ handlers
+
+    def _begin(self) -> None:
+        hand = self._hand
+        while (held := hand.begin()) is not None:
+            job = held.job = Job(held.delivery, partial(self._extend, held))
+            self._runner.begin(job, partial(self._ended, held))
+
+    def _ended(self, held: Held, error: BaseException | None) -> None:
+        """A handler has ended."""
+        if held.state is not State.RUNNING or self._closed:
+            return
+        stopping = self._stopping.is_set()
+        if stopping and isinstance(error, asyncio.CancelledError):
+            verdict = RELEASED
+        else:
+            verdict = verdict_of(error, held.delivery.metadata)
+        if self._hand.end(held, verdict):
+            self._settlement.tell(held)
+        if verdict.error is not None:
+            _tell_failed(held, verdict.error, error)
+        if not stopping:
+            self._begin()
+        self._wake.set()
+
+    def _extend(self, held: Held, lease_ms: int) -> None:
+        """A handler wants its lease to be so long; it may run in any thread."""
+        self._loop.call_soon_threadsafe(self._extend_now, held, lease_ms)
+
+    def _extend_now(self, held: Held, lease_ms: int) -> None:
+        if held.state is State.RUNNING and not held.lost and not self._closed:
+            held.lease_ms = lease_ms
+            self._renewal.renew([held])
+
+    def _lost(self, held: Held) -> None:
+        if held.job is not None:
+            self._runner.lose(held.job, interrupt=self._cancel_lost)
+        self._wake.set()
+
+    # ------------------------------------------------------------------ stopping
+
+    async def _drain(self) -> None:
+        """In this order; an abort ends each step at once.
+
+        1. calls under way end: an item that is released earlier would be what they bring
+        2. what nobody has begun is released
+        3. handlers have their time to end; the others are interrupted, and their items released
+        4. the hosts are told what came of everything
+        """
+        until_s = self._loop.time() + self._drain_timeout_s
+        await self._until(lambda: not self._calls, POLL_S + SETTLE_S)
+        self._release_waiting()
+        await self._until(lambda: not self._hand.running, until_s - self._loop.time())
+        self._interrupt()
+        self._release_waiting()
+        await self._until(lambda: not (len(self._hand) or self._calls), SETTLE_S)
+
+    @property
+    def _calls(self) -> bool:
+        """Some call that takes items or gives them back is under way."""
+        return self._fetching or self._polling or self._giving_back > 0
+
+    def _interrupt(self) -> None:
+        for held in self._hand.running_now():
+            assert held.job is not None
+            if not self.aborted:
+                log.warning("item %s is released: its handler did not end in time", held.delivery.id)
+            held.job.lost = True
+            self._runner.interrupt(held.job)
+            # A task ends and says so; a thread or process may not.
+            if not isinstance(self._runner, TaskRunner) and self._hand.end(held, RELEASED):
+                self._settlement.tell(held)
+
+    def _release_waiting(self) -> None:
+        if self.aborted:
+            return
+        for held in self._hand.drain(RELEASED):
+            self._settlement.tell(held)
+
+    async def _close(self) -> None:
+        self._closed = True
+        self._stopping.set()
+        await self._runner.close()
+        await self._renewal.close()
+        await self._settlement.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------- helpers
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """What fails here is no host's fault: it ends the consumer."""
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = self._failure or error
+            self.stop()
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits, unless it is stopped."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Returns when it holds, when the time is over, or with an abort."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not condition() and not self.aborted:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+
+def _runner_for(handler: Handler, concurrency: int, processes: int) -> Runner:
+    if not callable(handler):
+        raise InvalidArgument(f"{handler!r} is not a function of a job", field="handler")
+    if is_async(handler):
+        if processes:
+            raise InvalidArgument(
+                "an async handler runs in the loop, not in processes; make it a plain function", field="processes"
+            )
+        return TaskRunner(handler)
+    return ProcessRunner(handler, processes, log.warning) if processes else ThreadRunner(handler, concurrency)
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise InvalidArgument(f"{value} is not a number from {least} to {most}", field=name)
+
+
+def _tell(text: str, over: bool) -> None:
+    log.log(logging.INFO if over else logging.WARNING, text)
+
+
+def _tell_failed(held: Held, text: str, error: BaseException | None) -> None:
+    delivery = held.delivery
+    log.warning(
+        "attempt %d of item %s of %s failed: %s",
+        delivery.attempt,
+        delivery.id,
+        delivery.topic,
+        text,
+        exc_info=error if log.isEnabledFor(logging.DEBUG) else None,
+    )

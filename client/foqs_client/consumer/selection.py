@@ -1,0 +1,79 @@
+"""Which topics a consumer takes items of.
+
+Holds `Selection`. Always true: a name without `*`, `?` and `[` is one topic, any
+other is a pattern, and upper and lower case differ; of several patterns that
+cover a topic the first counts for its weight. Knows nothing of what topics hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from types import MappingProxyType
+from typing import Final
+
+from foqs_client.errors import InvalidArgument
+
+_WILD: Final = re.compile(r"[*?\[]")
+
+
+class Selection:
+    """Topics by name and pattern.
+
+    Args:
+        names: topics, and patterns such as `email.*`; `*` is all topics.
+        weights: by topic or pattern, above 0; 1 where none fits.
+        others: patterns whose topics are left out, though `names` covers them.
+
+    Attributes:
+        exact: the topics that are named.
+        prefixes: every other topic that is covered begins with one of them; none of them begins with another.
+
+    Raises:
+        InvalidArgument: there is no name, or a weight is not above 0.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        weights: Mapping[str, float] = MappingProxyType({}),
+        others: Sequence[str] = (),
+    ) -> None:
+        if isinstance(names, str) or not names or not all(names):
+            raise InvalidArgument('name the topics: a list such as ["mail", "sms.*"]; ["*"] is all', field="topics")
+        for name, weight in weights.items():
+            if not 0 < weight < float("inf"):
+                raise InvalidArgument(f"{weight} is not a weight; give a number above 0", field=f"weights[{name!r}]")
+        self._others = [_compiled(name) for name in others]
+        self._patterns = [_compiled(name) for name in names if _WILD.search(name)]
+        self._weights = [(_compiled(name), float(weight)) for name, weight in weights.items()]
+        named = dict.fromkeys(name for name in names if not _WILD.search(name))
+        self.exact: Sequence[str] = tuple(name for name in named if not self._left_out(name))
+        self._exact = frozenset(self.exact)
+        heads = sorted({_WILD.split(name, maxsplit=1)[0] for name in names if _WILD.search(name)})
+        self.prefixes: Sequence[str] = tuple(
+            head for head in heads if not any(head != other and head.startswith(other) for other in heads)
+        )
+
+    def covers(self, topic: str) -> bool:
+        """Items of the topic are taken."""
+        if topic in self._exact:
+            return True
+        return any(pattern.match(topic) for pattern in self._patterns) and not self._left_out(topic)
+
+    def weight(self, topic: str) -> float:
+        """How many items of it are taken for one of a topic of weight 1, while both have enough."""
+        return next((weight for pattern, weight in self._weights if pattern.match(topic)), 1.0)
+
+    def _left_out(self, topic: str) -> bool:
+        return any(pattern.match(topic) for pattern in self._others)
+
+
+def literal(prefix: str) -> str:
+    """The pattern of all topics that begin so, whatever characters that are."""
+    return re.sub(r"([*?\[])", r"[\1]", prefix) + "*"
+
+
+def _compiled(name: str) -> re.Pattern[str]:
+    return re.compile(translate(name) if _WILD.search(name) else re.escape(name) + r"\Z")

@@ -1,0 +1,122 @@
+"""Telling the hosts what came of items.
+
+Holds `Settlement`. Always true: acks, nacks and releases each go in batches of
+their own, and none holds up another; what may be told again is, an ack until a
+host says what holds, the others until the lease ends, as the item comes back by
+itself then; every item that was told of, or needs not be any more, leaves the
+hand. Knows nothing of handlers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from foqs_client.client import Client
+from foqs_client.consumer.hand import Hand, Held
+from foqs_client.consumer.outbox import Outbox
+from foqs_client.consumer.verdict import Fate, Verdict
+from foqs_client.errors import (
+    DeadlineExceeded,
+    FoqsError,
+    InvalidArgument,
+    LimitExceeded,
+    NotOwner,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+    UnknownOutcome,
+    Unreachable,
+)
+from foqs_client.types import Nack, Outcome
+
+LATER: Final = (
+    DeadlineExceeded,
+    NotOwner,
+    Overloaded,
+    RateLimited,
+    Unavailable,
+    UnknownOutcome,
+    Unreachable,
+)
+"""What a host, or none, may answer to be told again."""
+
+log = logging.getLogger("foqs.consumer")
+
+
+class Settlement:
+    """Of one consumer.
+
+    Args:
+        changed: called when items have left the hand.
+    """
+
+    def __init__(self, client: Client, hand: Hand, changed: Callable[[], object], rng: Random) -> None:
+        self._client = client
+        self._hand = hand
+        self._changed = changed
+        self._acks: Outbox[Held] = Outbox(self._ack, self._acked, rng)
+        self._nacks: Outbox[Held] = Outbox(self._nack, self._nacked, rng)
+        self._releases: Outbox[Held] = Outbox(self._release, self._nacked, rng)
+
+    def tell(self, held: Held) -> None:
+        """It has a verdict."""
+        assert held.verdict is not None
+        fate = held.verdict.fate
+        if fate is Fate.DONE or fate is Fate.DISCARDED:
+            self._acks.put(held)
+        elif fate is Fate.RELEASED:
+            self._releases.put(held)
+        else:
+            self._nacks.put(held)
+
+    async def close(self) -> None:
+        """Ends the calls under way; they may or may not have been read."""
+        for outbox in (self._acks, self._nacks, self._releases):
+            await outbox.close()
+
+    async def _ack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
+        return await self._client.ack([held.delivery for held in batch])
+
+    async def _nack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
+        return await self._client.nack([_nack_of(held) for held in batch])
+
+    async def _release(self, batch: Sequence[Held]) -> Sequence[Outcome]:
+        return await self._client.release([held.delivery for held in batch])
+
+    def _acked(self, held: Held, outcome: Outcome) -> bool:
+        if isinstance(outcome.error, LATER):
+            return True
+        self._settle(held, outcome.error)
+        return False
+
+    def _nacked(self, held: Held, outcome: Outcome) -> bool:
+        error, verdict = outcome.error, held.verdict
+        assert verdict is not None
+        if isinstance(error, LATER) and asyncio.get_running_loop().time() < held.until_s:
+            return True
+        if isinstance(error, InvalidArgument | LimitExceeded) and verdict.metadata is not None:
+            log.warning("item %s keeps its metadata, as the new one was refused: %s", held.delivery.id, error)
+            held.verdict = Verdict(verdict.fate, verdict.delay_ms, None, verdict.error)
+            return True
+        self._settle(held, error)
+        return False
+
+    def _settle(self, held: Held, error: FoqsError | None) -> None:
+        verdict = held.verdict
+        assert verdict is not None
+        if error is not None:
+            log.warning("item %s: the hosts were told %r to no avail: %s", held.delivery.id, verdict.fate.value, error)
+        self._hand.settle(held, verdict.fate if error is None else Fate.LOST)
+        self._changed()
+
+
+def _nack_of(held: Held) -> Nack:
+    verdict, delivery = held.verdict, held.delivery
+    assert verdict is not None
+    return Nack(
+        delivery.id, delivery.token, verdict.delay_ms, metadata=verdict.metadata, dead=verdict.fate is Fate.DEAD
+    )

@@ -1,0 +1,263 @@
+"""Which topics to take items of next, and how many: the pure core of pulling.
+
+Holds `Turns`, what is known of each topic. Always true: whoever has had the least
+for its weight comes next, and who comes anew begins where the others are, so none
+starves; a quarter of what is asked for is the topic's with the best priority, and
+of those with the same the one's whose items have waited longest, on account of
+its own turns; what is told changes one topic, and nothing ever looks at all of
+them. Knows nothing of calls; a topic's figures are hints, and only what calls
+bring decides.
+
+    quiet ──listed with ready items, or brought some──▶ hot ──an empty call, or three in vain──▶ quiet
+
+A *quiet* topic is named in calls that wait; one that was named by the user also
+in those that do not, so that it needs nobody to list it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import heappop, heappush
+from math import ceil
+from typing import Final
+
+from foqs_client.consumer.selection import Selection
+from foqs_client.types import Delivery, Topic
+
+TOPICS_PER_CALL: Final = 100
+"""What a host allows unless it is configured otherwise."""
+TOPICS_MAX: Final = 100_000
+"""So many topics are known at a time; further ones are listed again when some of these are quiet."""
+LINGER_MAX: Final = 100
+"""So many quiet topics that were found by listing are still waited for."""
+URGENT_SHARE: Final = 0.25
+MISSES_MAX: Final = 3
+"""A topic that brought nothing so often, while others did, is quiet: each host of a cluster was asked about once."""
+
+
+class _Topic:
+    """What is known of one topic.
+
+    Attributes:
+        passed: items taken, divided by the weight; whoever has the least is next.
+        order: of its place among the turns; 0: it has none.
+        urgency: of its place among the urgent; 0: it has none.
+    """
+
+    __slots__ = ("best_priority", "exact", "hot", "misses", "name", "oldest_s", "order", "passed", "urgency", "weight")
+
+    def __init__(self, name: str, weight: float, *, exact: bool) -> None:
+        self.name = name
+        self.weight = weight
+        self.exact = exact
+        self.passed = 0.0
+        self.hot = False
+        self.misses = 0
+        self.best_priority = 0
+        self.oldest_s = float("inf")
+        self.order = self.urgency = 0
+
+
+class Turns:
+    """The topics of a selection.
+
+    Attributes:
+        topics_per_call: no call names more.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        self.topics_per_call = TOPICS_PER_CALL
+        self._selection = selection
+        self._topics: dict[str, _Topic] = {}
+        self._hot = 0
+        self._turns: list[tuple[float, int, _Topic]] = []
+        self._urgent: list[tuple[int, float, int, _Topic]] = []
+        self._numbers = 0
+        self._now = 0.0
+        """What the topic had passed whose turn it was last: who comes anew begins here."""
+        self._credit = 0.0
+        """What the urgent are owed, in items."""
+        self._named: dict[str, _Topic] = {}
+        """The quiet ones that the user named, longest unasked first."""
+        self._lingering: dict[str, _Topic] = {}
+        for name in selection.exact:
+            self._named[name] = self._topics[name] = _Topic(name, selection.weight(name), exact=True)
+
+    @property
+    def hot(self) -> int:
+        """How many topics are thought to have items."""
+        return self._hot
+
+    # ---------------------------------------------------------- what is asked for
+
+    def next(self, items: int) -> dict[str, int]:
+        """What to ask for at once, first comes first: at most so many of each topic. Empty where none is hot.
+
+        Together they may be more than `items`, which the call is to be limited to.
+        """
+        if not self._hot:
+            return {}
+        wants: dict[str, int] = {}
+        urgent = self._urgent_items(items) if self._hot > 1 else 0
+        if urgent and (first := self._most_urgent()) is not None:
+            wants[first.name] = urgent
+        for name in self._glanced():
+            wants[name] = 1
+        rest = max(1, items - urgent)
+        turns = self._pop_turns(min(self._hot, 2 * rest, max(1, self.topics_per_call - len(wants))))
+        weights = sum(topic.weight for topic in turns)
+        for topic in turns:
+            share = 2 * rest * topic.weight / weights if len(turns) == self._hot else topic.weight
+            if topic.name not in wants or topic is turns[0]:
+                wants[topic.name] = wants.get(topic.name, 0) + max(1, ceil(share))
+        return wants
+
+    def waits(self, items: int) -> dict[str, int]:
+        """What to wait for while no topic is hot: those that were named, and those that had items lately."""
+        names = self._rotated(self._named, self.topics_per_call)
+        names += list(self._lingering)[::-1][: self.topics_per_call - len(names)]
+        return dict.fromkeys(names, items)
+
+    @property
+    def waits_for_all(self) -> bool:
+        """There is no topic but those that `waits` names."""
+        return not self._selection.prefixes and len(self._named) <= self.topics_per_call
+
+    # ------------------------------------------------------------- what is told
+
+    def listed(self, rows: Iterable[Topic], now_s: float) -> None:
+        """A page of the hosts' list."""
+        for row in rows:
+            topic = self._topics.get(row.topic)
+            if row.paused or not (row.ready > 0 or row.counts_lag):
+                continue
+            if topic is None:
+                if len(self._topics) >= TOPICS_MAX or not self._selection.covers(row.topic):
+                    continue
+                topic = self._topics[row.topic] = _Topic(row.topic, self._selection.weight(row.topic), exact=False)
+            if row.best_priority is not None:
+                topic.best_priority = row.best_priority
+            if row.oldest_ready_age_ms is not None:
+                topic.oldest_s = now_s - row.oldest_ready_age_ms / 1_000
+            self._heat(topic)
+
+    def took(self, wants: Mapping[str, int], found: Sequence[Delivery], items_max: int, now_s: float) -> None:
+        """What a call brought that `next` or `waits` had asked for, in the order of its topics."""
+        counts: dict[str, int] = {}
+        last: dict[str, Delivery] = {}
+        for delivery in found:
+            counts[delivery.topic] = counts.get(delivery.topic, 0) + 1
+            last[delivery.topic] = delivery
+        # Beyond the last topic that brought something, a full call says nothing.
+        unknown = found[-1].topic if len(found) >= items_max else None
+        for name in wants:
+            topic = self._topics.get(name)
+            if topic is None:
+                continue
+            if name in counts:
+                topic.misses = 0
+                topic.passed += counts[name] / topic.weight
+                topic.best_priority = last[name].priority
+                topic.oldest_s = now_s - last[name].age_ms / 1_000
+                self._heat(topic)
+                self._queue(topic)
+            elif topic.hot:
+                topic.misses += 1
+                topic.passed += 1 / topic.weight
+                if not found or topic.misses >= MISSES_MAX:
+                    self._cool(topic)
+                else:
+                    self._queue(topic)
+            if name == unknown:
+                break
+        self.again(wants)
+
+    def again(self, wants: Mapping[str, int]) -> None:
+        """Those that a call did not come to, or that failed, keep their turns."""
+        for name in wants:
+            topic = self._topics.get(name)
+            if topic is not None and topic.hot and not topic.order:
+                self._queue(topic)
+
+    # ---------------------------------------------------------------- the turns
+
+    def _heat(self, topic: _Topic) -> None:
+        if not topic.hot:
+            topic.hot = True
+            topic.misses = 0
+            self._hot += 1
+            self._named.pop(topic.name, None)
+            self._lingering.pop(topic.name, None)
+            topic.passed = max(topic.passed, self._now)
+            self._queue(topic)
+        elif topic.order:
+            self._queue_urgent(topic)
+
+    def _cool(self, topic: _Topic) -> None:
+        topic.hot = False
+        topic.order = topic.urgency = 0
+        self._hot -= 1
+        if topic.exact:
+            self._named[topic.name] = topic
+            return
+        self._lingering[topic.name] = topic
+        if len(self._lingering) > LINGER_MAX:
+            name = next(iter(self._lingering))
+            del self._lingering[name], self._topics[name]
+
+    def _queue(self, topic: _Topic) -> None:
+        """Gives it a place in both orders; the one that it had counts no more."""
+        self._numbers += 1
+        topic.order = self._numbers
+        heappush(self._turns, (topic.passed, topic.order, topic))
+        self._queue_urgent(topic)
+        if len(self._turns) > 64 + 4 * self._hot:
+            self._turns = sorted(entry for entry in self._turns if entry[1] == entry[2].order)
+        if len(self._urgent) > 64 + 4 * self._hot:
+            self._urgent = sorted(entry for entry in self._urgent if entry[2] == entry[3].urgency)
+
+    def _queue_urgent(self, topic: _Topic) -> None:
+        self._numbers += 1
+        topic.urgency = self._numbers
+        heappush(self._urgent, (topic.best_priority, topic.oldest_s, topic.urgency, topic))
+
+    def _pop_turns(self, count: int) -> list[_Topic]:
+        """The next so many; they have no turn until they are queued again."""
+        found: list[_Topic] = []
+        while self._turns and len(found) < count:
+            passed, order, topic = heappop(self._turns)
+            if order == topic.order:
+                topic.order = 0
+                self._now = max(self._now, passed)
+                found.append(topic)
+        return found
+
+    def _most_urgent(self) -> _Topic | None:
+        while self._urgent:
+            _, _, urgency, topic = self._urgent[0]
+            if urgency == topic.urgency:
+                return topic
+            heappop(self._urgent)
+        return None
+
+    def _urgent_items(self, items: int) -> int:
+        self._credit += items * URGENT_SHARE
+        whole = int(self._credit)
+        self._credit -= whole
+        return min(whole, items)
+
+    def _glanced(self) -> list[str]:
+        return self._rotated(self._named, self.topics_per_call // 2)
+
+    @staticmethod
+    def _rotated(topics: dict[str, _Topic], count: int) -> list[str]:
+        """The first so many, which are the last from now on."""
+        names = (
+            list(topics)[:count]
+            if len(topics) <= count
+            else [name for name, _ in zip(topics, range(count), strict=False)]
+        )
+        if len(topics) > count:
+            for name in names:
+                topics[name] = topics.pop(name)
+        return names

@@ -1,0 +1,651 @@
+"""The consumer loop over a whole host in memory, under virtual time; plain functions in real threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from foqs.testing import FakeHost
+from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, StaleLease, UnknownOutcome, Unreachable
+from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
+from foqs_client.consumer.backoff import WAIT_S_MIN
+from foqs_client.consumer.outbox import Outbox
+from tests.support.aio import run
+from tests.support.virtual import run_virtual
+
+LEASE_MS = 30_000
+Story = Callable[[FakeHost, Client], Coroutine[Any, Any, None]]
+
+
+def play(story: Story, options: Mapping[str, object] = MappingProxyType({})) -> None:
+    """Runs a story on a fresh host under virtual time."""
+
+    async def main() -> None:
+        async with FakeHost({"namespace.backoff_ms_min": 100, "namespace.backoff_ms_max": 200, **options}) as fake:
+            await story(fake, fake.client(automatic_keys=False))
+
+    run_virtual(main, until_s=3_600.0)
+
+
+async def until(condition: Callable[[], bool], within_s: float = 300.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - virtual time, any condition
+            await asyncio.sleep(0.01)
+
+
+async def worked(
+    client: Client, handler: Any, topics: Sequence[str], over: Callable[[], bool], **options: Any
+) -> Counts:
+    """What a consumer did until something held."""
+    consumer = Consumer(client, handler, topics, rng=Random(1), **options)
+    running = asyncio.ensure_future(consumer.run())
+    await until(lambda: over() or running.done())
+    consumer.stop()
+    return await running
+
+
+def test_a_return_acks_and_what_is_raised_says_what_becomes_of_the_item() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[tuple[bytes, int, bytes]] = []
+
+        async def handle(job: Job) -> None:
+            seen.append((job.payload, job.attempt, job.metadata))
+            if job.attempt > 1:
+                return
+            if job.payload == b"fails":
+                raise ValueError("no such address")
+            if job.payload == b"again":
+                raise Retry(delay_ms=5_000, metadata=b"half done")
+            if job.payload == b"dead":
+                raise Dead("nobody can do this")
+            if job.payload == b"unwanted":
+                raise Discard
+
+        await client.enqueue([Item("t", name) for name in (b"fine", b"fails", b"again", b"dead", b"unwanted")])
+        await client.enqueue([Item("t", b"kept", metadata=b"mine")])
+        counts = await worked(client, handle, ["t"], lambda: len(seen) == 8)
+        assert counts == Counts(done=4, retried=2, dead=1, discarded=1)
+        assert seen[6:] == [(b"fails", 2, b"failed: ValueError: no such address"), (b"again", 2, b"half done")]
+        [dead] = await fake.items("t")
+        assert (dead.state, dead.payload, dead.metadata) == ("dead", b"dead", b"nobody can do this")
+
+    play(story)
+
+
+def test_metadata_of_the_producer_is_not_replaced_by_a_reason_but_an_earlier_reason_is() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[bytes] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.metadata)
+            if job.attempt < 3:
+                raise ValueError(f"attempt {job.attempt}")
+
+        await client.enqueue([Item("t", metadata=b"mine")])
+        await worked(client, handle, ["t"], lambda: len(seen) == 3)
+        assert seen == [b"mine"] * 3
+        seen.clear()
+        await client.enqueue([Item("t")])
+        await worked(client, handle, ["t"], lambda: len(seen) == 3)
+        assert seen == [b"", b"failed: ValueError: attempt 1", b"failed: ValueError: attempt 2"]
+
+    play(story)
+
+
+def test_a_namespace_without_metadata_gets_its_nacks_without_reasons() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[int] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.attempt)
+            if job.attempt == 1:
+                raise ValueError("no")
+
+        await client.enqueue([Item("t")])
+        counts = await worked(client, handle, ["t"], lambda: len(seen) == 2)
+        assert (counts.retried, counts.done, counts.lost) == (1, 1, 0)
+
+    play(story, {"namespace.metadata_bytes_max": 0})
+
+
+def test_topics_are_found_by_pattern_also_those_that_come_later() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[str] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.topic)
+
+        async def later() -> None:
+            await asyncio.sleep(5)
+            await client.enqueue([Item("mail.b"), Item("other")])
+
+        await client.enqueue([Item("mail.a"), Item("mail")])
+        adding = asyncio.ensure_future(later())
+        await worked(client, handle, ["mail.*"], lambda: len(seen) == 2)
+        await adding
+        assert seen == ["mail.a", "mail.b"]
+
+    play(story)
+
+
+def test_who_waits_gets_an_item_of_a_known_topic_at_once() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        seen: list[float] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(loop.time())
+
+        consumer = Consumer(client, handle, ["t"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        for moment in (3.1, 4.7, 9.3):
+            await asyncio.sleep(moment - loop.time())
+            await client.enqueue([Item("t")])
+            await until(lambda: bool(seen))
+            assert seen.pop() - moment <= 0.05  # no turn of any timer lies between
+        consumer.stop()
+        assert (await running).done == 3
+
+    play(story)
+
+
+def test_a_lease_is_renewed_while_its_handler_runs_and_while_it_waits_for_one() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[int] = []
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(100)
+            assert not job.lost
+            seen.append(job.attempt)
+
+        await client.enqueue([Item("t"), Item("t", lease_ms=400), Item("t", lease_ms=3_000_000), Item("t")])
+        counts = await worked(client, handle, ["t"], lambda: len(seen) == 4, concurrency=2, in_flight=4)
+        assert counts == Counts(done=4)
+        assert seen == [1] * 4
+
+    play(story)
+
+
+def test_a_job_may_ask_for_a_longer_lease() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        lengths: list[int | None] = []
+        extend = client.extend
+
+        async def extended(leases: Any, *, lease_ms: int | None = None, timeout_ms: int | None = None) -> list[Outcome]:
+            lengths.append(lease_ms)
+            return await extend(leases, lease_ms=lease_ms, timeout_ms=timeout_ms)
+
+        client.extend = extended  # type: ignore[method-assign]
+        over: list[bool] = []
+
+        async def handle(job: Job) -> None:
+            job.extend(200_000)
+            await asyncio.sleep(90)
+            over.append(job.lost)
+
+        await client.enqueue([Item("t", lease_ms=1_000)])
+        await worked(client, handle, ["t"], lambda: bool(over))
+        assert over == [False]
+        assert lengths == [200_000]
+
+    play(story)
+
+
+@pytest.mark.parametrize("cancel", [True, False])
+def test_a_lease_that_cannot_be_renewed_is_told_to_the_handler_and_its_result_does_not_count(cancel: bool) -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        extend, ack = client.extend, client.ack
+        acks: list[int] = []
+
+        async def unreachable(*args: Any, **options: Any) -> list[Outcome]:
+            raise Unreachable("nobody there")
+
+        async def noted(leases: Sequence[Any], **options: Any) -> list[Outcome]:
+            acks.extend(lease.token for lease in leases)
+            return await ack(leases, **options)
+
+        client.extend = unreachable  # type: ignore[method-assign]
+        client.ack = noted  # type: ignore[method-assign]
+        ended: list[tuple[int, bool, str]] = []
+
+        async def handle(job: Job) -> None:
+            try:
+                await asyncio.sleep(LEASE_MS / 1_000 + 10 if job.attempt == 1 else 1)
+            except asyncio.CancelledError:
+                ended.append((job.attempt, job.lost, "cancelled"))
+                raise
+            ended.append((job.attempt, job.lost, "returned"))
+            client.extend = extend  # type: ignore[method-assign]
+
+        await client.enqueue([Item("t")])
+        counts = await worked(client, handle, ["t"], lambda: len(ended) == 2, cancel_lost=cancel)
+        assert sorted(ended) == [(1, True, "cancelled" if cancel else "returned"), (2, False, "returned")]
+        assert counts == Counts(done=1, lost=1)
+        assert len(acks) == 1
+
+    play(story)
+
+
+def test_a_lease_that_a_host_says_is_somebody_elses_is_lost_at_once() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def stale(leases: Sequence[Any], **options: Any) -> list[Outcome]:
+            return [Outcome(StaleLease("leased again"))] * len(leases)
+
+        client.extend = stale  # type: ignore[method-assign]
+        loop = asyncio.get_running_loop()
+        ended: list[float] = []
+
+        async def handle(job: Job) -> None:
+            begun = loop.time()
+            try:
+                await asyncio.sleep(1_000)
+            finally:
+                ended.append(loop.time() - begun)
+
+        await client.enqueue([Item("t")])
+        counts = await worked(client, handle, ["t"], lambda: bool(ended))
+        assert counts.lost == 1
+        assert ended[0] <= LEASE_MS / 2_000
+
+    play(story)
+
+
+def test_a_stop_gives_back_what_was_not_begun_and_waits_for_what_was() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        begun: list[bytes] = []
+
+        async def handle(job: Job) -> None:
+            begun.append(job.payload)
+            await asyncio.sleep(60)  # longer than the lease
+
+        await client.enqueue([Item("t", b"%d" % n) for n in range(10)])
+        counts = await worked(
+            client, handle, ["t"], lambda: len(begun) == 3, concurrency=3, in_flight=8, drain_timeout_s=90.0
+        )
+        assert counts == Counts(done=3, released=5)
+        left = await fake.items("t")
+        assert [(view.state, view.attempt) for view in left] == [("ready", 0)] * 7
+
+    play(story)
+
+
+def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_released() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        told: list[bool] = []
+
+        async def handle(job: Job) -> None:
+            try:
+                await asyncio.sleep(1_000)
+            finally:
+                told.append(job.lost)
+
+        await client.enqueue([Item("t")])
+        consumer = Consumer(client, handle, ["t"], drain_timeout_s=5.0, rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda: consumer.counts.running == 1)
+        begun = loop.time()
+        consumer.stop()
+        assert await running == Counts(released=1)
+        assert 5.0 <= loop.time() - begun <= 6.5
+        assert told == [True]
+        [view] = await fake.items("t")
+        assert (view.state, view.attempt) == ("ready", 0)
+
+    play(story)
+
+
+def test_what_a_call_under_way_brings_after_a_stop_is_given_back() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def handle(job: Job) -> None:
+            raise AssertionError("nothing may be begun")
+
+        consumer = Consumer(client, handle, ["t"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await asyncio.sleep(5.3)
+        consumer.stop()  # a call waits at the host
+        await client.enqueue([Item("t")])
+        assert await running == Counts(released=1)
+        [view] = await fake.items("t")
+        assert (view.state, view.attempt) == ("ready", 0)
+
+    play(story)
+
+
+def test_an_abort_ends_at_once() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(1_000)
+
+        await client.enqueue([Item("t")])
+        consumer = Consumer(client, handle, ["t"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda: consumer.counts.running == 1)
+        consumer.stop()
+        await asyncio.sleep(1)
+        begun = loop.time()
+        consumer.abort()
+        await running
+        assert loop.time() == begun
+        [view] = await fake.items("t")
+        assert view.state == "leased"
+
+    play(story)
+
+
+def test_failures_of_calls_end_nothing_and_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        failing = True
+        seen: list[str] = []
+
+        def flaky(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def tried(*args: Any, **options: Any) -> Any:
+                if failing:
+                    raise Unreachable("no host answers")
+                return await call(*args, **options)
+
+            return tried
+
+        async def handle(job: Job) -> None:
+            seen.append(job.topic)
+
+        client.dequeue = flaky(client.dequeue)  # type: ignore[method-assign, assignment]
+        client.topics = flaky(client.topics)  # type: ignore[method-assign, assignment]
+        consumer = Consumer(client, handle, ["a", "b.*"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await client.enqueue([Item("a"), Item("b.1")])
+        await asyncio.sleep(30)
+        failing = False
+        await until(lambda: len(seen) == 2)
+        consumer.stop()
+        assert (await running).done == 2
+
+    with caplog.at_level(logging.INFO, "foqs.consumer"):
+        play(story)
+    said = [record.getMessage() for record in caplog.records if record.name == "foqs.consumer"]
+    assert sorted(said) == [
+        "looking for topics failed: UNREACHABLE: no host answers; trying again until it works",
+        "looking for topics works again",
+        "taking items failed: UNREACHABLE: no host answers; trying again until it works",
+        "taking items works again",
+    ]
+
+
+def test_an_ack_that_may_not_have_been_written_is_told_again() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        ack, tries = client.ack, 0
+
+        async def unsure(leases: Sequence[Any], **options: Any) -> list[Outcome]:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                await ack(leases, **options)  # it was written, and the reply is lost
+            if tries < 4:
+                raise UnknownOutcome("no reply")
+            return await ack(leases, **options)
+
+        client.ack = unsure  # type: ignore[method-assign]
+
+        async def handle(job: Job) -> None: ...
+
+        await client.enqueue([Item("t"), Item("t")])
+        consumer = Consumer(client, handle, ["t"], rng=Random(1))
+        running = asyncio.ensure_future(consumer.run())
+        await until(lambda: consumer.counts.done == 2)
+        consumer.stop()
+        assert await running == Counts(done=2)
+        assert tries == 4
+        assert await fake.items("t") == []
+
+    play(story)
+
+
+def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        batches: list[list[int]] = []
+        told: list[int] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            await asyncio.sleep(1)
+            return [Outcome()] * len(entries)
+
+        def settled(entry: int, outcome: Outcome) -> bool:
+            told.append(entry)
+            return False
+
+        outbox: Outbox[int] = Outbox(call, settled, Random(1))
+        outbox.put(0)
+        outbox.put(1)
+        for moment in range(2, 9):
+            loop.call_later(moment / 10, outbox.put, moment)
+        await asyncio.sleep(0.95)
+        await outbox.empty()
+        assert batches == [[0, 1], list(range(2, 9))]
+        assert told == list(range(9))
+        assert loop.time() == 2.0
+
+    run_virtual(main)
+
+
+def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        batches: list[list[int]] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            batches.append(list(entries))
+            return [Outcome()] * len(entries)
+
+        outbox: Outbox[int] = Outbox(call, lambda entry, _: entry == 1 and len(batches) == 1, Random(1))
+        for entry in (0, 1):
+            outbox.put(entry)
+        loop.call_later(WAIT_S_MIN / 4, outbox.put, 2)
+        await outbox.empty()
+        assert batches == [[0, 1], [1, 2]]
+
+    run_virtual(main)
+
+
+def test_never_more_are_in_hand_than_the_bound_and_handlers_never_more_than_wanted() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        dequeue = client.dequeue
+        running = most = held_most = done = 0
+
+        async def asked(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> list[Delivery]:
+            nonlocal held_most
+            assert items_max is not None
+            found = await dequeue(wants, items_max=items_max, **options)
+            leased = sum([topic.leased for topic in (await client.topics()).topics])
+            held_most = max(held_most, leased)
+            return found
+
+        client.dequeue = asked  # type: ignore[method-assign]
+
+        async def handle(job: Job) -> None:
+            nonlocal running, most, done
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.01 * (int(job.payload) % 5))
+            running -= 1
+            done += 1
+
+        await client.enqueue([Item(f"t{n % 7}", b"%d" % n) for n in range(500)])
+        counts = await worked(client, handle, ["t?"], lambda: done == 500, concurrency=5, in_flight=13)
+        assert counts.done == 500
+        assert most == 5
+        assert held_most == 13
+
+    play(story)
+
+
+def test_a_host_that_brings_more_than_was_asked_for_gets_the_rest_back() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        dequeue = client.dequeue
+
+        async def generous(wants: Mapping[str, int], *, items_max: int | None = None, **options: Any) -> list[Delivery]:
+            return await dequeue(dict.fromkeys(wants, 9), **options)
+
+        client.dequeue = generous  # type: ignore[method-assign]
+        attempts: list[int] = []
+
+        async def handle(job: Job) -> None:
+            await asyncio.sleep(1)
+            attempts.append(job.attempt)
+
+        await client.enqueue([Item("t") for _ in range(9)])
+        counts = await worked(client, handle, ["t"], lambda: len(attempts) == 9, concurrency=2, in_flight=2)
+        assert counts == Counts(done=9)
+        assert attempts == [1] * 9
+
+    play(story)
+
+
+def test_a_host_that_allows_less_in_a_call_is_asked_for_less() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        done = 0
+
+        async def handle(job: Job) -> None:
+            nonlocal done
+            done += 1
+
+        for start in range(0, 60, 3):
+            await client.enqueue([Item(f"t{n}") for n in range(start, start + 3)])
+        counts = await worked(client, handle, ["*"], lambda: done == 60, concurrency=40)
+        assert counts.done == 60
+
+    play(story, {"calls.items_per_call_max": 3, "calls.topics_per_call_max": 7})
+
+
+def test_what_fails_within_the_consumer_ends_it() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        async def broken(*args: Any, **options: Any) -> list[Delivery]:
+            raise ZeroDivisionError
+
+        async def handle(job: Job) -> None: ...
+
+        client.dequeue = broken  # type: ignore[method-assign]
+        with pytest.raises(ZeroDivisionError):
+            await Consumer(client, handle, ["t"]).run()
+
+    play(story)
+
+
+def test_plain_functions_run_in_threads_as_many_as_wanted() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            together = threading.Barrier(3, timeout=30)
+            names: set[str] = set()
+
+            def handle(job: Job) -> None:
+                names.add(threading.current_thread().name)
+                together.wait()
+                if job.payload == b"fails" and job.attempt == 1:
+                    raise Retry(delay_ms=0)
+
+            await client.enqueue([Item("t", b"fails") for _ in range(3)])
+            consumer = Consumer(client, handle, ["t"], concurrency=3)
+            running = asyncio.ensure_future(consumer.run())
+            await until(lambda: consumer.counts.done == 3)
+            consumer.stop()
+            assert await running == Counts(done=3, retried=3)
+            assert len(names) == 3
+            assert threading.current_thread().name not in names
+
+    run(main())
+
+
+def test_a_thread_that_does_not_end_keeps_no_stop_from_ending() -> None:
+    async def main() -> None:
+        async with FakeHost() as fake:
+            client = fake.client()
+            go_on = threading.Event()
+            lost: list[bool] = []
+
+            def handle(job: Job) -> None:
+                go_on.wait(30)
+                lost.append(job.lost)
+
+            await client.enqueue([Item("t")])
+            consumer = Consumer(client, handle, ["t"], drain_timeout_s=0.05)
+            running = asyncio.ensure_future(consumer.run())
+            await until(lambda: consumer.counts.running == 1)
+            consumer.stop()
+            assert await running == Counts(released=1)
+            [view] = await fake.items("t")
+            assert (view.state, view.attempt) == ("ready", 0)
+            go_on.set()
+            await until(lambda: lost == [True])
+
+    run(main())
+
+
+def test_a_coroutine_nobody_awaits_is_a_failure_that_says_so() -> None:
+    async def main() -> None:
+        async with FakeHost({"namespace.backoff_ms_min": 60_000}) as fake:
+            client = fake.client()
+
+            async def work(job: Job) -> None: ...
+
+            await client.enqueue([Item("t")])
+            consumer = Consumer(client, lambda job: work(job), ["t"])
+            running = asyncio.ensure_future(consumer.run())
+            await until(lambda: consumer.counts.retried == 1)
+            consumer.stop()
+            await running
+            [view] = await fake.items("t")
+            assert view.metadata is not None
+            assert b"async def" in view.metadata
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("topics", "options", "field"),
+    [
+        ([], {}, "topics"),
+        ("mail", {}, "topics"),
+        (["a"], {"concurrency": 0}, "concurrency"),
+        (["a"], {"concurrency": 5, "in_flight": 4}, "in_flight"),
+        (["a"], {"weights": {"a": 0}}, "weights"),
+        (["a"], {"processes": 2}, "processes"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(topics: Any, options: dict[str, Any], field: str) -> None:
+    async def handle(job: Job) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=field):
+        Consumer(Client("foqs://127.0.0.1:1"), handle, topics, **options)
+
+
+def test_a_nack_carries_what_the_exception_said() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        nack = client.nack
+        sent: list[Any] = []
+
+        async def noted(nacks: Sequence[Any], **options: Any) -> list[Outcome]:
+            sent.extend(nacks)
+            return await nack(nacks, **options)
+
+        client.nack = noted  # type: ignore[method-assign]
+
+        async def handle(job: Job) -> None:
+            raise Retry(delay_ms=77_000, metadata=b"m")
+
+        await client.enqueue([Item("t")])
+        await worked(client, handle, ["t"], lambda: bool(sent))
+        [one] = sent
+        assert one == Nack(one.id, one.token, 77_000, metadata=b"m")
+
+    play(story)

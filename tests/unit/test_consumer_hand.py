@@ -1,0 +1,193 @@
+"""What a consumer has in hand: the bound, the fates, the leases."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from foqs_client.consumer.hand import Hand, Held, State
+from foqs_client.consumer.job import Job
+from foqs_client.consumer.verdict import DONE, RELEASED, Fate
+from foqs_client.types import Delivery
+
+
+def deliveries(count: int, lease_ms: int = 10_000, first: int = 0) -> list[Delivery]:
+    return [Delivery(id=f"0-{first + n}", token=n + 1, lease_remaining_ms=lease_ms) for n in range(count)]
+
+
+def filled(count: int, lease_ms: int = 10_000, concurrency: int = 2) -> Hand:
+    hand = Hand(20, concurrency)
+    hand.ask(count)
+    hand.take(count, deliveries(count, lease_ms), 0.0)
+    return hand
+
+
+def begun(hand: Hand) -> Held:
+    held = hand.begin()
+    assert held is not None
+    held.job = Job(held.delivery)
+    return held
+
+
+class HandMachine(RuleBasedStateMachine):
+    """Whatever comes: no more than the bound, no more handlers than wanted, one fate each."""
+
+    @initialize(items=st.integers(1, 12), concurrency=st.integers(1, 12))
+    def begin_hand(self, items: int, concurrency: int) -> None:
+        self.hand = Hand(items, min(items, concurrency))
+        self.now_s = 0.0
+        self.asked: list[int] = []
+        self.taken = 0
+        self.running: list[Held] = []
+        self.settling: list[Held] = []
+        self.renewing: list[Held] = []
+        self.left: list[Held] = []
+
+    @precondition(lambda self: self.hand.room > 0)
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        items = data.draw(st.integers(1, self.hand.room))
+        self.hand.ask(items)
+        self.asked.append(items)
+
+    @precondition(lambda self: self.asked)
+    @rule(share=st.floats(0, 1.4), lease_ms=st.sampled_from([100, 1_000, 3_000, 60_000]))
+    def take(self, share: float, lease_ms: int) -> None:
+        items = self.asked.pop()
+        found = deliveries(int(items * share), lease_ms, first=self.taken)
+        surplus = self.hand.take(items, found, self.now_s)
+        assert len(surplus) == max(0, len(found) - items)
+        self.taken += len(found) - len(surplus)
+
+    @rule()
+    def start(self) -> None:
+        held = self.hand.begin()
+        if held is not None:
+            assert not held.lost
+            held.job = Job(held.delivery)
+            self.running.append(held)
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        held = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
+        told = self.hand.end(held, DONE)
+        assert told != held.lost
+        if told:
+            self.settling.append(held)
+
+    @precondition(lambda self: self.settling)
+    @rule(fate=st.sampled_from([Fate.DONE, Fate.LOST]))
+    def settle(self, fate: Fate) -> None:
+        self.hand.settle(self.settling.pop(), fate)
+
+    @rule()
+    def drain(self) -> None:
+        self.settling += self.hand.drain(RELEASED)
+
+    @rule(seconds=st.sampled_from([0.04, 0.5, 1.0, 20.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+        renew, lost = self.hand.due(self.now_s)
+        self.renewing += renew
+        for held in lost:
+            assert held.until_s <= self.now_s
+            assert held.lost
+            assert held.job is None or held.job.lost
+
+    @precondition(lambda self: self.renewing)
+    @rule(worked=st.booleans())
+    def renewal(self, worked: bool) -> None:
+        members, self.renewing = self.renewing, []
+        members = [held for held in members if held.state in (State.WAITING, State.RUNNING)]
+        if worked:
+            self.hand.renewed(members, self.now_s)
+        else:
+            self.hand.not_renewed(members, self.now_s)
+
+    @invariant()
+    def nothing_is_beyond_its_bound(self) -> None:
+        hand = self.hand
+        assert hand.room >= 0
+        assert len(hand) + sum(self.asked) + hand.room == hand.items_max
+        assert 0 <= hand.running <= hand.concurrency
+        assert hand.waiting == sum(held.state is State.WAITING for held in hand._held)
+
+    @invariant()
+    def each_item_is_in_hand_or_has_one_fate(self) -> None:
+        assert self.hand.fates.total() + len(self.hand) == self.taken
+
+    @invariant()
+    def each_lease_is_watched(self) -> None:
+        for held in self.hand._held:
+            if held.state in (State.WAITING, State.RUNNING) and not held.lost:
+                watched = [entry[0] for entry in self.hand._moments if held in entry[3].held and entry[2]]
+                assert held.until_s in watched
+
+
+HandMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+test_every_item_ends_once_and_nothing_is_beyond_its_bound = HandMachine.TestCase
+
+
+def test_leases_of_one_reply_are_renewed_together_when_half_of_them_is_over() -> None:
+    hand = filled(6)
+    assert hand.next_s == 5.0
+    assert hand.due(4.9) == ([], [])
+    renew, lost = hand.due(5.0)
+    assert (len(renew), lost) == (6, [])
+    hand.renewed(renew, 5.0)
+    assert hand.next_s == 10.0
+
+
+def test_what_is_told_is_renewed_no_more_and_kept_by_nobody() -> None:
+    hand = filled(2)
+    first = begun(hand)
+    hand.end(first, DONE)
+    renew, _ = hand.due(5.0)
+    assert first not in renew
+    hand.settle(first, Fate.DONE)
+    assert all(first not in entry[3].held for entry in hand._moments)
+
+
+def test_a_renewal_that_fails_is_tried_again_before_the_lease_ends() -> None:
+    hand = filled(1)
+    renew, _ = hand.due(5.0)
+    hand.not_renewed(renew, 6.0)
+    assert hand.next_s == 8.0
+
+
+def test_a_lease_that_ends_loses_its_item_though_a_renewal_is_under_way() -> None:
+    hand = filled(3, concurrency=1)
+    running = begun(hand)
+    assert running.job is not None
+    hand.due(5.0)
+    _, lost = hand.due(10.0)
+    assert len(lost) == 3
+    assert running.job.lost
+    assert len(hand) == 1  # its handler still runs
+    assert not hand.end(running, DONE)
+    assert hand.fates == {Fate.LOST: 3}
+    assert hand.begin() is None
+
+
+def test_leases_of_very_different_lengths_are_looked_at_apart() -> None:
+    hand = Hand(20, 2)
+    hand.ask(2)
+    short, long = deliveries(1, 1_000)[0], deliveries(1, 3_600_000, first=9)[0]
+    hand.take(2, [short, long], 0.0)
+    renew, _ = hand.due(0.5)
+    assert [held.delivery for held in renew] == [short]
+
+
+def test_a_call_is_worth_it_when_a_quarter_is_free_or_a_handler_idles() -> None:
+    hand = filled(16, concurrency=4)
+    assert not hand.wants
+    for _ in range(4):
+        begun(hand)
+    assert not hand.wants
+    hand.drain(RELEASED)
+    assert not hand.wants  # they are not told yet, and every handler has something
+    full = filled(20, concurrency=19)
+    assert full.room == 0
+    assert not full.wants

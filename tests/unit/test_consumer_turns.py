@@ -1,0 +1,190 @@
+"""Which topics a consumer asks for, on hosts that are a dict of counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from foqs_client.consumer.selection import Selection, literal
+from foqs_client.consumer.turns import LINGER_MAX, MISSES_MAX, Turns
+from foqs_client.types import Delivery, Topic
+
+
+def row(name: str, ready: int = 1, priority: int = 0, age_ms: int = 0, *, paused: bool = False) -> Topic:
+    return Topic(name, ready, 0, 0, 0, priority if ready else None, age_ms if ready else None, None, paused, False)
+
+
+def serve(backlog: Counter[str], wants: Mapping[str, int], items_max: int, priority: int = 0) -> list[Delivery]:
+    """What a host does: the topics in their order, until the call is full."""
+    found: list[Delivery] = []
+    for topic, count in wants.items():
+        count = min(count, backlog[topic], items_max - len(found))
+        backlog[topic] -= count
+        found += [Delivery(id=f"{topic}-{n}", topic=topic, priority=priority) for n in range(count)]
+    return found
+
+
+def rounds(turns: Turns, backlog: Counter[str], items: int, count: int) -> list[Counter[str]]:
+    """What so many calls bring, topic by topic."""
+    brought: list[Counter[str]] = []
+    for _ in range(count):
+        wants = turns.next(items)
+        found = serve(backlog, wants, items)
+        assert len(wants) <= turns.topics_per_call
+        turns.took(wants, found, items, 0.0)
+        brought.append(Counter(delivery.topic for delivery in found))
+    return brought
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(-2, 2), st.integers(0, 5_000)), min_size=1, max_size=250),
+    st.sampled_from([1, 2, 20, 200]),
+)
+def test_no_topic_starves(topics: list[tuple[int, int, int]], items: int) -> None:
+    weights = {f"t{n}": weight for n, (weight, _, _) in enumerate(topics)}
+    turns = Turns(Selection(["*"], weights))
+    turns.listed([row(f"t{n}", 9, priority, age) for n, (_, priority, age) in enumerate(topics)], 10.0)
+    backlog = Counter(dict.fromkeys(weights, 10**9))
+    # While one waits, each other has at most four times as much for its weight, and one count more.
+    served_a_round = max(0.5, items * 0.75)
+    count_max = max(4.0, 2 * items * 4 / sum(weights.values()) + 1)
+    window = int(2 + 4 + len(topics) * (count_max + 4 * count_max) / min(served_a_round, 99))
+    brought = rounds(turns, backlog, items, 2 * window)
+    for part in (brought[:window], brought[window:]):
+        assert set().union(*part) == set(weights)
+
+
+def test_shares_are_by_weight() -> None:
+    turns = Turns(Selection(["*"], {"heavy": 2, "h*": 9}))
+    turns.listed([row("heavy", 9), row("light", 9, age_ms=60_000)], 100.0)
+    total = sum(rounds(turns, Counter(heavy=10**6, light=10**6), 24, 100), Counter())
+    assert total.total() == 2_400
+    assert abs(total["heavy"] - 1_600) <= 48
+
+
+def test_the_best_priority_comes_first_and_has_a_quarter_though_many_others_wait() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row(f"t{n}", 9) for n in range(500)] + [row("urgent", 9, priority=-5)], 0.0)
+    backlog = Counter({f"t{n}": 10**6 for n in range(500)}) + Counter(urgent=10**6)
+    for _ in range(20):
+        wants = turns.next(40)
+        assert next(iter(wants)) == "urgent"
+        found = serve(backlog, wants, 40)
+        turns.took(wants, [*found[:10], *(Delivery(topic=d.topic) for d in found[10:])], 40, 0.0)
+        assert sum(delivery.topic == "urgent" for delivery in found) == 10
+        turns.listed([row("urgent", 9, priority=-5)], 0.0)
+
+
+def test_among_equals_the_oldest_comes_first() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("young", 9, age_ms=10), row("old", 9, age_ms=9_000), row("middle", 9, age_ms=500)], 100.0)
+    assert next(iter(turns.next(8))) == "old"
+
+
+def test_of_10000_topics_each_is_served_while_one_holds_nine_tenths_of_the_items() -> None:
+    names = [f"t{n:05}" for n in range(9_999)]
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("big", 90_000, age_ms=60_000)], 0.0)
+    backlog = Counter(dict.fromkeys(names, 1)) + Counter(big=90_000)
+    total: Counter[str] = Counter()
+    calls = 0
+    pages = [names[start : start + 1_000] for start in range(0, len(names), 1_000)]
+    while not all(total[name] for name in names):
+        if pages:
+            turns.listed([row(name) for name in pages.pop(0)], 0.0)
+        [brought] = rounds(turns, backlog, 400, 1)
+        total += brought
+        calls += 1
+    # 98 or so of each call's hundred names are others.
+    assert calls <= 9_999 / 98 + 1
+    assert total["big"] <= 0.6 * total.total()
+
+
+def test_a_topic_that_brings_nothing_is_asked_no_more_until_it_is_listed_again() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("a"), row("b")], 0.0)
+    turns.took(turns.next(4), [], 4, 0.0)
+    assert turns.hot == 0
+    assert turns.next(4) == {}
+    assert list(turns.waits(4)) == ["b", "a"]
+    turns.listed([row("a")], 0.0)
+    assert list(turns.next(4)) == ["a"]
+
+
+def test_a_topic_is_quiet_only_after_some_calls_that_brought_others() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("full", 99), row("empty")], 0.0)
+    backlog = Counter(full=10**6)
+    for _ in range(MISSES_MAX):
+        assert turns.hot == 2
+        wants = turns.next(4)
+        turns.took(wants, serve(backlog, wants, 400), 400, 0.0)
+    assert turns.hot == 1
+
+
+def test_what_a_full_call_did_not_come_to_keeps_its_turn() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row(f"t{n}", 9) for n in range(10)], 0.0)
+    backlog = Counter({f"t{n}": 100 for n in range(10)})
+    total = sum(rounds(turns, backlog, 1, 14), Counter())
+    assert len(total) == 10
+    assert turns.hot == 10
+
+
+def test_named_topics_are_asked_though_nobody_lists_them_and_another_has_much() -> None:
+    turns = Turns(Selection(["busy", "rare"]))
+    backlog = Counter(busy=10**6)
+    assert turns.next(8) == {}
+    assert set(turns.waits(8)) == {"busy", "rare"}
+    turns.took(turns.waits(8), serve(backlog, {"busy": 8}, 8), 8, 0.0)
+    rounds(turns, backlog, 8, 5)
+    backlog["rare"] = 3
+    brought = rounds(turns, backlog, 8, 2)
+    assert sum(brought, Counter())["rare"] == 3
+
+
+def test_many_named_topics_take_turns_in_waiting() -> None:
+    names = [f"t{n}" for n in range(250)]
+    turns = Turns(Selection(names))
+    assert not turns.waits_for_all
+    asked: set[str] = set()
+    for _ in range(3):
+        asked |= turns.waits(5).keys()
+    assert asked == set(names)
+
+
+def test_paused_and_empty_topics_and_those_that_are_not_covered_are_left_alone() -> None:
+    turns = Turns(Selection(["mail.*", "sms"]))
+    turns.listed([row("mail.a", paused=True), row("mail.b", 0), row("other"), row("sms.x")], 0.0)
+    assert turns.hot == 0
+
+
+def test_what_is_known_of_quiet_topics_is_bounded() -> None:
+    turns = Turns(Selection(["*"]))
+    for n in range(20 * LINGER_MAX):
+        turns.listed([row(f"t{n}")], 0.0)
+        turns.took(turns.next(4), [], 4, 0.0)
+    assert len(turns._topics) == LINGER_MAX
+    assert len(turns._turns) + len(turns._urgent) <= 200
+
+
+def test_patterns_weights_and_prefixes() -> None:
+    selection = Selection(["mail.*", "mail.eu.*", "sms", "x[12]"], {"mail.vip": 5, "mail.*": 2})
+    assert selection.prefixes == ("mail.", "x")
+    assert selection.exact == ("sms",)
+    assert [selection.covers(name) for name in ("mail.a", "Mail.a", "sms", "sms2", "x1", "x3")] == [
+        True, False, True, False, True, False,
+    ]  # fmt: skip
+    assert [selection.weight(name) for name in ("mail.vip", "mail.a", "sms")] == [5, 2, 1]
+    assert not Selection(["*"], others=["mail.*"]).covers("mail.a")
+    assert Selection(["a", "b"], others=["a"]).exact == ("b",)
+
+
+def test_a_prefix_is_taken_literally() -> None:
+    selection = Selection([literal("a[1]*?")])
+    assert selection.covers("a[1]*?b")
+    assert not selection.covers("a1xyb")
