@@ -29,6 +29,7 @@ from foqs.cli.settings import config
 from foqs.cli.shards import shard
 from foqs.cli.topics import topic
 from foqs.cli.why import why
+from foqs.cli.worker import worker
 
 
 class Root(click.Group):
@@ -61,6 +62,7 @@ for command in (
     dequeue,
     ack,
     nack,
+    worker,
     peek,
     topic,
     item,

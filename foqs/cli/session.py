@@ -66,8 +66,8 @@ class Session:
     timeout_ms: int
     connect: Connect
 
-    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        """Opens a client, runs `work` with it, and closes it.
+    def run(self, work: Callable[[Client], Awaitable[T]], runner: Callable[[Any], T] = asyncio.run) -> T:
+        """Opens a client, runs `work` with it in a loop of `runner`, and closes it.
 
         Raises:
             Failed: the host cannot be reached, or the call failed.
@@ -79,7 +79,7 @@ class Session:
                 return await work(client)
 
         try:
-            return asyncio.run(whole())
+            return runner(whole())
         except FoqsError as error:
             raise Failed(sentence(error), exit_code(error)) from None
         except ValueError as error:
