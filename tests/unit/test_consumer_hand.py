@@ -26,7 +26,7 @@ def filled(count: int, lease_ms: int = 10_000, concurrency: int = 2) -> Hand:
 def begun(hand: Hand) -> Held:
     held = hand.begin()
     assert held is not None
-    held.job = Job(held.delivery)
+    held.job = Job(held.delivery, lambda job, lease_ms: None)
     return held
 
 
@@ -65,7 +65,7 @@ class HandMachine(RuleBasedStateMachine):
         held = self.hand.begin()
         if held is not None:
             assert not held.lost
-            held.job = Job(held.delivery)
+            held.job = Job(held.delivery, lambda job, lease_ms: None)
             self.running.append(held)
 
     @precondition(lambda self: self.running)

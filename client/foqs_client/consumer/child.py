@@ -55,7 +55,7 @@ def main(line: Connection, reference: Reference) -> None:
     current: list[Job] = []
     threading.Thread(target=_listen, args=(line, deliveries, current), daemon=True).start()
     while True:
-        job = Job(deliveries.get(), lambda lease_ms: line.send(("extend", lease_ms)))
+        job = Job(deliveries.get(), lambda _, lease_ms: line.send(("extend", lease_ms)))
         current[:] = [job]
         raised: BaseException | None = None
         try:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from random import Random
 from types import MappingProxyType
 from typing import Any, Final
@@ -120,6 +119,8 @@ class Consumer:
         self._giving_back = 0
         self._stopping = asyncio.Event()
         self.aborted = self._closed = False
+        self._jobs: dict[Job, Held] = {}
+        """Those whose handlers run."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._failure: BaseException | None = None
 
@@ -250,13 +251,15 @@ class Consumer:
     # ------------------------------------------------------------------ handlers
 
     def _begin(self) -> None:
-        hand = self._hand
+        hand, begin = self._hand, self._runner.begin
         while (held := hand.begin()) is not None:
-            job = held.job = Job(held.delivery, partial(self._extend, held))
-            self._runner.begin(job, partial(self._ended, held))
+            job = held.job = Job(held.delivery, self._extend)
+            self._jobs[job] = held
+            begin(job, self._ended)
 
-    def _ended(self, held: Held, error: BaseException | None) -> None:
+    def _ended(self, job: Job, error: BaseException | None) -> None:
         """A handler has ended."""
+        held = self._jobs.pop(job)
         if held.state is not State.RUNNING or self._closed:
             return
         stopping = self._stopping.is_set()
@@ -272,12 +275,13 @@ class Consumer:
             self._begin()
         self._wake.set()
 
-    def _extend(self, held: Held, lease_ms: int) -> None:
+    def _extend(self, job: Job, lease_ms: int) -> None:
         """A handler wants its lease to be so long; it may run in any thread."""
-        self._loop.call_soon_threadsafe(self._extend_now, held, lease_ms)
+        self._loop.call_soon_threadsafe(self._extend_now, job, lease_ms)
 
-    def _extend_now(self, held: Held, lease_ms: int) -> None:
-        if held.state is State.RUNNING and not held.lost and not self._closed:
+    def _extend_now(self, job: Job, lease_ms: int) -> None:
+        held = self._jobs.get(job)
+        if held is not None and held.state is State.RUNNING and not held.lost and not self._closed:
             held.lease_ms = lease_ms
             self._renewal.renew([held])
 

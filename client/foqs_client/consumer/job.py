@@ -8,11 +8,8 @@ how handlers are run.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from foqs_client.types import Delivery
-
-_NOBODY: Final[Callable[[int], object]] = lambda lease_ms: None  # noqa: E731
 
 
 class Retry(Exception):
@@ -59,7 +56,7 @@ class Job:
 
     __slots__ = ("_delivery", "_extend", "lost")
 
-    def __init__(self, delivery: Delivery, extend: Callable[[int], object] = _NOBODY) -> None:
+    def __init__(self, delivery: Delivery, extend: Callable[[Job, int], object]) -> None:
         self._delivery = delivery
         self._extend = extend
         self.lost = False
@@ -105,7 +102,7 @@ class Job:
         Leases are renewed without it. It is for what keeps the whole process from
         running for longer than half a lease.
         """
-        self._extend(lease_ms)
+        self._extend(self, lease_ms)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id!r}, topic={self.topic!r}, attempt={self.attempt})"

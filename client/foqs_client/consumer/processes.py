@@ -198,7 +198,7 @@ class _Child:
             self.job = job
             raised = self._do(job)
             self.job = None
-            self._post(done, raised)
+            self._post(done, job, raised)
             if self._line is None and not self._leaving:
                 self._open()  # before it is needed
         self._end()

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 from foqs_client.consumer.job import Job
 
 Handler: TypeAlias = Callable[[Job], Any]
-Done: TypeAlias = Callable[[BaseException | None], None]
+Done: TypeAlias = Callable[[Job, BaseException | None], None]
 
 
 class Runner(Protocol):
@@ -50,33 +50,33 @@ class TaskRunner:
 
     def __init__(self, handler: Callable[[Job], Coroutine[Any, Any, object]]) -> None:
         self._handler = handler
-        self._tasks: dict[Job, asyncio.Task[object]] = {}
+        self._running: dict[asyncio.Task[object], tuple[Job, Done]] = {}
+        self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
-        """There is nothing to do."""
+        self._loop = asyncio.get_running_loop()
 
     def begin(self, job: Job, done: Done) -> None:
-        task = asyncio.ensure_future(self._handler(job))
-        self._tasks[job] = task
-
-        def ended(task: asyncio.Task[object]) -> None:
-            del self._tasks[job]
-            done(asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
-
-        task.add_done_callback(ended)
+        task = self._loop.create_task(self._handler(job))
+        self._running[task] = (job, done)
+        task.add_done_callback(self._ended)
 
     def interrupt(self, job: Job) -> None:
-        if job in self._tasks:
-            self._tasks[job].cancel()
+        for task, (other, _) in self._running.items():
+            if other is job:
+                task.cancel()
 
     def lose(self, job: Job, *, interrupt: bool) -> None:
         if interrupt:
             self.interrupt(job)
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
+        for task in self._running:
             task.cancel()
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        job, done = self._running.pop(task)
+        done(job, asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
 
 
 class ThreadRunner:
@@ -126,12 +126,12 @@ class ThreadRunner:
                 error = raised
             # The loop is closed where nobody waited for this handler.
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._ended, done, error)
+                self._loop.call_soon_threadsafe(self._ended, done, job, error)
             del work, job, done, error
 
-    def _ended(self, done: Done, error: BaseException | None) -> None:
+    def _ended(self, done: Done, job: Job, error: BaseException | None) -> None:
         self._idle += 1
-        done(error)
+        done(job, error)
 
 
 def call_plain(handler: Handler, job: Job) -> None:
