@@ -72,6 +72,14 @@ def test_items_left_are_counted_where_the_queue_is_not_emptied() -> None:
     assert reckon(b"\1\1\1\0", [b"\0\1\0\0"], 1, empty=False) == 2
 
 
+def test_consumer_is_compared_with_the_bare_client_and_reaches_every_topic() -> None:
+    found = lines("consumer", "--items", "600", "--rounds", "1", "--in-flight", "100", "--topics", "30")
+
+    assert [line["parameters"].get("handler") for line in found] == ["async", "thread", None]
+    assert all(line["figures"]["ratio"] > 0 for line in found[:2])
+    assert found[2]["figures"]["first_of_each_s"] > 0
+
+
 def test_limit_measures_every_shape_on_both_databases() -> None:
     found = lines("limit", *ONCE, "--items", "200", "--singles", "20", "--flush", "20", "--no-plots")
 
