@@ -66,6 +66,24 @@ def test_shares_are_by_weight() -> None:
     assert abs(total["heavy"] - 1_600) <= 48
 
 
+def test_who_comes_late_has_no_more_than_its_share_of_what_comes_then() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("early", 9)], 0.0)
+    backlog = Counter(early=10**6, late=10**6)
+    rounds(turns, backlog, 24, 50)
+    turns.listed([row("late", 9)], 0.0)
+    total = sum(rounds(turns, backlog, 24, 20), Counter())
+    assert abs(total["early"] - total["late"]) <= 48
+
+
+def test_a_round_through_more_topics_than_a_call_names_takes_few_of_each() -> None:
+    turns = Turns(Selection(["*"]))
+    names = {f"t{n}" for n in range(490)}
+    turns.listed([row(name, 99) for name in sorted(names)], 0.0)
+    total = sum(rounds(turns, Counter(dict.fromkeys(names, 10**6)), 400, 5), Counter())
+    assert total.keys() == names
+
+
 def test_the_best_priority_comes_first_and_has_a_quarter_though_many_others_wait() -> None:
     turns = Turns(Selection(["*"]))
     turns.listed([row(f"t{n}", 9) for n in range(500)] + [row("urgent", 9, priority=-5)], 0.0)

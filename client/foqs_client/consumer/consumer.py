@@ -66,6 +66,7 @@ class Consumer:
         drain_timeout_s: how long a stop waits for handlers that run.
         cancel_lost: cancel an async handler whose lease is over; otherwise it only sees `job.lost`.
         discover_s: how often topics are looked for.
+        others: topics and patterns that are left out, though `topics` covers them.
         rng: of jitter.
 
     Attributes:
