@@ -202,7 +202,7 @@ class Host:
         if cluster is not None:
             open_pool = _open_pool(self._config)
             self._peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool)
-            calls = TierCalls(handlers, self._peers)
+            calls = TierCalls(handlers, self._peers, self._engine.queue.stock)
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)

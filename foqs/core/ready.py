@@ -122,6 +122,13 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return window.keys[window.start] if window else None
 
+    def floor(self, topic: TopicName) -> Key | None:
+        """No READY key beyond those reserved lies below this one: `head`, or else the boundary; None: there is none."""
+        window = self._windows.get(topic)
+        if window is None:
+            return None
+        return window.keys[window.start] if window else window.boundary
+
     def __contains__(self, topic: TopicName) -> bool:
         """The topic has, or may have, READY items beyond those reserved."""
         return topic in self._windows

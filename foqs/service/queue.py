@@ -58,6 +58,7 @@ from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
 from foqs.service.quota import Quota
 from foqs.service.recalls import Recalls
+from foqs.service.stock import Stock
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
@@ -124,6 +125,7 @@ class QueueService:
             limits.better_items_max,
             self.placement.not_owner,
         )
+        self.stock = Stock(shards, namespaces, self.waiters, lambda: self._suspended)
         self._recalls = Recalls(limits.recall_items_max, self.placement.holders_of)
 
     def namespace(self, name: str) -> NamespaceSettings:

@@ -67,6 +67,10 @@ class Waiters(Generic[W]):
         queue = self._queues.get(topic)
         return next(iter(queue)) if queue else None
 
+    def of(self, topic: TopicName) -> list[W]:
+        """Who waits for the topic, the longest first."""
+        return list(self._queues.get(topic, ()))
+
     def waiting(self, topic: TopicName) -> int:
         """How many wait for the topic."""
         return len(self._queues.get(topic, ()))

@@ -6,12 +6,13 @@ host alone, so no call is passed on twice; only hosts may say that a call was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from foqs.core.errors import PermissionDenied
 from foqs.service.api import Pending
+from foqs.service.stock import Stock
+from foqs.tier.dequeues import Dequeues, Elsewhere, Silence
 from foqs.tier.enqueues import Enqueues
 from foqs.tier.peers import Peers
 from foqs.wire.handlers import Handlers
@@ -23,13 +24,21 @@ class TierCalls:
 
     Args:
         alone: the calls as this host serves them by itself.
+        stock: what this host has; without it, it hands out its own items only, and tells nothing of them.
+        elsewhere: what the other hosts have.
     """
 
-    def __init__(self, alone: Handlers, peers: Peers) -> None:
+    def __init__(
+        self, alone: Handlers, peers: Peers, stock: Stock | None = None, elsewhere: Elsewhere | None = None
+    ) -> None:
         methods = alone.methods
         self.timeout_s = alone.timeout_s
         self.enqueues = Enqueues(methods[b"enqueue"].serve, peers)
-        together: Mapping[bytes, Serve] = {b"enqueue": self.enqueues.serve}
+        together: dict[bytes, Serve] = {b"enqueue": self.enqueues.serve}
+        self.dequeues: Dequeues | None = None
+        if stock is not None:
+            self.dequeues = Dequeues(methods[b"dequeue"].serve, peers, stock, elsewhere or Silence())
+            together[b"dequeue"] = self.dequeues.serve
         self.methods: dict[bytes, Method] = {
             name: replace(method, serve=_hosts_only(together.get(name, method.serve)))
             if "forwarded" in method.fields

@@ -77,6 +77,7 @@ class Peers:
         self._open_pool = open_pool
         self._seen: Sequence[HostView] | None = None
         self._others: dict[str, Peer] = {}
+        self._here: Address | None = None
         self._pools: dict[Address, Pool] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -87,6 +88,14 @@ class Peers:
         if hosts is not self._seen:
             self._take(hosts)
         return self._others
+
+    @property
+    def here(self) -> Address | None:
+        """Where this host is reached; None while the plan does not have it."""
+        hosts = self._hosts()
+        if hosts is not self._seen:
+            self._take(hosts)
+        return self._here
 
     def at(self, address: Address) -> Peer | None:
         """The peer that is reached there."""
@@ -150,6 +159,8 @@ class Peers:
         known, self._seen = self._others, hosts
         others: dict[str, Peer] = {}
         for host in hosts:
+            if host.nonce == self._nonce:
+                self._here = host.address
             if host.tier != self._tier or host.nonce == self._nonce:
                 continue
             peer = known.get(host.nonce) or Peer(host, host.load or 0.0)

@@ -246,7 +246,7 @@ class Fleet(Cluster):
         greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
         peers = Peers(lambda: cluster.hosts, nonce, "default", "", lambda address: Pool([address], 1, connect, greet))
         wire, listener = await self._listen(
-            me, number, engine, rng, cluster_calls(cluster), lambda alone: TierCalls(alone, peers)
+            me, number, engine, rng, cluster_calls(cluster), lambda alone: TierCalls(alone, peers, engine.queue.stock)
         )
         engine.start()
         me.ready = True

@@ -1,0 +1,65 @@
+"""What a host can hand out of a topic, and who waits for it: for whoever chooses between hosts.
+
+Holds `Stock`. Always true: it looks at what the shards remember anyway, and
+changes nothing. Knows nothing of other hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from foqs.core.item import Key, State, TopicName, unpack_key
+from foqs.service.dequeue import Dequeue
+from foqs.service.namespaces import Namespaces
+from foqs.service.waiters import Waiters
+from foqs.shard.shard import Shard
+
+
+class Stock:
+    """Of one host.
+
+    Args:
+        suspended: nothing is handed out now.
+    """
+
+    def __init__(
+        self,
+        shards: Mapping[int, Shard],
+        namespaces: Namespaces,
+        waiters: Waiters[Dequeue],
+        suspended: Callable[[], bool],
+    ) -> None:
+        self._shards = shards
+        self._namespaces = namespaces
+        self._waiters = waiters
+        self._suspended = suspended
+
+    @property
+    def is_suspended(self) -> bool:
+        """Nothing is handed out now, whatever there is."""
+        return self._suspended()
+
+    def best(self, topic: TopicName) -> int | None:
+        """The priority of the best READY item, or the least that it can have where rows must be read first; None: there is none."""
+        best: Key | None = None
+        for shard in self._shards.values():
+            if shard.answering:
+                key = shard.index.floor(topic)
+                if key is not None and (best is None or key < best):
+                    best = key
+        return None if best is None else unpack_key(best)[0]
+
+    def ready(self, topic: TopicName) -> int:
+        """How many items are READY, as far as they are counted."""
+        return max(0, sum([shard.counts.of(topic, State.READY) for shard in self._shards.values() if shard.answering]))
+
+    def is_paused(self, topic: TopicName) -> bool:
+        return topic in self._namespaces.paused
+
+    def waits(self, topic: TopicName) -> bool:
+        """Somebody waits for it."""
+        return self._waiters.first(topic) is not None
+
+    def waiting(self, topic: TopicName) -> Sequence[Dequeue]:
+        """Who waits for it, the longest first."""
+        return self._waiters.of(topic)

@@ -1,0 +1,154 @@
+"""Whole hosts of one tier under virtual time: engines in a cluster, their wires, and a network between them.
+
+Holds `TierWorld`, a `ClusterWorld` whose hosts serve each other and clients, and
+`Gossip`, what a host knows of the others: nothing before a test has it ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from foqs.core.item import TopicName
+from foqs.tier.calls import TierCalls
+from foqs.tier.dequeues import Dequeues
+from foqs.tier.peers import Peer, Peers
+from foqs.wire.admin import admin_calls
+from foqs.wire.cluster import cluster_calls
+from foqs.wire.handlers import Handlers, Identity
+from foqs.wire.limits import WireLimits
+from foqs.wire.server import WireServer
+from foqs_client import Client
+from foqs_client.pool import Pool
+from tests.support.cluster_world import ClusterHost, ClusterWorld
+from tests.support.network import Network
+from tests.support.virtual import run_virtual
+
+PORT: Final = 7411
+
+
+@dataclass(slots=True, frozen=True)
+class Head:
+    """Of one topic at one other host."""
+
+    peer: Peer
+    best_priority: int
+    ready: int
+    oldest_ready_age_ms: int
+    at: float
+
+
+class Gossip:
+    """What one host knows of the others; see `foqs.tier.dequeues.Elsewhere`."""
+
+    def __init__(self, world: TierWorld, host: TierHost) -> None:
+        self.on_news: Callable[[Collection[TopicName]], None] = lambda topics: None
+        self._world = world
+        self._host = host
+        self._heads: dict[TopicName, dict[Peer, Head]] = {}
+
+    def heads(self, topic: TopicName) -> Sequence[Head]:
+        heads = self._heads.get(topic)
+        return sorted(heads.values(), key=lambda head: head.best_priority) if heads else ()
+
+    def taken(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+        heads = self._heads.setdefault(topic, {})
+        heads.pop(peer, None)
+        if best_priority is not None:
+            heads[peer] = Head(peer, best_priority, ready, 0, self._world.loop.time())
+
+    def ask(self, *topics: str) -> None:
+        """Hears from all others what they have of these topics now."""
+        news = []
+        for peer in self._host.peers.others.values():
+            other = next(host for host in self._world.tier if host.nonce == peer.nonce)
+            for topic in [("default", name) for name in topics]:
+                stock = other.engine.queue.stock
+                before = self._heads.get(topic, {}).get(peer)
+                best = stock.best(topic)
+                self.taken(peer, topic, best, stock.ready(topic))
+                if best is not None and (before is None or best < before.best_priority):
+                    news.append(topic)
+        self.on_news(news)
+
+
+class TierHost(ClusterHost):
+    """One host.
+
+    Attributes:
+        gossip: what it knows of the others.
+    """
+
+    wire: WireServer
+    peers: Peers
+    dequeues: Dequeues
+
+    def __init__(self, world: TierWorld, name: str, number: int) -> None:
+        super().__init__(world, name, number)
+        self._tier = world
+        self.address = f"{name}.example"
+        self.gossip = Gossip(world, self)
+
+    async def start(self) -> None:
+        await super().start()
+        world, queue = self._tier, self.engine.queue
+        cluster = self.membership.service(queue.shards, lambda: self.engine.slots)
+        connect = world.network.connector(self.address)
+        self.peers = Peers(lambda: cluster.hosts, self.nonce, "default", "", lambda at: Pool([at], 1, connect))
+        more = {**admin_calls(self.engine.admin, "default"), **cluster_calls(cluster)}
+        handlers = Handlers(queue, Identity(self.address, PORT, 1), Random(1), more)
+        calls = TierCalls(handlers, self.peers, queue.stock, self.gossip)
+        assert calls.dequeues is not None
+        self.dequeues = calls.dequeues
+        self.wire = WireServer(world.loop, calls, WireLimits(reply_grace_s=0.2))
+        await world.network.listen(self.address, PORT, self.wire.connection)
+
+    @property
+    def waiters(self) -> int:
+        """Calls that wait here."""
+        return len(self.engine.queue.waiters)
+
+
+class TierWorld(ClusterWorld):
+    """A tier of some shards, without hosts yet."""
+
+    def __init__(self, shards: int) -> None:
+        super().__init__(shards)
+        self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
+        self.tier: list[TierHost] = []
+
+    async def join(self, *names: str) -> Sequence[TierHost]:
+        """Hosts that share the shards, and know each other."""
+        for number, name in enumerate(names, len(self.tier) + 1):
+            host = TierHost(self, name, number)
+            self.tier.append(host)
+            self.hosts.append(host)
+            await host.start()
+        await self.settled(*self.tier)
+        await self.until(lambda: all(len(host.peers.others) == len(self.tier) - 1 for host in self.tier))
+        return self.tier
+
+    @asynccontextmanager
+    async def client(self, *hosts: TierHost, **more: Any) -> AsyncIterator[Client]:
+        """Of one host, which it then knows alone, or of several, whose map it follows."""
+        given = {"automatic_keys": False, "connect": self.network.connector("client"), **more}
+        async with Client("foqs://" + ",".join(host.address for host in hosts), **given) as client:
+            yield client
+
+
+def play_tier(story: Callable[[TierWorld, Sequence[TierHost]], Coroutine[Any, Any, None]], hosts: int = 3) -> None:
+    """Runs a story in a fresh tier of two shards a host under virtual time."""
+
+    async def main() -> None:
+        world = TierWorld(2 * hosts)
+        await world.begin()
+        await story(world, await world.join(*("one", "two", "three", "four")[:hosts]))
+        for host in world.tier:
+            await host.peers.close()
+        assert world.overlaps == []
+
+    run_virtual(main, until_s=3_600.0)
