@@ -30,6 +30,7 @@ from foqs_client.calls import ROUTING, Calls
 from foqs_client.cluster import ClusterCalls
 from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.gather import Gatherer
+from foqs_client.heads import Heads
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys, Enqueue
 from foqs_client.message import Method
@@ -128,6 +129,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         self._polls = Polls(self._release_surplus)
         self._gatherer = Gatherer() if gather else None
         self._takers = Takers(self._gatherer, self._polls.give_back) if self._gatherer is not None else None
+        self._heads = Heads()
         self._keys = AutomaticKeys(rng or SystemRandom(), self._router.next_slot) if automatic_keys else None
 
     async def __aenter__(self) -> Self:
@@ -215,17 +217,26 @@ class Client(Calls, AdminCalls, ClusterCalls):
     ) -> list[Delivery]:
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
-        deliveries: list[Delivery] | None = (await self._call(_DEQUEUE, request, timeout_ms, at)).items
-        return deliveries or []
+        reply = await self._call(_DEQUEUE, request, timeout_ms, at)
+        deliveries: list[Delivery] = reply.items or []
+        if at is not None:
+            now = asyncio.get_running_loop().time()
+            self._heads.told(at, wants, reply.heads, now, some=bool(deliveries))
+        return deliveries
 
     async def _dequeue_anywhere(
         self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
     ) -> list[Delivery]:
-        """From the host whose turn it is, else from the next; who waits, waits at all of them."""
+        """From the host that has the best, else from the next; who waits, waits at all of them."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         failure: errors.FoqsError | None = None
-        for at in self._router.hosts():
+        kind = (tuple(wants.items()), lease_ms, items_max)
+        # A host at which a poll of an earlier call still waits has nothing.
+        empty = self._polls.left_at(kind) if wait_ms > 0 else ()
+        for at in self._heads.order(self._mapped_hosts(), wants, begun):
+            if at in empty:
+                continue
             left_ms = timeout_ms - int((loop.time() - begun) * 1_000)
             if left_ms < 1:
                 break
@@ -233,15 +244,15 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 found = await self._dequeue_at(at, wants, 0, lease_ms, items_max, left_ms)
             except _ELSEWHERE as error:
                 failure = error
+                self._heads.told(at, wants, (), loop.time(), some=False)
             else:
                 failure = None
                 if found:
                     return found
         until = begun + wait_ms / 1_000
-        kind = (tuple(wants.items()), lease_ms, items_max)
         while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
             slice_ms = min(left_ms, SLICE_MS)
-            hosts = [at for at in self._router.hosts() if at is not None]
+            hosts = self._mapped_hosts()
 
             async def poll(at: Address, slice_ms: int = slice_ms) -> list[Delivery]:
                 return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
@@ -260,10 +271,18 @@ class Client(Calls, AdminCalls, ClusterCalls):
             raise failure
         return []
 
+    def _mapped_hosts(self) -> list[Address]:
+        return [at for at in self._router.hosts() if at is not None]
+
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
-        await self._by_id(
+        outcomes = await self._by_id(
             _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, self.timeout_ms, at_once=True
         )
+        now = asyncio.get_running_loop().time()
+        for delivery, outcome in zip(deliveries, outcomes, strict=True):
+            at = self._owner(delivery.id)
+            if outcome.error is None and at is not None:
+                self._heads.returned(at, delivery.topic, delivery.priority, now)
 
     # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
     # ack or cancel that was done before finds nothing to do; the others name a lease that

@@ -76,6 +76,10 @@ class Polls:
         self.give_back(found[wanted:])
         return found[:wanted]
 
+    def left_at(self, kind: Hashable) -> Sequence[Address]:
+        """Where polls of this kind still wait that no call waits for: nothing has come there since they began."""
+        return [host for host, poll in self._left.get(kind, {}).items() if not poll.done()]
+
     async def close(self) -> None:
         """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
         polls = [poll for left in self._left.values() for poll in left.values()]

@@ -1,0 +1,116 @@
+"""A client that follows the map gets the best items first, wherever they are; under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from foqs.service.api import Pending
+from foqs.wire.methods import Caller
+from foqs_client import Client
+from tests.support.builders import new_item
+from tests.support.tier_engines import TierHost, TierWorld, play_tier
+
+
+async def mapped(client: Client) -> None:
+    """It has read the map."""
+    assert await client.dequeue({"nothing": 1}) == []
+    assert client._router.routes is not None
+
+
+def noted(host: TierHost, asked: list[str]) -> None:
+    """Has a host note each dequeue that reaches it."""
+    local = host.dequeues.local
+
+    def note(request: Any, deadline: float, caller: Caller) -> Pending | None:
+        asked.append(host.name)
+        return local(request, deadline, caller)
+
+    host.dequeues.local = note
+
+
+def test_one_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        rng = Random(5)
+        order: dict[str, tuple[int, int]] = {}
+        for batch in range(150):
+            # Each host has its own part of them: who asks all in turn gets them out of order.
+            priorities = [batch % 3 * 2 + rng.randint(0, 5) for _ in range(10)]
+            items = [new_item("t", priority=priority) for priority in priorities]
+            ids = await hosts[batch % 3].caller.enqueue(items)
+            order.update(
+                {
+                    str(id): (priority, len(order) + n)
+                    for n, (id, priority) in enumerate(zip(ids, priorities, strict=True))
+                }
+            )
+        place = {id: at for at, id in enumerate(sorted(order, key=lambda id: order[id]))}
+        taken: list[str] = []
+        async with world.client(*hosts) as client:
+            while found := await client.dequeue({"t": 3}):
+                taken += [delivery.id for delivery in found]
+        assert len(taken) == len(place)
+        displaced = [abs(at - place[id]) for at, id in enumerate(taken)]
+        assert sum(displaced) / len(displaced) <= 0.01 * len(place)
+
+    play_tier(story)
+
+
+def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_tried() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, _ = hosts
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
+            await world.until(lambda: all(host.waiters for host in hosts))
+            await one.caller.put(count=9, priority=5)
+            assert len(await waiting) == 1
+            # The polls at the other hosts are nobody's now. What one of them brings is given back.
+            [urgent] = await two.caller.put(priority=0)
+            await world.until(lambda: two.engine.queue.stock.ready(("default", "t")) == 1)
+            await world.pass_s(0.05)
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
+            assert (delivery.id, delivery.attempt) == (urgent, 1)
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
+            assert delivery.priority == 5
+
+    play_tier(story)
+
+
+def test_a_host_where_a_poll_of_an_earlier_call_waits_is_not_asked_again() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, three = hosts
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
+            await world.until(lambda: all(host.waiters for host in hosts))
+            await one.caller.put()
+            await waiting
+            asked: list[str] = []
+            for host in hosts:
+                noted(host, asked)
+            again = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=1_000))
+            await world.until(lambda: one.waiters == 1)
+            assert set(asked) == {"one"}
+            assert two.waiters == three.waiters == 1
+            await again
+
+    play_tier(story)
+
+
+def test_what_comes_to_a_host_that_had_nothing_is_found_though_another_always_has_some() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, _ = hosts
+        await one.caller.put(count=400, priority=5)
+        async with world.client(*hosts) as client:
+            for _ in range(5):
+                await client.dequeue({"t": 1}, wait_ms=100)
+            [urgent] = await two.caller.put(priority=0)
+            begun = world.loop.time()
+            while (await client.dequeue({"t": 1}, wait_ms=100))[0].id != urgent:
+                await world.pass_s(0.05)
+            assert world.loop.time() - begun < 3
+
+    play_tier(story)
