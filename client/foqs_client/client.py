@@ -232,11 +232,27 @@ class Client(Calls, AdminCalls, ClusterCalls):
         begun = loop.time()
         failure: errors.FoqsError | None = None
         kind = (tuple(wants.items()), lease_ms, items_max)
-        # A host at which a poll of an earlier call still waits has nothing.
-        empty = self._polls.left_at(kind) if wait_ms > 0 else ()
-        for at in self._heads.order(self._mapped_hosts(), wants, begun):
-            if at in empty:
-                continue
+        slice_ms = min(wait_ms, SLICE_MS)
+
+        async def poll(at: Address) -> list[Delivery]:
+            return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
+
+        def keep(found: list[Delivery]) -> int:
+            return _within(wants, found[:items_max])
+
+        hosts = self._heads.order(self._mapped_hosts(), wants, begun)
+        if wait_ms > 0:
+            if self._polls.has_some(kind):
+                found = await self._polls.first(kind, (), poll, keep)
+                if found:
+                    return found
+            # Hosts that have nothing are not asked in vain: a poll waits there, and tells when something comes.
+            for at in hosts:
+                if self._heads.has_nothing(at, wants, begun):
+                    self._polls.begin(kind, at, poll)
+            waited = self._polls.left_at(kind)
+            hosts = [at for at in hosts if at not in waited]
+        for at in hosts:
             left_ms = timeout_ms - int((loop.time() - begun) * 1_000)
             if left_ms < 1:
                 break
@@ -252,13 +268,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         until = begun + wait_ms / 1_000
         while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
             slice_ms = min(left_ms, SLICE_MS)
-            hosts = self._mapped_hosts()
-
-            async def poll(at: Address, slice_ms: int = slice_ms) -> list[Delivery]:
-                return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
-
             try:
-                found = await self._polls.first(kind, hosts, poll, lambda found: _within(wants, found[:items_max]))
+                found = await self._polls.first(kind, self._mapped_hosts(), poll, keep)
             except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):

@@ -93,6 +93,14 @@ class Heads:
 
     # ------------------------------------------------------------------ choosing
 
+    def has_nothing(self, host: Address, topics: Iterable[str], now: float) -> bool:
+        """It had nothing of any of these topics, as far as is known."""
+        for topic in topics:
+            head = self._topics.get(topic, {}).get(host)
+            if head is None or head.best < _NOTHING or head.at + KNOWN_S <= now:
+                return False
+        return True
+
     def order(self, hosts: Sequence[Address], topics: Collection[str], now: float) -> list[Address]:
         """The hosts in the order in which to ask them for these topics."""
         self._turns += 1

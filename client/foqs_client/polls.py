@@ -2,7 +2,7 @@
 
 Holds `Polls`: by what was asked, the polls that are under way and that no call
 waits for. Always true: what a poll brings goes to one call, which asked for just
-that; what no call wants any more is released at once, which costs it no attempt.
+that; what no call takes within `HOLD_S` is released, which costs it no attempt.
 A call takes over the polls that an earlier one of the same kind has left, so
 there is one at each host for each call that waits. Knows nothing of connections.
 """
@@ -10,6 +10,7 @@ there is one at each host for each call that waits. Knows nothing of connections
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
@@ -19,6 +20,11 @@ from foqs_client.types import Delivery
 
 SLICE_MS: Final = 2_000
 """No poll is longer: so long one may be under way that nobody waits for."""
+
+HOLD_S: Final = 0.1
+"""What a poll brings that nobody waits for is kept for the next call: a consumer is often busy for a moment only."""
+LEAVE_S: Final = 1.0
+"""When the client closes, releasing is waited for no longer; leases end by themselves."""
 
 Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
 Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
@@ -76,12 +82,25 @@ class Polls:
         self.give_back(found[wanted:])
         return found[:wanted]
 
+    def begin(self, kind: Hashable, host: Address, begin: Callable[[Address], Awaitable[list[Delivery]]]) -> None:
+        """Has a poll wait at a host, for the next call of this kind, unless one does."""
+        if host not in self._left.get(kind, ()):
+            self._leave(kind, {host: asyncio.ensure_future(begin(host))})
+
     def left_at(self, kind: Hashable) -> Sequence[Address]:
         """Where polls of this kind still wait that no call waits for: nothing has come there since they began."""
         return [host for host, poll in self._left.get(kind, {}).items() if not poll.done()]
 
+    def has_some(self, kind: Hashable) -> bool:
+        """A poll of this kind has brought something that no call has taken."""
+        return any(_found(poll) for poll in self._left.get(kind, {}).values())
+
     async def close(self) -> None:
         """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
+        held = [delivery for left in self._left.values() for poll in left.values() for delivery in _found(poll)]
+        if held:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._released(held), LEAVE_S)
         polls = [poll for left in self._left.values() for poll in left.values()]
         for task in (*polls, *self._releasing):
             task.cancel()
@@ -103,6 +122,11 @@ class Polls:
             del self._left[kind]
 
     def _ended_left(self, kind: Hashable, host: Address, poll: Poll) -> None:
+        if self._left.get(kind, {}).get(host) is poll:
+            hold_s = HOLD_S if _found(poll) else 0.0
+            asyncio.get_running_loop().call_later(hold_s, self._held_long_enough, kind, host, poll)
+
+    def _held_long_enough(self, kind: Hashable, host: Address, poll: Poll) -> None:
         left = self._left.get(kind, {})
         if left.get(host) is poll:
             del left[host]
@@ -112,8 +136,7 @@ class Polls:
 
     def _ended(self, poll: Poll) -> None:
         """Nobody waits for it."""
-        if not poll.cancelled() and poll.exception() is None:
-            self.give_back(poll.result())
+        self.give_back(_found(poll))
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Releases these; nobody waits for it."""
@@ -128,3 +151,8 @@ class Polls:
             await self._release(deliveries)
         except FoqsError:
             return
+
+
+def _found(poll: Poll) -> list[Delivery]:
+    """What a poll has brought by now."""
+    return poll.result() if poll.done() and not poll.cancelled() and poll.exception() is None else []

@@ -10,6 +10,7 @@ from typing import Any
 from foqs.service.api import Pending
 from foqs.wire.methods import Caller
 from foqs_client import Client
+from foqs_client.polls import HOLD_S
 from tests.support.builders import new_item
 from tests.support.tier_engines import TierHost, TierWorld, play_tier
 
@@ -75,6 +76,43 @@ def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_
             assert (delivery.id, delivery.attempt) == (urgent, 1)
             [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
             assert delivery.priority == 5
+
+    play_tier(story)
+
+
+def test_what_a_poll_brings_while_its_consumer_is_busy_for_a_moment_is_his_next() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, _ = hosts
+        await one.caller.put(count=9, priority=5)
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            # A host that had nothing has a poll, though another has items all the time.
+            for _ in range(4):
+                assert len(await client.dequeue({"t": 1}, wait_ms=10_000)) == 1
+            await world.until(lambda: two.waiters == 1)
+            [urgent] = await two.caller.put(priority=0)
+            await world.pass_s(HOLD_S / 2)
+            begun = world.loop.time()
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
+            assert (delivery.id, delivery.attempt) == (urgent, 1)
+            assert world.loop.time() == begun
+
+    play_tier(story)
+
+
+def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, _ = hosts
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
+            await world.until(lambda: all(host.waiters for host in hosts))
+            await one.caller.put()
+            await waiting
+            await two.caller.put()
+            await world.until(lambda: client._polls.has_some(((("t", 1),), None)))
+        await world.pass_s(0.05)
+        assert (await two.caller.one()).row.attempt == 1
 
     play_tier(story)
 

@@ -84,6 +84,16 @@ def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
     assert first(heads, 0.2) == A
 
 
+def test_a_host_has_nothing_when_it_said_so_lately_of_all_topics() -> None:
+    heads = known({A: None, B: 3}, topic="t")
+    known({A: None, B: None}, topic="u", heads=heads)
+    assert heads.has_nothing(A, ["t", "u"], 0.0)
+    assert not heads.has_nothing(A, ["t", "u"], KNOWN_S)
+    assert not heads.has_nothing(B, ["t", "u"], 0.0)
+    assert not heads.has_nothing(A, ["t", "v"], 0.0)
+    assert not heads.has_nothing(C, ["t"], 0.0)
+
+
 def test_topics_of_one_call_take_turns_in_choosing() -> None:
     heads = known({A: 0, B: None, C: None}, topic="near")
     known({A: None, B: 9, C: None}, topic="far", heads=heads)

@@ -1,0 +1,111 @@
+"""One consumer of a tier of three hosts gets what all of them hold in nearly the right order.
+
+Real hosts, two databases, eight shards, a real ZooKeeper. The right order is that
+of the tables when nothing has been delivered yet: priority, deliver-after time,
+id. The long form has the backlog of the goal, and keeps its figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Final
+
+import pytest
+
+from foqs.dev.cluster import DATABASE, Cluster
+from foqs_client import Client, Item
+from perf.lib.report import Report, say
+from tests.support.ports import free_port
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
+
+SHARDS: Final = 8
+PART_MAX: Final = 0.01
+"""Of the backlog, the average displacement."""
+_CALL: Final = 100
+_LEASE_MS: Final = 600_000
+_TABLES: Final = (
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = '{}' AND table_name LIKE 'foqs\\_%\\_item'"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(shards=SHARDS, port=free_port) as found:
+        yield found
+
+
+async def fill(client: Client, topic: str, items: int, rng: Random) -> None:
+    for start in range(0, items, _CALL):
+        batch = [Item(topic, b"x", rng.randint(0, 9)) for _ in range(min(_CALL, items - start))]
+        assert all(result.id for result in await client.enqueue(batch))
+
+
+async def empty(client: Client, topic: str, count: int) -> list[str]:
+    """Ids as they come."""
+    got: list[str] = []
+    while found := await client.dequeue({topic: count}, lease_ms=_LEASE_MS):
+        got += [delivery.id for delivery in found]
+    return got
+
+
+def in_order(cluster: Cluster, topic: str) -> dict[str, int]:
+    """Ids as the tables have them, with their priorities."""
+    found: list[tuple[int, int, int, int]] = []
+    for server in cluster.databases:
+        for [table] in server.query(_TABLES.format(DATABASE)):
+            shard = int(table.split("_")[1])
+            rows = server.query(
+                f"SELECT priority, deliver_after_ms, id FROM {DATABASE}.{table} WHERE topic = '{topic}'"
+            )
+            found += [(int(priority), int(after_ms), int(id), shard) for priority, after_ms, id in rows]
+    return {f"{shard}-{id}": priority for priority, _, id, shard in sorted(found)}
+
+
+def behind(ranks: Sequence[int]) -> float:
+    """The part that came after one of a higher rank."""
+    late, worst = 0, ranks[0]
+    for rank in ranks:
+        late += rank < worst
+        worst = max(worst, rank)
+    return late / len(ranks)
+
+
+@pytest.mark.parametrize(
+    ("items", "count"),
+    [
+        pytest.param(3_000, 5, id="short", marks=pytest.mark.timeout(240)),
+        pytest.param(30_000, 10, id="long", marks=[pytest.mark.long, pytest.mark.timeout(900)]),
+    ],
+)
+def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(
+    cluster: Cluster, items: int, count: int
+) -> None:
+    topic = f"order-{items}"
+
+    async def play() -> list[str]:
+        async with Client(cluster.url) as client:
+            await fill(client, topic, items, Random(items))
+            right.update(await asyncio.to_thread(in_order, cluster, topic))
+            return await empty(client, topic, count)
+
+    right: dict[str, int] = {}
+    got = asyncio.run(play())
+    assert sorted(got) == sorted(right)
+    assert len(got) == items
+    place = {id: at for at, id in enumerate(right)}
+    ranks = [place[id] for id in got]
+    displaced = sum(abs(at - rank) for at, rank in enumerate(ranks)) / items
+    figures = {
+        "displacement_items": round(displaced, 1),
+        "displacement_percent": round(100 * displaced / items, 3),
+        "out_of_order_percent": round(100 * behind(ranks), 1),
+        "behind_a_worse_priority_percent": round(100 * behind([right[id] for id in got]), 1),
+    }
+    parameters = {"hosts": len(cluster.hosts), "shards": SHARDS, "items": items, "items_per_call": count}
+    say(f"\n{parameters}\n{figures}")
+    if items >= 30_000:
+        Report("tier-order").add(parameters, figures)
+    assert displaced <= PART_MAX * items
