@@ -12,6 +12,7 @@ from foqs.core.item import (
     NUMBER_MAX,
     PRIORITY_MAX,
     PRIORITY_MIN,
+    SHARD_MAX,
     TIME_MS_MAX,
     Key,
     State,
@@ -45,20 +46,25 @@ def stats_of(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial
     )
 
 
-def cursor_of(key: Key) -> str:
-    """Where the page after this key begins."""
-    return ":".join(map(str, unpack_key(key)))
+def cursor_of(key: Key, shard: int) -> str:
+    """Where the page after this key of this shard begins: keys of several shards may be equal, and go by shard then."""
+    return ":".join(map(str, (*unpack_key(key), shard)))
 
 
-def key_of_cursor(cursor: str) -> Key:
-    """The key of such a text. Raises `InvalidArgument`."""
+def place_of_cursor(cursor: str) -> tuple[Key, int]:
+    """The (key, shard) of such a text. Raises `InvalidArgument`."""
     try:
-        priority, after, number = (int(part) for part in cursor.split(":"))
+        priority, after, number, shard = (int(part) for part in cursor.split(":"))
     except ValueError:
-        priority = after = number = -1
-    if PRIORITY_MIN <= priority <= PRIORITY_MAX and 0 <= after <= TIME_MS_MAX and 0 < number <= NUMBER_MAX:
+        priority = after = number = shard = -1
+    if (
+        PRIORITY_MIN <= priority <= PRIORITY_MAX
+        and 0 <= after <= TIME_MS_MAX
+        and 0 < number <= NUMBER_MAX
+        and 0 <= shard <= SHARD_MAX
+    ):
         key = pack_key(priority, after, number)
         # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
-        if cursor_of(key) == cursor:
-            return key
+        if cursor_of(key, shard) == cursor:
+            return key, shard
     raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

@@ -52,7 +52,7 @@ from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
-from foqs.service.listed import cursor_of, key_of_cursor, stats_of
+from foqs.service.listed import cursor_of, place_of_cursor, stats_of
 from foqs.service.namespaces import Namespaces
 from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
@@ -429,22 +429,23 @@ class QueueService:
     async def peek(
         self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
     ) -> tuple[list[Seen], str | None]:
-        after = None if cursor is None else key_of_cursor(cursor)
+        key, last = (None, 0) if cursor is None else place_of_cursor(cursor)
         shards = self._all_owned()
         if payload:
             limit = self._payloads(namespace, limit, len(shards))
         seen: list[Seen] = []
         for shard in shards:
+            after = key if key is None or shard.number <= last else key - 1
             try:
                 async with asyncio.timeout_at(deadline):
                     rows = await shard.listed((namespace, topic), state, after, limit + 1, payload=payload)
             except TimeoutError:
                 raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
             seen.extend(Seen(shard.number, row, shard.now_ms()) for row in rows)
-        seen.sort(key=lambda one: one.row.key)
+        seen.sort(key=lambda one: (one.row.key, one.shard))
         if len(seen) <= limit:
             return seen, None
-        return seen[:limit], cursor_of(seen[limit - 1].row.key)
+        return seen[:limit], cursor_of(seen[limit - 1].row.key, seen[limit - 1].shard)
 
     async def matching(
         self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float

@@ -180,6 +180,26 @@ def test_looking_at_items_pages_over_all_shards_in_order() -> None:
     play(story)
 
 
+def test_items_of_several_shards_that_are_equal_in_order_are_all_on_some_page() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        # Both shards begin with the same number, and the moment is given.
+        for _ in range(8):
+            await caller.put(deliver_after_ms=2_000_000_000_000)
+            await world.pass_s(TURN_S)
+        keys, cursor = [], None
+        while True:
+            page, cursor = await caller.queue.peek("default", "t", State.DEFERRED, cursor, 1, False, world.in_s(5))
+            keys += [(seen.row.key, seen.shard) for seen in page]
+            if cursor is None:
+                break
+        assert len({key for key, _ in keys}) < 8, "some are equal"
+        assert keys == sorted(set(keys))
+        assert len(keys) == 8
+
+    play(story)
+
+
 def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
@@ -237,7 +257,20 @@ def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() 
 
 @pytest.mark.parametrize(
     "cursor",
-    ["", "x", "0:0", "0:0:0", "0:0:1:1", " 0:1:1", "0:1_0:1", "+0:1:1", "0:01:1", "\u0660:1:1", f"{1 << 31}:0:1"],
+    [
+        "",
+        "x",
+        "0:0:1",
+        "0:0:0:1",
+        "0:0:1:1:1",
+        " 0:1:1:1",
+        "0:1_0:1:1",
+        "+0:1:1:1",
+        "0:01:1:1",
+        "\u0660:1:1:1",
+        "0:1:1:-1",
+        f"{1 << 31}:0:1:1",
+    ],
 )
 def test_a_cursor_of_another_spelling_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
@@ -245,6 +278,6 @@ def test_a_cursor_of_another_spelling_is_refused(cursor: str) -> None:
         with pytest.raises(InvalidArgument) as caught:
             await caller.queue.peek("default", "t", State.READY, cursor, 4, False, world.in_s(5))
         assert caught.value.field == "page.cursor"
-        assert await caller.queue.peek("default", "t", State.READY, "0:1:1", 4, False, world.in_s(5)) == ([], None)
+        assert await caller.queue.peek("default", "t", State.READY, "0:1:1:1", 4, False, world.in_s(5)) == ([], None)
 
     play(story)

@@ -150,7 +150,10 @@ def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytes
     play(story)
 
 
-@pytest.mark.parametrize("cursor", ["0:0:99999999999999999999", "99999999999:0:1", "0:-1:1", "0:0", "0:0:1:2", "x:y:z"])
+@pytest.mark.parametrize(
+    "cursor",
+    ["0:0:99999999999999999999:1", "99999999999:0:1:1", "0:-1:1:1", "0:0:1", "0:0:1:2:3", "0:0:1:65536", "x:y:z:0"],
+)
 def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
