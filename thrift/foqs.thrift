@@ -417,11 +417,15 @@ struct PeekRequest {
   6: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   7: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  8: optional list<i32> shards,
 }
 
 struct ItemsReply {
   1: optional list<ItemView> items,
   2: optional string next_cursor,
+  /** To a call with `forwarded`: for each item the cursor of a page that begins after it. */
+  3: optional list<string> cursors,
 }
 
 struct GetItemRequest {
@@ -500,6 +504,8 @@ struct CountItemsRequest {
   3: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   4: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  5: optional list<i32> shards,
 }
 
 struct CountItemsReply {
@@ -527,6 +533,8 @@ struct BulkRequest {
   6: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   7: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  8: optional list<i32> shards,
 }
 
 struct BulkReply {
@@ -555,6 +563,8 @@ struct ListDeadRequest {
   5: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   6: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  7: optional list<i32> shards,
 }
 
 struct RedriveRequest {
@@ -603,6 +613,8 @@ struct NamespaceName {
   2: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   3: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  4: optional list<i32> shards,
 }
 
 struct ListRequest {
@@ -615,12 +627,15 @@ struct NamespacesReply {
   2: optional string next_cursor,
 }
 
-/** On this host; what is not counted is missing. */
+/** What is not counted is missing. */
 struct UsageReply {
   1: optional i64 items,
   2: optional i64 bytes,
+  /** In a cluster missing where a host has more than 10,000. */
   3: optional i32 topics,
   4: optional i64 enqueues_last_minute,
+  /** To a call with `forwarded`: the names of the topics, where they are 10,000 at most. */
+  5: optional list<string> topic_names,
 }
 
 enum Permission {
@@ -654,6 +669,8 @@ struct TopicRequest {
   3: optional i64 timeout_ms,
   /** Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone. */
   4: optional bool forwarded,
+  /** With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are. */
+  5: optional list<i32> shards,
 }
 
 struct BindTopicRequest {

@@ -60,7 +60,7 @@ class NamespacePage:
 
 @dataclass(slots=True, frozen=True)
 class Usage:
-    """What a namespace holds on the host that was asked; None: not counted."""
+    """What a namespace holds; None: not counted."""
 
     items: int | None
     bytes: int | None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -28,6 +28,7 @@ from foqs.catalog.port import (
 )
 from foqs.catalog.settings import agree
 from foqs.core.errors import (
+    HANDOVER_MS,
     DeadlineExceeded,
     FoqsError,
     InvalidArgument,
@@ -58,11 +59,11 @@ Change = Callable[[Document], Document]
 
 @dataclass(slots=True, frozen=True)
 class Usage:
-    """What a namespace holds on this host; `bytes` of payload."""
+    """What a namespace holds in shards of this host, and what this host took in of it; `bytes` of payload."""
 
     items: int
     bytes: int
-    topics: int
+    topics: Collection[str]
     enqueues_last_minute: int
 
 
@@ -193,13 +194,14 @@ class Administration:
         """What holds for a namespace, the host's defaults included."""
         return {**asdict(self._namespaces.default), **namespace.settings}
 
-    def usage(self, name: str) -> Usage:
-        """What a namespace holds, as far as it is counted."""
+    def usage(self, name: str, numbers: Collection[int] | None = None) -> Usage:
+        """What a namespace holds, as far as it is counted, in these shards or in all of this host. Raises `Unavailable`."""
         self.namespace(name)
-        shards = self._all_shards()
+        shards = self._all_shards() if numbers is None else [self._serving(number) for number in sorted(set(numbers))]
         topics = {topic for shard in shards for topic in shard.counts.topics(name)}
-        items, size = self._quota.usage(name)
-        return Usage(items, size, len(topics), self._quota.last_minute(name))
+        held = [shard.memory.usage.least(name) for shard in shards]
+        items, size = sum(items for items, _ in held), sum(size for _, size in held)
+        return Usage(items, size, topics, self._quota.last_minute(name))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""
@@ -377,6 +379,12 @@ class Administration:
                     f"the namespace {name!r} holds {items} items; have them acked or cancelled first",
                     field="namespace_name",
                 )
+
+    def _serving(self, number: int) -> Shard:
+        shard = self._shards.get(number)
+        if shard is None or not shard.serving:
+            raise Unavailable(f"shard {number} is not being served here now; try again", retry_after_ms=HANDOVER_MS)
+        return shard
 
     def _all_shards(self) -> list[Shard]:
         """Every shard of this host. Raises `Unavailable`."""

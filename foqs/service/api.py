@@ -12,7 +12,7 @@ call that is refused as a whole raises `FoqsError` at once and never calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -234,13 +234,31 @@ class Queue(Protocol):
         ...
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        topic: str,
+        state: State,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
-        """A page of a topic's items in one state, best first, with or without payload."""
+        """A page of a topic's items in one state, best first, with or without payload.
+
+        `shards`, here and below: of these alone, which must all be served here; None: of all that should be here.
+        """
         ...
 
     async def matching(
-        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
         """A page of the items that match, with or without payload, and the cursor of the next.
 
@@ -248,21 +266,32 @@ class Queue(Protocol):
         """
         ...
 
-    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
+    async def count(
+        self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    ) -> ItemCount:
         """How many items match."""
         ...
 
     async def bulk(
-        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+        self,
+        namespace: str,
+        change: Event,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> BulkPage:
         """Runs `change` on a page of the items that match and are not as it would make them; its id is not used.
+
+        A page of none tells where it would begin.
 
         Raises:
             UnknownOutcome: some of the page may be changed; the same cursor again does no harm.
         """
         ...
 
-    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
+    async def purge(self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None) -> int:
         """Ends all items that the topic has now, in every state; how many those were, as far as they are counted.
 
         Raises:

@@ -9,7 +9,7 @@ no SQL.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar
 
@@ -261,9 +261,9 @@ class QueueService:
             raise Unavailable(f"shard {number} is recovering; try again", retry_after_ms=HANDOVER_MS)
         raise self.placement.not_owner(number)
 
-    def _all_owned(self) -> list[Shard]:
-        """Every shard that should be here. Raises `Unavailable` where one is not served."""
-        return [self._owned(number) for number in sorted(self._statuses)]
+    def _all_owned(self, numbers: Collection[int] | None) -> list[Shard]:
+        """These shards, or every one that should be here. Raises `NotOwner`, `Unavailable` where one is not served."""
+        return [self._owned(number) for number in sorted(self._statuses if numbers is None else set(numbers))]
 
     # -------------------------------------------------------------- dequeue
 
@@ -427,14 +427,22 @@ class QueueService:
         return page, None
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        topic: str,
+        state: State,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
         key, last = (None, 0) if cursor is None else place_of_cursor(cursor)
-        shards = self._all_owned()
+        owned = self._all_owned(shards)
         if payload:
-            limit = self._payloads(namespace, limit, len(shards))
+            limit = self._payloads(namespace, limit, len(owned))
         seen: list[Seen] = []
-        for shard in shards:
+        for shard in owned:
             after = key if key is None or shard.number <= last else key - 1
             try:
                 async with asyncio.timeout_at(deadline):
@@ -448,26 +456,45 @@ class QueueService:
         return seen[:limit], cursor_of(seen[limit - 1].row.key, seen[limit - 1].shard)
 
     async def matching(
-        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
         if payload:
             limit = self._payloads(namespace, limit, 1)
-        return await list_matching(self._all_owned(), namespace, only, cursor, limit, payload, deadline)
+        return await list_matching(self._all_owned(shards), namespace, only, cursor, limit, payload, deadline)
 
     def _payloads(self, namespace: str, limit: int, shards: int) -> int:
         """So many rows with their payloads a page of so many shards may read: what a hand-out may carry."""
-        return max(1, min(limit, self._handout_bytes_max // _item_bytes_max(self.namespace(namespace)) // shards))
+        return max(
+            1, min(limit, self._handout_bytes_max // _item_bytes_max(self.namespace(namespace)) // max(1, shards))
+        )
 
-    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
-        return await count_matching(self._all_owned(), namespace, only, deadline)
+    async def count(
+        self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    ) -> ItemCount:
+        return await count_matching(self._all_owned(shards), namespace, only, deadline)
 
     async def bulk(
-        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+        self,
+        namespace: str,
+        change: Event,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> BulkPage:
-        return await change_matching(self._all_owned(), self.apply, namespace, change, only, cursor, limit, deadline)
+        owned = self._all_owned(shards)
+        return await change_matching(owned, self.apply, namespace, change, only, cursor, limit, deadline)
 
-    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
-        return await purge_topic(self._all_owned(), (namespace, topic), deadline)
+    async def purge(self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None) -> int:
+        return await purge_topic(self._all_owned(shards), (namespace, topic), deadline)
 
     async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
         owner = self._owned(shard)

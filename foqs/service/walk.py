@@ -70,6 +70,17 @@ def parse_place(cursor: str) -> Place:
     return place
 
 
+def beginning(begun_ms: int, shard: int) -> Place:
+    """Before all rows of a shard."""
+    return Place(begun_ms, shard, min(State), pack_key(PRIORITY_MIN, 0, 0), "")
+
+
+def cursor_after(seen: Seen) -> str:
+    """Where a walk goes on after this row, which it found as it had just begun."""
+    row: Row = seen.row
+    return str(Place(seen.now_ms, seen.shard, row.state, row.key, row.topic))
+
+
 class Walk:
     """One walk, or a page of it.
 

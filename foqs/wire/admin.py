@@ -17,10 +17,13 @@ from foqs.core.errors import InvalidArgument
 from foqs.service.admin import Administration
 from foqs.wire.codec import at
 from foqs.wire.methods import Serve, in_task
-from foqs.wire.page import page_by_name
+from foqs.wire.page import page_by_name, part_of
 from foqs_client.idl import ttypes
 
 _T = TypeVar("_T")
+
+TOPICS_TOLD_MAX: Final = 10_000
+"""Other hosts are told the names of so many topics of a namespace."""
 
 
 def admin_calls(admin: Administration, tier: str) -> Mapping[str, Serve]:
@@ -70,9 +73,14 @@ class _Admin:
         return ttypes.DoneReply()
 
     async def get_usage(self, request: Any, deadline: float) -> Any:
-        usage = self._admin.usage(_name(request))
+        usage = self._admin.usage(_name(request), part_of(request))
+        told = request.forwarded and len(usage.topics) <= TOPICS_TOLD_MAX
         return ttypes.UsageReply(
-            items=usage.items, bytes=usage.bytes, topics=usage.topics, enqueues_last_minute=usage.enqueues_last_minute
+            items=usage.items,
+            bytes=usage.bytes,
+            topics=len(usage.topics),
+            enqueues_last_minute=usage.enqueues_last_minute,
+            topic_names=sorted(usage.topics) if told else None,
         )
 
     async def set_grant(self, request: Any, deadline: float) -> Any:

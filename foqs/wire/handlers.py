@@ -23,10 +23,12 @@ from foqs.core.life import Event, Kind
 from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
 from foqs.service.cluster import Alone
 from foqs.service.cluster import Identity as Identity
+from foqs.service.listed import cursor_of
+from foqs.service.walk import cursor_after
 from foqs.wire import codec, selection
 from foqs.wire.cluster import cluster_calls
 from foqs.wire.methods import Caller, Serve, contract, in_task
-from foqs.wire.page import page_of
+from foqs.wire.page import page_of, part_of
 from foqs.wire.visitor import authenticate
 from foqs_client.idl import ttypes
 
@@ -208,8 +210,12 @@ class Handlers:
         state = State.READY if request.state is None else codec.state(request.state, "state")
         limit, cursor = page_of(request.page)
         with_payload = bool(request.with_payload)
-        items, next_cursor = await self._queue.peek(namespace, topic, state, cursor, limit, with_payload, deadline)
-        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
+        shards = part_of(request)
+        items, next_cursor = await self._queue.peek(
+            namespace, topic, state, cursor, limit, with_payload, deadline, shards
+        )
+        cursors = [cursor_of(seen.row.key, seen.shard) for seen in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
 
     async def get_item(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
@@ -231,26 +237,29 @@ class Handlers:
         limit, cursor = page_of(request.page)
         with_payload = bool(request.with_payload)
         only = ItemFilter(topic, (State.DEAD,))
-        items, next_cursor = await self._queue.matching(namespace, only, cursor, limit, with_payload, deadline)
-        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor)
+        shards = part_of(request)
+        items, next_cursor = await self._queue.matching(namespace, only, cursor, limit, with_payload, deadline, shards)
+        cursors = [cursor_after(seen) for seen in items] if request.forwarded else None
+        return ttypes.ItemsReply([codec.item_view(seen, with_payload) for seen in items], next_cursor, cursors)
 
     async def count_items(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
-        count = await self._queue.count(namespace, selection.item_filter(request.filter), deadline)
+        only = selection.item_filter(request.filter)
+        count = await self._queue.count(namespace, only, deadline, part_of(request))
         return ttypes.CountItemsReply(count.items, count.payload_bytes)
 
     async def bulk(self, request: Any, deadline: float) -> Any:
         namespace, settings = self._namespace(request)
         change, only = selection.bulk(request, namespace, settings)
-        limit, cursor = page_of(request.page)
-        page = await self._queue.bulk(namespace, change, only, cursor, limit, deadline)
+        limit, cursor = page_of(request.page, least=0 if request.forwarded else 1)
+        page = await self._queue.bulk(namespace, change, only, cursor, limit, deadline, part_of(request))
         refusal = None if page.refusal is None else codec.error(page.refusal)
         return ttypes.BulkReply(page.changed, page.next_cursor, page.refused, refusal)
 
     async def purge_topic(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)
         topic = validate.name(request.topic, "topic")
-        return ttypes.PurgeReply(await self._queue.purge(namespace, topic, deadline))
+        return ttypes.PurgeReply(await self._queue.purge(namespace, topic, deadline, part_of(request)))
 
     def _namespace(self, request: Any) -> tuple[str, NamespaceSettings]:
         name = codec.name(request.namespace_name, "namespace_name")

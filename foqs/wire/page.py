@@ -1,8 +1,8 @@
-"""Pages of lists, as calls ask for them."""
+"""Which part of what there is calls ask for: pages of lists, and shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, TypeVar
 
 from foqs.core import validate
@@ -13,16 +13,22 @@ PAGE_LIMIT_MAX: Final = 1_000
 _T = TypeVar("_T")
 
 
-def page_of(page: Any) -> tuple[int, str | None]:
-    """(limit, cursor) of a page that may be missing."""
+def page_of(page: Any, least: int = 1) -> tuple[int, str | None]:
+    """(limit, cursor) of a page that may be missing; of `least` rows."""
     if page is None:
         return PAGE_LIMIT_DEFAULT, None
     limit = PAGE_LIMIT_DEFAULT
     if page.limit is not None:
-        limit = validate.number(page.limit, 1, PAGE_LIMIT_MAX, "page.limit")
+        limit = validate.number(page.limit, least, PAGE_LIMIT_MAX, "page.limit")
     if page.cursor is None:
         return limit, None
     return limit, validate.text(page.cursor, validate.CURSOR_BYTES_MAX, "page.cursor")
+
+
+def part_of(request: Any) -> Collection[int] | None:
+    """The shards that another host asks about; None: nobody but the caller asks, or about all that are here."""
+    shards: Collection[int] | None = request.shards
+    return shards if request.forwarded else None
 
 
 def page_by_name(rows: Sequence[_T], name: Callable[[_T], str], page: Any) -> tuple[Sequence[_T], str | None]:

@@ -8,7 +8,7 @@ calls that were abandoned, which the real one never does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from foqs.core.errors import NamespaceNotFound, NotFound
@@ -215,26 +215,50 @@ class FakeQueue:
         )
 
     async def peek(
-        self, namespace: str, topic: str, state: State, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        topic: str,
+        state: State,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
         await self._begin("peek", (topic, state, cursor, limit))
         rows = [row for row in self.rows.values() if row.topic == topic and row.state is state]
         return [Seen(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.key)[:limit]], None
 
     async def matching(
-        self, namespace: str, only: ItemFilter, cursor: str | None, limit: int, payload: bool, deadline: float
+        self,
+        namespace: str,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        payload: bool,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
         await self._begin("matching", (only, cursor, limit, payload))
         rows = [row for row in self.rows.values() if only.matches(row)]
         return [Seen(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
 
-    async def count(self, namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
+    async def count(
+        self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    ) -> ItemCount:
         await self._begin("count", only)
         rows = [row for row in self.rows.values() if only.matches(row)]
         return ItemCount(len(rows), sum(row.payload_bytes for row in rows))
 
     async def bulk(
-        self, namespace: str, change: Event, only: ItemFilter, cursor: str | None, limit: int, deadline: float
+        self,
+        namespace: str,
+        change: Event,
+        only: ItemFilter,
+        cursor: str | None,
+        limit: int,
+        deadline: float,
+        shards: Collection[int] | None = None,
     ) -> BulkPage:
         await self._begin("bulk", (change, only, cursor, limit))
         rows = [row for row in self.rows.values() if only.matches(row)]
@@ -242,7 +266,7 @@ class FakeQueue:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
-    async def purge(self, namespace: str, topic: str, deadline: float) -> int:
+    async def purge(self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None) -> int:
         await self._begin("purge", topic)
         gone = [number for number, row in self.rows.items() if row.topic == topic]
         for number in gone:

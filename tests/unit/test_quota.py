@@ -256,7 +256,7 @@ def test_usage_counts_the_enqueues_of_the_last_minute() -> None:
         engine = await world.engine(engine_settings(1, 2))
         await Caller(world, engine).put(count=7)
         usage = engine.admin.usage("default")
-        assert (usage.items, usage.topics, usage.enqueues_last_minute) == (7, 1, 7)
+        assert (usage.items, len(usage.topics), usage.enqueues_last_minute) == (7, 1, 7)
         await world.pass_s(125)
         assert engine.admin.usage("default").enqueues_last_minute == 0
 

@@ -3299,6 +3299,7 @@ class PeekRequest(object):
      - with_payload
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -3310,10 +3311,11 @@ class PeekRequest(object):
         'with_payload',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, state=None, page=None, with_payload=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, topic=None, state=None, page=None, with_payload=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.state = state
@@ -3321,6 +3323,7 @@ class PeekRequest(object):
         self.with_payload = with_payload
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3367,6 +3370,16 @@ class PeekRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype87, _size84) = iprot.readListBegin()
+                    for _i88 in range(_size84):
+                        _elem89 = iprot.readI32()
+                        self.shards.append(_elem89)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3405,6 +3418,13 @@ class PeekRequest(object):
             oprot.writeFieldBegin('forwarded', TType.BOOL, 7)
             oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 8)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter90 in self.shards:
+                oprot.writeI32(iter90)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
 
@@ -3435,18 +3455,21 @@ class ItemsReply(object):
     Attributes:
      - items
      - next_cursor
+     - cursors: To a call with `forwarded`: for each item the cursor of a page that begins after it.
 
     """
 
     __slots__ = (
         'items',
         'next_cursor',
+        'cursors',
     )
 
 
-    def __init__(self, items=None, next_cursor=None,):
+    def __init__(self, items=None, next_cursor=None, cursors=None,):
         self.items = items
         self.next_cursor = next_cursor
+        self.cursors = cursors
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3460,17 +3483,27 @@ class ItemsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.items = []
-                    (_etype87, _size84) = iprot.readListBegin()
-                    for _i88 in range(_size84):
-                        _elem89 = ItemView()
-                        _elem89.read(iprot)
-                        self.items.append(_elem89)
+                    (_etype94, _size91) = iprot.readListBegin()
+                    for _i95 in range(_size91):
+                        _elem96 = ItemView()
+                        _elem96.read(iprot)
+                        self.items.append(_elem96)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 2:
                 if ftype == TType.STRING:
                     self.next_cursor = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.LIST:
+                    self.cursors = []
+                    (_etype100, _size97) = iprot.readListBegin()
+                    for _i101 in range(_size97):
+                        _elem102 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.cursors.append(_elem102)
+                    iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             else:
@@ -3486,13 +3519,20 @@ class ItemsReply(object):
         if self.items is not None:
             oprot.writeFieldBegin('items', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.items))
-            for iter90 in self.items:
-                iter90.write(oprot)
+            for iter103 in self.items:
+                iter103.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
             oprot.writeFieldBegin('next_cursor', TType.STRING, 2)
             oprot.writeString(self.next_cursor.encode('utf-8') if sys.version_info[0] == 2 else self.next_cursor)
+            oprot.writeFieldEnd()
+        if self.cursors is not None:
+            oprot.writeFieldBegin('cursors', TType.LIST, 3)
+            oprot.writeListBegin(TType.STRING, len(self.cursors))
+            for iter104 in self.cursors:
+                oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -3671,20 +3711,20 @@ class ExplainReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.reasons = []
-                    (_etype94, _size91) = iprot.readListBegin()
-                    for _i95 in range(_size91):
-                        _elem96 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.reasons.append(_elem96)
+                    (_etype108, _size105) = iprot.readListBegin()
+                    for _i109 in range(_size105):
+                        _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.reasons.append(_elem110)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.remedies = []
-                    (_etype100, _size97) = iprot.readListBegin()
-                    for _i101 in range(_size97):
-                        _elem102 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.remedies.append(_elem102)
+                    (_etype114, _size111) = iprot.readListBegin()
+                    for _i115 in range(_size111):
+                        _elem116 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.remedies.append(_elem116)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3720,15 +3760,15 @@ class ExplainReply(object):
         if self.reasons is not None:
             oprot.writeFieldBegin('reasons', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.reasons))
-            for iter103 in self.reasons:
-                oprot.writeString(iter103.encode('utf-8') if sys.version_info[0] == 2 else iter103)
+            for iter117 in self.reasons:
+                oprot.writeString(iter117.encode('utf-8') if sys.version_info[0] == 2 else iter117)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.remedies is not None:
             oprot.writeFieldBegin('remedies', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.remedies))
-            for iter104 in self.remedies:
-                oprot.writeString(iter104.encode('utf-8') if sys.version_info[0] == 2 else iter104)
+            for iter118 in self.remedies:
+                oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.better_items is not None:
@@ -3806,10 +3846,10 @@ class CancelRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype108, _size105) = iprot.readListBegin()
-                    for _i109 in range(_size105):
-                        _elem110 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem110)
+                    (_etype122, _size119) = iprot.readListBegin()
+                    for _i123 in range(_size119):
+                        _elem124 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem124)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -3835,8 +3875,8 @@ class CancelRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter111 in self.ids:
-                oprot.writeString(iter111.encode('utf-8') if sys.version_info[0] == 2 else iter111)
+            for iter125 in self.ids:
+                oprot.writeString(iter125.encode('utf-8') if sys.version_info[0] == 2 else iter125)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -4017,10 +4057,10 @@ class UpdateRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype115, _size112) = iprot.readListBegin()
-                    for _i116 in range(_size112):
-                        _elem117 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem117)
+                    (_etype129, _size126) = iprot.readListBegin()
+                    for _i130 in range(_size126):
+                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem131)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4052,8 +4092,8 @@ class UpdateRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter118 in self.ids:
-                oprot.writeString(iter118.encode('utf-8') if sys.version_info[0] == 2 else iter118)
+            for iter132 in self.ids:
+                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.change is not None:
@@ -4138,10 +4178,10 @@ class ItemFilter(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.states = []
-                    (_etype122, _size119) = iprot.readListBegin()
-                    for _i123 in range(_size119):
-                        _elem124 = ItemState(iprot.readI32()).name
-                        self.states.append(_elem124)
+                    (_etype136, _size133) = iprot.readListBegin()
+                    for _i137 in range(_size133):
+                        _elem138 = ItemState(iprot.readI32()).name
+                        self.states.append(_elem138)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4182,8 +4222,8 @@ class ItemFilter(object):
         if self.states is not None:
             oprot.writeFieldBegin('states', TType.LIST, 2)
             oprot.writeListBegin(TType.I32, len(self.states))
-            for iter125 in self.states:
-                oprot.writeI32(ItemState[iter125].value)
+            for iter139 in self.states:
+                oprot.writeI32(ItemState[iter139].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.priority_min is not None:
@@ -4234,6 +4274,7 @@ class CountItemsRequest(object):
      - filter: Must.
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -4242,14 +4283,16 @@ class CountItemsRequest(object):
         'filter',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, filter=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4281,6 +4324,16 @@ class CountItemsRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype143, _size140) = iprot.readListBegin()
+                    for _i144 in range(_size140):
+                        _elem145 = iprot.readI32()
+                        self.shards.append(_elem145)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4306,6 +4359,13 @@ class CountItemsRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 5)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter146 in self.shards:
+                oprot.writeI32(iter146)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4422,6 +4482,7 @@ class BulkRequest(object):
      - page
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -4433,10 +4494,11 @@ class BulkRequest(object):
         'page',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, filter=None, action=None, change=None, page=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.filter = filter
         self.action = action
@@ -4444,6 +4506,7 @@ class BulkRequest(object):
         self.page = page
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4492,6 +4555,16 @@ class BulkRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype150, _size147) = iprot.readListBegin()
+                    for _i151 in range(_size147):
+                        _elem152 = iprot.readI32()
+                        self.shards.append(_elem152)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4529,6 +4602,13 @@ class BulkRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 7)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 8)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter153 in self.shards:
+                oprot.writeI32(iter153)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4670,6 +4750,7 @@ class ListDeadRequest(object):
      - with_payload
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -4680,16 +4761,18 @@ class ListDeadRequest(object):
         'with_payload',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, page=None, with_payload=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, topic=None, page=None, with_payload=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.page = page
         self.with_payload = with_payload
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4731,6 +4814,16 @@ class ListDeadRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype157, _size154) = iprot.readListBegin()
+                    for _i158 in range(_size154):
+                        _elem159 = iprot.readI32()
+                        self.shards.append(_elem159)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4764,6 +4857,13 @@ class ListDeadRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 6)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 7)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter160 in self.shards:
+                oprot.writeI32(iter160)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4828,10 +4928,10 @@ class RedriveRequest(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.ids = []
-                    (_etype129, _size126) = iprot.readListBegin()
-                    for _i130 in range(_size126):
-                        _elem131 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.ids.append(_elem131)
+                    (_etype164, _size161) = iprot.readListBegin()
+                    for _i165 in range(_size161):
+                        _elem166 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.ids.append(_elem166)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -4857,8 +4957,8 @@ class RedriveRequest(object):
         if self.ids is not None:
             oprot.writeFieldBegin('ids', TType.LIST, 2)
             oprot.writeListBegin(TType.STRING, len(self.ids))
-            for iter132 in self.ids:
-                oprot.writeString(iter132.encode('utf-8') if sys.version_info[0] == 2 else iter132)
+            for iter167 in self.ids:
+                oprot.writeString(iter167.encode('utf-8') if sys.version_info[0] == 2 else iter167)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -5227,6 +5327,7 @@ class NamespaceName(object):
      - namespace_name: Must.
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -5234,13 +5335,15 @@ class NamespaceName(object):
         'namespace_name',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5266,6 +5369,16 @@ class NamespaceName(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype171, _size168) = iprot.readListBegin()
+                    for _i172 in range(_size168):
+                        _elem173 = iprot.readI32()
+                        self.shards.append(_elem173)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5287,6 +5400,13 @@ class NamespaceName(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 3)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 4)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter174 in self.shards:
+                oprot.writeI32(iter174)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5424,11 +5544,11 @@ class NamespacesReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.namespaces = []
-                    (_etype136, _size133) = iprot.readListBegin()
-                    for _i137 in range(_size133):
-                        _elem138 = NamespaceSettings()
-                        _elem138.read(iprot)
-                        self.namespaces.append(_elem138)
+                    (_etype178, _size175) = iprot.readListBegin()
+                    for _i179 in range(_size175):
+                        _elem180 = NamespaceSettings()
+                        _elem180.read(iprot)
+                        self.namespaces.append(_elem180)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5450,8 +5570,8 @@ class NamespacesReply(object):
         if self.namespaces is not None:
             oprot.writeFieldBegin('namespaces', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.namespaces))
-            for iter139 in self.namespaces:
-                iter139.write(oprot)
+            for iter181 in self.namespaces:
+                iter181.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5485,13 +5605,14 @@ class NamespacesReply(object):
 
 class UsageReply(object):
     """
-    On this host; what is not counted is missing.
+    What is not counted is missing.
 
     Attributes:
      - items
      - bytes
-     - topics
+     - topics: In a cluster missing where a host has more than 10,000.
      - enqueues_last_minute
+     - topic_names: To a call with `forwarded`: the names of the topics, where they are 10,000 at most.
 
     """
 
@@ -5500,14 +5621,16 @@ class UsageReply(object):
         'bytes',
         'topics',
         'enqueues_last_minute',
+        'topic_names',
     )
 
 
-    def __init__(self, items=None, bytes=None, topics=None, enqueues_last_minute=None,):
+    def __init__(self, items=None, bytes=None, topics=None, enqueues_last_minute=None, topic_names=None,):
         self.items = items
         self.bytes = bytes
         self.topics = topics
         self.enqueues_last_minute = enqueues_last_minute
+        self.topic_names = topic_names
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5538,6 +5661,16 @@ class UsageReply(object):
                     self.enqueues_last_minute = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.LIST:
+                    self.topic_names = []
+                    (_etype185, _size182) = iprot.readListBegin()
+                    for _i186 in range(_size182):
+                        _elem187 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.topic_names.append(_elem187)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5563,6 +5696,13 @@ class UsageReply(object):
         if self.enqueues_last_minute is not None:
             oprot.writeFieldBegin('enqueues_last_minute', TType.I64, 4)
             oprot.writeI64(self.enqueues_last_minute)
+            oprot.writeFieldEnd()
+        if self.topic_names is not None:
+            oprot.writeFieldBegin('topic_names', TType.LIST, 5)
+            oprot.writeListBegin(TType.STRING, len(self.topic_names))
+            for iter188 in self.topic_names:
+                oprot.writeString(iter188.encode('utf-8') if sys.version_info[0] == 2 else iter188)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -5632,10 +5772,10 @@ class Grant(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.permissions = []
-                    (_etype143, _size140) = iprot.readListBegin()
-                    for _i144 in range(_size140):
-                        _elem145 = Permission(iprot.readI32()).name
-                        self.permissions.append(_elem145)
+                    (_etype192, _size189) = iprot.readListBegin()
+                    for _i193 in range(_size189):
+                        _elem194 = Permission(iprot.readI32()).name
+                        self.permissions.append(_elem194)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5660,8 +5800,8 @@ class Grant(object):
         if self.permissions is not None:
             oprot.writeFieldBegin('permissions', TType.LIST, 3)
             oprot.writeListBegin(TType.I32, len(self.permissions))
-            for iter146 in self.permissions:
-                oprot.writeI32(Permission[iter146].value)
+            for iter195 in self.permissions:
+                oprot.writeI32(Permission[iter195].value)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
@@ -5800,11 +5940,11 @@ class GrantsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.grants = []
-                    (_etype150, _size147) = iprot.readListBegin()
-                    for _i151 in range(_size147):
-                        _elem152 = Grant()
-                        _elem152.read(iprot)
-                        self.grants.append(_elem152)
+                    (_etype199, _size196) = iprot.readListBegin()
+                    for _i200 in range(_size196):
+                        _elem201 = Grant()
+                        _elem201.read(iprot)
+                        self.grants.append(_elem201)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -5826,8 +5966,8 @@ class GrantsReply(object):
         if self.grants is not None:
             oprot.writeFieldBegin('grants', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.grants))
-            for iter153 in self.grants:
-                iter153.write(oprot)
+            for iter202 in self.grants:
+                iter202.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -5866,6 +6006,7 @@ class TopicRequest(object):
      - topic: Must.
      - timeout_ms
      - forwarded: Set by a host that passes the call on: only what the called host has itself is meant. For hosts alone.
+     - shards: With `forwarded`: of these shards and no others; NOT_OWNER or UNAVAILABLE where one of them is not served here. Missing: of all that are.
 
     """
 
@@ -5874,14 +6015,16 @@ class TopicRequest(object):
         'topic',
         'timeout_ms',
         'forwarded',
+        'shards',
     )
 
 
-    def __init__(self, namespace_name=None, topic=None, timeout_ms=None, forwarded=None,):
+    def __init__(self, namespace_name=None, topic=None, timeout_ms=None, forwarded=None, shards=None,):
         self.namespace_name = namespace_name
         self.topic = topic
         self.timeout_ms = timeout_ms
         self.forwarded = forwarded
+        self.shards = shards
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -5912,6 +6055,16 @@ class TopicRequest(object):
                     self.forwarded = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.LIST:
+                    self.shards = []
+                    (_etype206, _size203) = iprot.readListBegin()
+                    for _i207 in range(_size203):
+                        _elem208 = iprot.readI32()
+                        self.shards.append(_elem208)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -5937,6 +6090,13 @@ class TopicRequest(object):
         if self.forwarded is not None:
             oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
             oprot.writeBool(self.forwarded)
+            oprot.writeFieldEnd()
+        if self.shards is not None:
+            oprot.writeFieldBegin('shards', TType.LIST, 5)
+            oprot.writeListBegin(TType.I32, len(self.shards))
+            for iter209 in self.shards:
+                oprot.writeI32(iter209)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -6009,10 +6169,10 @@ class BindTopicRequest(object):
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.regions = []
-                    (_etype157, _size154) = iprot.readListBegin()
-                    for _i158 in range(_size154):
-                        _elem159 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
-                        self.regions.append(_elem159)
+                    (_etype213, _size210) = iprot.readListBegin()
+                    for _i214 in range(_size210):
+                        _elem215 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.regions.append(_elem215)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6042,8 +6202,8 @@ class BindTopicRequest(object):
         if self.regions is not None:
             oprot.writeFieldBegin('regions', TType.LIST, 3)
             oprot.writeListBegin(TType.STRING, len(self.regions))
-            for iter160 in self.regions:
-                oprot.writeString(iter160.encode('utf-8') if sys.version_info[0] == 2 else iter160)
+            for iter216 in self.regions:
+                oprot.writeString(iter216.encode('utf-8') if sys.version_info[0] == 2 else iter216)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.timeout_ms is not None:
@@ -6531,11 +6691,11 @@ class ShardsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype164, _size161) = iprot.readListBegin()
-                    for _i165 in range(_size161):
-                        _elem166 = ShardInfo()
-                        _elem166.read(iprot)
-                        self.shards.append(_elem166)
+                    (_etype220, _size217) = iprot.readListBegin()
+                    for _i221 in range(_size217):
+                        _elem222 = ShardInfo()
+                        _elem222.read(iprot)
+                        self.shards.append(_elem222)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -6557,8 +6717,8 @@ class ShardsReply(object):
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter167 in self.shards:
-                iter167.write(oprot)
+            for iter223 in self.shards:
+                iter223.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7054,11 +7214,11 @@ class HostsReply(object):
             if fid == 1:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype171, _size168) = iprot.readListBegin()
-                    for _i172 in range(_size168):
-                        _elem173 = HostInfo()
-                        _elem173.read(iprot)
-                        self.hosts.append(_elem173)
+                    (_etype227, _size224) = iprot.readListBegin()
+                    for _i228 in range(_size224):
+                        _elem229 = HostInfo()
+                        _elem229.read(iprot)
+                        self.hosts.append(_elem229)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7080,8 +7240,8 @@ class HostsReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 1)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter174 in self.hosts:
-                iter174.write(oprot)
+            for iter230 in self.hosts:
+                iter230.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.next_cursor is not None:
@@ -7329,22 +7489,22 @@ class GetRoutingReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.hosts = []
-                    (_etype178, _size175) = iprot.readListBegin()
-                    for _i179 in range(_size175):
-                        _elem180 = HostInfo()
-                        _elem180.read(iprot)
-                        self.hosts.append(_elem180)
+                    (_etype234, _size231) = iprot.readListBegin()
+                    for _i235 in range(_size231):
+                        _elem236 = HostInfo()
+                        _elem236.read(iprot)
+                        self.hosts.append(_elem236)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
             elif fid == 3:
                 if ftype == TType.LIST:
                     self.shards = []
-                    (_etype184, _size181) = iprot.readListBegin()
-                    for _i185 in range(_size181):
-                        _elem186 = ShardInfo()
-                        _elem186.read(iprot)
-                        self.shards.append(_elem186)
+                    (_etype240, _size237) = iprot.readListBegin()
+                    for _i241 in range(_size237):
+                        _elem242 = ShardInfo()
+                        _elem242.read(iprot)
+                        self.shards.append(_elem242)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7370,15 +7530,15 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter187 in self.hosts:
-                iter187.write(oprot)
+            for iter243 in self.hosts:
+                iter243.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter188 in self.shards:
-                iter188.write(oprot)
+            for iter244 in self.shards:
+                iter244.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
@@ -7812,11 +7972,11 @@ class ExchangeReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype192, _size189) = iprot.readListBegin()
-                    for _i193 in range(_size189):
-                        _elem194 = TopicSummary()
-                        _elem194.read(iprot)
-                        self.topics.append(_elem194)
+                    (_etype248, _size245) = iprot.readListBegin()
+                    for _i249 in range(_size245):
+                        _elem250 = TopicSummary()
+                        _elem250.read(iprot)
+                        self.topics.append(_elem250)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7833,11 +7993,11 @@ class ExchangeReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.demands = []
-                    (_etype198, _size195) = iprot.readListBegin()
-                    for _i199 in range(_size195):
-                        _elem200 = NamespaceDemand()
-                        _elem200.read(iprot)
-                        self.demands.append(_elem200)
+                    (_etype254, _size251) = iprot.readListBegin()
+                    for _i255 in range(_size251):
+                        _elem256 = NamespaceDemand()
+                        _elem256.read(iprot)
+                        self.demands.append(_elem256)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -7868,8 +8028,8 @@ class ExchangeReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter201 in self.topics:
-                iter201.write(oprot)
+            for iter257 in self.topics:
+                iter257.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.whole is not None:
@@ -7883,8 +8043,8 @@ class ExchangeReply(object):
         if self.demands is not None:
             oprot.writeFieldBegin('demands', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.demands))
-            for iter202 in self.demands:
-                iter202.write(oprot)
+            for iter258 in self.demands:
+                iter258.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -8164,12 +8324,14 @@ PeekRequest.thrift_spec = (
     (5, TType.BOOL, 'with_payload', None, None, ),  # 5
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
     (7, TType.BOOL, 'forwarded', None, None, ),  # 7
+    (8, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 8
 )
 all_structs.append(ItemsReply)
 ItemsReply.thrift_spec = (
     None,  # 0
     (1, TType.LIST, 'items', (TType.STRUCT, [ItemView, None], False), None, ),  # 1
     (2, TType.STRING, 'next_cursor', 'UTF8', None, ),  # 2
+    (3, TType.LIST, 'cursors', (TType.STRING, 'UTF8', False), None, ),  # 3
 )
 all_structs.append(GetItemRequest)
 GetItemRequest.thrift_spec = (
@@ -8229,6 +8391,7 @@ CountItemsRequest.thrift_spec = (
     (2, TType.STRUCT, 'filter', [ItemFilter, None], None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+    (5, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 5
 )
 all_structs.append(CountItemsReply)
 CountItemsReply.thrift_spec = (
@@ -8246,6 +8409,7 @@ BulkRequest.thrift_spec = (
     (5, TType.STRUCT, 'page', [Page, None], None, ),  # 5
     (6, TType.I64, 'timeout_ms', None, None, ),  # 6
     (7, TType.BOOL, 'forwarded', None, None, ),  # 7
+    (8, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 8
 )
 all_structs.append(BulkReply)
 BulkReply.thrift_spec = (
@@ -8264,6 +8428,7 @@ ListDeadRequest.thrift_spec = (
     (4, TType.BOOL, 'with_payload', None, None, ),  # 4
     (5, TType.I64, 'timeout_ms', None, None, ),  # 5
     (6, TType.BOOL, 'forwarded', None, None, ),  # 6
+    (7, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 7
 )
 all_structs.append(RedriveRequest)
 RedriveRequest.thrift_spec = (
@@ -8304,6 +8469,7 @@ NamespaceName.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
     (3, TType.BOOL, 'forwarded', None, None, ),  # 3
+    (4, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 4
 )
 all_structs.append(ListRequest)
 ListRequest.thrift_spec = (
@@ -8324,6 +8490,7 @@ UsageReply.thrift_spec = (
     (2, TType.I64, 'bytes', None, None, ),  # 2
     (3, TType.I32, 'topics', None, None, ),  # 3
     (4, TType.I64, 'enqueues_last_minute', None, None, ),  # 4
+    (5, TType.LIST, 'topic_names', (TType.STRING, 'UTF8', False), None, ),  # 5
 )
 all_structs.append(Grant)
 Grant.thrift_spec = (
@@ -8351,6 +8518,7 @@ TopicRequest.thrift_spec = (
     (2, TType.STRING, 'topic', 'UTF8', None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
     (4, TType.BOOL, 'forwarded', None, None, ),  # 4
+    (5, TType.LIST, 'shards', (TType.I32, None, False), None, ),  # 5
 )
 all_structs.append(BindTopicRequest)
 BindTopicRequest.thrift_spec = (
