@@ -199,10 +199,12 @@ class Host:
             more.update(cluster_calls(cluster))
         handlers = Handlers(self._engine.queue, identity, self._rng, more)
         calls: Calls = handlers
-        if cluster is not None:
+        if cluster is not None and self._membership is not None:
             open_pool = _open_pool(self._config)
             self._peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool)
-            calls = TierCalls(handlers, self._peers, self._engine.queue.stock)
+            calls = TierCalls(
+                handlers, self._peers, self._membership, self._config.calls.handout_bytes_max, self._engine.queue.stock
+            )
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)

@@ -8,22 +8,27 @@ and queues; `host` starts and stops it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from random import Random
+from typing import Final
 
 from foqs.catalog.slots import Holdings
 from foqs.clock import Clock
 from foqs.config import Config
+from foqs.core.errors import Unavailable
 from foqs.service.cluster import Address
 from foqs.service.shared_cluster import SharedCluster, address_of
 from foqs.shard.status import ShardStatus
 from shardmgr.agent import Agent, AgentPace
-from shardmgr.model import Member
+from shardmgr.model import Malformed, Member
 from shardmgr.planner import Pace, Planner
 from shardmgr.port import Holder
-from shardmgr.registry import Registry
+from shardmgr.reading import read_layout
+from shardmgr.registry import Registry, RegistryFailed
 from shardmgr.session import Standing
+
+_RETRY_MS: Final = 1_000
 
 
 class Membership:
@@ -44,7 +49,7 @@ class Membership:
         )
         self._server = config.server
         self._databases = frozenset(config.databases)
-        self._nonce = nonce
+        self.nonce = nonce
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -61,7 +66,7 @@ class Membership:
         server = self._server
         address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
         member = Member(
-            server.name or address, self._nonce, address, server.tier, server.region, capacity=server.capacity
+            server.name or address, self.nonce, address, server.tier, server.region, capacity=server.capacity
         )
         self._tasks = [
             asyncio.ensure_future(self.agent.run(member, holder, layout_changed)),
@@ -85,11 +90,33 @@ class Membership:
         owner = self.agent.owner_of(shard)
         return None if owner is None else address_of(owner)
 
+    def owners(self) -> Mapping[int, str | None]:
+        """Of each shard of this host's tier the nonce of who should own it; None: nobody. Raises Unavailable."""
+        view = self.agent.view
+        if view is None:
+            raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
+        assignments, tier = view.plan.assignments, self._server.tier
+        return {
+            number: assignments[number].nonce if number in assignments else None
+            for number, spec in view.layout.shards.items()
+            if spec.tier == tier
+        }
+
+    async def newest(self, deadline: float) -> frozenset[int]:
+        """All shards of this host's tier, read now, by a deadline on the loop's clock. Raises Unavailable."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                found = await read_layout(self.registry)
+        except (RegistryFailed, Malformed, TimeoutError) as error:
+            raise Unavailable(f"the list of shards cannot be read: {error}", retry_after_ms=_RETRY_MS) from None
+        shards = () if found is None else found[0].shards.values()
+        return frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
+
     def service(self, statuses: Callable[[], Sequence[ShardStatus]], slots: Callable[[], Holdings]) -> SharedCluster:
         """What the wire is told of the cluster, and may ask of it."""
         tier, program = self._server.tier, version("foqs")
         return SharedCluster(
-            self.registry, lambda: self.agent.view, self._nonce, tier, statuses, slots, program, self._databases
+            self.registry, lambda: self.agent.view, self.nonce, tier, statuses, slots, program, self._databases
         )
 
     @property

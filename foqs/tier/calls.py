@@ -15,6 +15,7 @@ from foqs.service.stock import Stock
 from foqs.tier.dequeues import Dequeues, Elsewhere, Silence
 from foqs.tier.enqueues import Enqueues
 from foqs.tier.peers import Peers
+from foqs.tier.scatter import Scatter, ShardMap
 from foqs.wire.handlers import Handlers
 from foqs.wire.methods import Caller, Method, Serve
 
@@ -24,17 +25,26 @@ class TierCalls:
 
     Args:
         alone: the calls as this host serves them by itself.
+        shards: who owns those of the tier.
+        page_bytes_max: what a page of items carries.
         stock: what this host has; without it, it hands out its own items only, and tells nothing of them.
         elsewhere: what the other hosts have.
     """
 
     def __init__(
-        self, alone: Handlers, peers: Peers, stock: Stock | None = None, elsewhere: Elsewhere | None = None
+        self,
+        alone: Handlers,
+        peers: Peers,
+        shards: ShardMap,
+        page_bytes_max: int,
+        stock: Stock | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         methods = alone.methods
         self.timeout_s = alone.timeout_s
         self.enqueues = Enqueues(methods[b"enqueue"].serve, peers)
-        together: dict[bytes, Serve] = {b"enqueue": self.enqueues.serve}
+        scatter = Scatter(methods, peers, shards, page_bytes_max)
+        together: dict[bytes, Serve] = {b"enqueue": self.enqueues.serve, **scatter.served}
         self.dequeues: Dequeues | None = None
         if stock is not None:
             self.dequeues = Dequeues(methods[b"dequeue"].serve, peers, stock, elsewhere or Silence())

@@ -251,7 +251,12 @@ class Fleet(Cluster):
         greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
         peers = Peers(lambda: cluster.hosts, nonce, "default", "", lambda address: Pool([address], 1, connect, greet))
         wire, listener = await self._listen(
-            me, number, engine, rng, cluster_calls(cluster), lambda alone: TierCalls(alone, peers, engine.queue.stock)
+            me,
+            number,
+            engine,
+            rng,
+            cluster_calls(cluster),
+            lambda alone: TierCalls(alone, peers, membership, 1 << 20, engine.queue.stock),
         )
         engine.start()
         me.ready = True
