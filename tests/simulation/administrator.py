@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
-from foqs_client import BulkPage, Change, FoqsError, Item, ItemFilter, Namespace, Topic
+from foqs_client import BulkPage, Change, FoqsError, Item, ItemFilter, ItemPage, ItemView, Namespace, Topic
 from tests.simulation.principals import GUEST
 from tests.support.history import Event
 from tests.support.recording_admin import RecordingAdmin
@@ -83,6 +83,12 @@ class Administrator:
                 found.append(
                     f"invariant 15: {place} is listed with {shown.get(place, 0)} items, there are {held[place]}"
                 )
+        return found + await self.miscounts(rows, payload_bytes)
+
+    async def miscounts(self, rows: Sequence[Event], payload_bytes: int) -> list[str]:
+        """What is counted, looked at and listed by item otherwise than the tables hold it."""
+        client, found = self._client.client, []
+        held = Counter((row["topic"], row["state"]) for row in rows)
         for topic, state in sorted(held):
             counted = await client.count(ItemFilter(topic, states=[state]))
             if counted.items != held[topic, state]:
@@ -95,13 +101,25 @@ class Administrator:
         usage, topics = await client.usage(), len({row["topic"] for row in rows})
         if (usage.items, usage.bytes, usage.topics) != (len(rows), payload_bytes, topics):
             found.append(f"invariant 15: {usage}, there are {len(rows)} items, {payload_bytes} bytes, {topics} topics")
-        dead = {view.id for view in (await client.dead(limit=1_000)).items}
+        for topic, state in sorted(held):
+            ids = [view.id async for view in self._pages(lambda cursor: client.peek(topic, state, 7, cursor))]  # noqa: B023
+            if sorted(ids) != sorted(row["id"] for row in rows if (row["topic"], row["state"]) == (topic, state)):
+                found.append(f"invariant 15: a look at {topic}, {state}, shows {', '.join(ids)}")
+        dead = {view.id async for view in self._pages(lambda cursor: client.dead(None, 7, cursor))}
         if dead != {row["id"] for row in rows if row["state"] == "dead"}:
             found.append(f"invariant 15: these are listed as dead: {', '.join(sorted(dead))}")
         return found
 
     async def close(self) -> None:
         await self._client.client.close()
+
+    async def _pages(self, page_after: Callable[[str | None], Awaitable[ItemPage]]) -> AsyncIterator[ItemView]:
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await page_after(cursor or None)
+            for view in page.items:
+                yield view
+            cursor = page.next_cursor
 
     # ------------------------------------------------------------------ deeds
 

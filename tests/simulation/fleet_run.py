@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from tests.simulation.administrator import SWEPT, Administrator
+from tests.simulation.administrator import Administrator
 from tests.simulation.cluster import Incarnation
 from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
 from tests.simulation.overseer import Overseer
@@ -34,8 +34,6 @@ class FleetRun(Run):
 
     cluster: Fleet
     url: ClassVar[str] = URL
-    whole: ClassVar[bool] = False
-    purged: ClassVar[Sequence[str]] = (SWEPT,)
 
     def __init__(self, fleet: Fleet, seed: int, plan: Plan) -> None:
         super().__init__(fleet, seed, plan)
@@ -79,8 +77,13 @@ class FleetRun(Run):
             await asyncio.sleep(0.05)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
-        """A listing shows one host's shards alone, so only memories are compared."""
-        await super()._compare({})
+        """Topics are listed of one host's shards alone, so all else is compared."""
+        await self._until(self.cluster.is_at_rest)
+        self.differences += self.cluster.differences()
+        for namespace, each in administrators.items():
+            self.differences += await each.miscounts(
+                self.cluster.rows(namespace), self.cluster.payload_bytes(namespace)
+            )
 
     # --------------------------------------------------------------- troubles
 

@@ -50,13 +50,9 @@ class Run:
 
     Attributes:
         url: of the hosts.
-        whole: a host has all shards, so what it is asked to do to a topic is done to all of it.
-        purged: topics that are purged now and then.
     """
 
     url: ClassVar[str] = URL
-    whole: ClassVar[bool] = True
-    purged: ClassVar[Sequence[str]] = TOPICS
 
     def __init__(self, cluster: Cluster, seed: int, plan: Plan) -> None:
         self.cluster = cluster
@@ -212,13 +208,13 @@ class Run:
 
     def _recording(self, name: str, namespace: str, principal: str) -> RecordingClient:
         client = self._client(name, namespace, token(principal))
-        return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms, whole=self.whole)
+        return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
 
     def _administering(
         self, name: str, namespace: str, shown: str | None, principal: str | None = None
     ) -> RecordingAdmin:
         client = self._client(name, namespace, shown)
-        return RecordingAdmin(client, self.history, name, self.cluster.clock.wall_ms, principal, whole=self.whole)
+        return RecordingAdmin(client, self.history, name, self.cluster.clock.wall_ms, principal)
 
     def _administrator(self, namespace: str) -> Administrator:
         name = f"administrator of {namespace}"
@@ -231,7 +227,7 @@ class Run:
         for principal, shown in ((GUEST, token(GUEST)), (NOBODY, None), (NOBODY, "a wrong one")):
             name = f"{principal} {'without a token' if shown is None else 'with ' + shown}"
             clients = {space: self._administering(name, space, shown, principal) for space in NAMESPACES}
-            guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), self.purged, self._known)
+            guest = Guest(clients, Random(f"{self._rng.random()}/{name}"), TOPICS, self._known)
             yield guest.work(name, lambda: not self._working)
 
     async def _crowd(self) -> None:
@@ -276,7 +272,7 @@ class Run:
                 if rng.random() < 0.06:
                     await self._meddle(client, rng)
                 if rng.random() < 0.02:
-                    await self._purge(client, rng, rng.choice(self.purged))
+                    await self._purge(client, rng, rng.choice(TOPICS))
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(25))

@@ -29,7 +29,6 @@ class RecordingClient:
         process: who calls, for the story.
         wall_ms: the clock against which `deliver_after_ms` was chosen.
         principal: who the client is, written down where not everything is granted to it.
-        whole: a host has all shards. Where it has some, a purge is of some items, and its end is written as unknown.
     """
 
     def __init__(
@@ -39,11 +38,8 @@ class RecordingClient:
         process: str,
         wall_ms: Callable[[], float],
         principal: str | None = None,
-        *,
-        whole: bool = True,
     ) -> None:
         self.client = client
-        self._whole = whole
         self._caller = {} if principal is None else {"principal": principal}
         self._history = history
         self._process = process
@@ -103,9 +99,6 @@ class RecordingClient:
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
         asked = self.client.purge_topic(topic, timeout_ms=timeout_ms)
-        if not self._whole:
-            self._history.unknown(self._invoke("purge", [], topic=topic))
-            return await asked
         return await self._one(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
 
     async def explain(self, id: str) -> Explanation:
