@@ -47,7 +47,7 @@ enum ErrorCode {
   OVERLOADED = 7,
   /** What serves this is not ready (starting, recovering, its database is away); retry after `retry_after_ms`. */
   UNAVAILABLE = 8,
-  /** This host does not own the shard of the id; `owner` names the owner when known. */
+  /** This host does not own the shard of the id, and could not pass the call on; `owner` names the owner when known. */
   NOT_OWNER = 9,
   /** The token was superseded, or its lease is over: the item is, or was, somebody else's. Nothing was changed. */
   STALE_LEASE = 10,
@@ -296,6 +296,8 @@ struct AckRequest {
   /** Must: 1 to the items-per-call limit; each id once. */
   2: optional list<Lease> leases,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 struct Nack {
@@ -319,6 +321,8 @@ struct NackRequest {
   /** Must: 1 to the items-per-call limit; each id once. */
   2: optional list<Nack> nacks,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 struct Extension {
@@ -336,6 +340,8 @@ struct ExtendLeaseRequest {
   /** Must: 1 to the items-per-call limit; each id once. */
   2: optional list<Extension> extensions,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 struct ReleaseRequest {
@@ -344,6 +350,8 @@ struct ReleaseRequest {
   /** Must: 1 to the items-per-call limit; each id once. The items are ready again, and the attempts do not count. */
   2: optional list<Lease> leases,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 /** One outcome for each entry of the request, in its order. */
@@ -435,6 +443,8 @@ struct GetItemRequest {
   2: optional string id,
   3: optional bool with_payload,
   4: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  5: optional bool forwarded,
 }
 
 struct ExplainReply {
@@ -458,6 +468,8 @@ struct CancelRequest {
   /** Must: 1 to the items-per-call limit; each id once. */
   2: optional list<string> ids,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 /** What to change; a missing field stays as it is. Must: one field at least. */
@@ -483,6 +495,8 @@ struct UpdateRequest {
   /** Must. */
   3: optional Change change,
   4: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  5: optional bool forwarded,
 }
 
 /** Items that match all of it; a missing field matches every item. Bounds are included. */
@@ -573,6 +587,8 @@ struct RedriveRequest {
   /** Must: 1 to the items-per-call limit; each id once. They are ready with fresh attempts and a fresh TTL. */
   2: optional list<string> ids,
   3: optional i64 timeout_ms,
+  /** Set by a host that passes the call on; such a call is never passed on again. */
+  4: optional bool forwarded,
 }
 
 // ------------------------------------------------- namespaces, grants, topics

@@ -12,6 +12,7 @@ from typing import Any
 from foqs.core.errors import PermissionDenied
 from foqs.service.api import Pending
 from foqs.service.stock import Stock
+from foqs.tier.byid import by_id
 from foqs.tier.dequeues import Dequeues, Elsewhere, Silence
 from foqs.tier.enqueues import Enqueues
 from foqs.tier.peers import Peers
@@ -44,7 +45,7 @@ class TierCalls:
         self.timeout_s = alone.timeout_s
         self.enqueues = Enqueues(methods[b"enqueue"].serve, peers)
         scatter = Scatter(methods, peers, shards, page_bytes_max)
-        together: dict[bytes, Serve] = {b"enqueue": self.enqueues.serve, **scatter.served}
+        together: dict[bytes, Serve] = {b"enqueue": self.enqueues.serve, **scatter.served, **by_id(methods, peers)}
         self.dequeues: Dequeues | None = None
         if stock is not None:
             self.dequeues = Dequeues(methods[b"dequeue"].serve, peers, stock, elsewhere or Silence())

@@ -95,6 +95,10 @@ class TierWorld(ClusterWorld):
                 ids.update(map(ok, results))
         return ids
 
+    def deafen(self, name: str) -> None:
+        """That host takes no further connections."""
+        self._listeners[name].close()
+
     async def end(self) -> None:
         for peers in self._peers:
             await peers.close()

@@ -2040,6 +2040,7 @@ class AckRequest(object):
      - namespace_name: Must.
      - leases: Must: 1 to the items-per-call limit; each id once.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -2047,13 +2048,15 @@ class AckRequest(object):
         'namespace_name',
         'leases',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, leases=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, leases=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.leases = leases
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2085,6 +2088,11 @@ class AckRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2109,6 +2117,10 @@ class AckRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -2269,6 +2281,7 @@ class NackRequest(object):
      - namespace_name: Must.
      - nacks: Must: 1 to the items-per-call limit; each id once.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -2276,13 +2289,15 @@ class NackRequest(object):
         'namespace_name',
         'nacks',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, nacks=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, nacks=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.nacks = nacks
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2314,6 +2329,11 @@ class NackRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2338,6 +2358,10 @@ class NackRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -2462,6 +2486,7 @@ class ExtendLeaseRequest(object):
      - namespace_name: Must.
      - extensions: Must: 1 to the items-per-call limit; each id once.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -2469,13 +2494,15 @@ class ExtendLeaseRequest(object):
         'namespace_name',
         'extensions',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, extensions=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, extensions=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.extensions = extensions
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2507,6 +2534,11 @@ class ExtendLeaseRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2531,6 +2563,10 @@ class ExtendLeaseRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -2563,6 +2599,7 @@ class ReleaseRequest(object):
      - namespace_name: Must.
      - leases: Must: 1 to the items-per-call limit; each id once. The items are ready again, and the attempts do not count.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -2570,13 +2607,15 @@ class ReleaseRequest(object):
         'namespace_name',
         'leases',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, leases=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, leases=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.leases = leases
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -2608,6 +2647,11 @@ class ReleaseRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -2632,6 +2676,10 @@ class ReleaseRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -3566,6 +3614,7 @@ class GetItemRequest(object):
      - id: Must.
      - with_payload
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -3574,14 +3623,16 @@ class GetItemRequest(object):
         'id',
         'with_payload',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, id=None, with_payload=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, id=None, with_payload=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.id = id
         self.with_payload = with_payload
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3612,6 +3663,11 @@ class GetItemRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3637,6 +3693,10 @@ class GetItemRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 4)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 5)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -3814,6 +3874,7 @@ class CancelRequest(object):
      - namespace_name: Must.
      - ids: Must: 1 to the items-per-call limit; each id once.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -3821,13 +3882,15 @@ class CancelRequest(object):
         'namespace_name',
         'ids',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, ids=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, ids=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.ids = ids
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -3858,6 +3921,11 @@ class CancelRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -3882,6 +3950,10 @@ class CancelRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4023,6 +4095,7 @@ class UpdateRequest(object):
      - ids: Must: 1 to the items-per-call limit; each id once.
      - change: Must.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -4031,14 +4104,16 @@ class UpdateRequest(object):
         'ids',
         'change',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, ids=None, change=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, ids=None, change=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.ids = ids
         self.change = change
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4075,6 +4150,11 @@ class UpdateRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4103,6 +4183,10 @@ class UpdateRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 4)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 5)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -4896,6 +4980,7 @@ class RedriveRequest(object):
      - namespace_name: Must.
      - ids: Must: 1 to the items-per-call limit; each id once. They are ready with fresh attempts and a fresh TTL.
      - timeout_ms
+     - forwarded: Set by a host that passes the call on; such a call is never passed on again.
 
     """
 
@@ -4903,13 +4988,15 @@ class RedriveRequest(object):
         'namespace_name',
         'ids',
         'timeout_ms',
+        'forwarded',
     )
 
 
-    def __init__(self, namespace_name=None, ids=None, timeout_ms=None,):
+    def __init__(self, namespace_name=None, ids=None, timeout_ms=None, forwarded=None,):
         self.namespace_name = namespace_name
         self.ids = ids
         self.timeout_ms = timeout_ms
+        self.forwarded = forwarded
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -4940,6 +5027,11 @@ class RedriveRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.forwarded = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -4964,6 +5056,10 @@ class RedriveRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 3)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.forwarded is not None:
+            oprot.writeFieldBegin('forwarded', TType.BOOL, 4)
+            oprot.writeBool(self.forwarded)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8229,6 +8325,7 @@ AckRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'leases', (TType.STRUCT, [Lease, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(Nack)
 Nack.thrift_spec = (
@@ -8246,6 +8343,7 @@ NackRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'nacks', (TType.STRUCT, [Nack, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(Extension)
 Extension.thrift_spec = (
@@ -8260,6 +8358,7 @@ ExtendLeaseRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'extensions', (TType.STRUCT, [Extension, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(ReleaseRequest)
 ReleaseRequest.thrift_spec = (
@@ -8267,6 +8366,7 @@ ReleaseRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'leases', (TType.STRUCT, [Lease, None], False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(OutcomesReply)
 OutcomesReply.thrift_spec = (
@@ -8340,6 +8440,7 @@ GetItemRequest.thrift_spec = (
     (2, TType.STRING, 'id', 'UTF8', None, ),  # 2
     (3, TType.BOOL, 'with_payload', None, None, ),  # 3
     (4, TType.I64, 'timeout_ms', None, None, ),  # 4
+    (5, TType.BOOL, 'forwarded', None, None, ),  # 5
 )
 all_structs.append(ExplainReply)
 ExplainReply.thrift_spec = (
@@ -8357,6 +8458,7 @@ CancelRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(Change)
 Change.thrift_spec = (
@@ -8373,6 +8475,7 @@ UpdateRequest.thrift_spec = (
     (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
     (3, TType.STRUCT, 'change', [Change, None], None, ),  # 3
     (4, TType.I64, 'timeout_ms', None, None, ),  # 4
+    (5, TType.BOOL, 'forwarded', None, None, ),  # 5
 )
 all_structs.append(ItemFilter)
 ItemFilter.thrift_spec = (
@@ -8436,6 +8539,7 @@ RedriveRequest.thrift_spec = (
     (1, TType.STRING, 'namespace_name', 'UTF8', None, ),  # 1
     (2, TType.LIST, 'ids', (TType.STRING, 'UTF8', False), None, ),  # 2
     (3, TType.I64, 'timeout_ms', None, None, ),  # 3
+    (4, TType.BOOL, 'forwarded', None, None, ),  # 4
 )
 all_structs.append(NamespaceSettings)
 NamespaceSettings.thrift_spec = (
