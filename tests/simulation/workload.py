@@ -234,8 +234,7 @@ class Run:
         """Many callers of one client, who may enqueue and consume."""
         client = self._client("crowd", "default", token(OPERATOR))
         callers = [
-            RecordingClient(client, self.history, f"crowd-{n}", self.cluster.clock.wall_ms, whole=self.whole)
-            for n in range(CALLERS)
+            RecordingClient(client, self.history, f"crowd-{n}", self.cluster.clock.wall_ms) for n in range(CALLERS)
         ]
         rng = Random(f"{self._rng.random()}/crowd")
         await Crowd(callers, rng, TOPICS, _item, self._call).work("crowd", lambda: not self._working)

@@ -101,7 +101,7 @@ class TierHost(ClusterHost):
         self.peers = Peers(lambda: cluster.hosts, self.nonce, "default", "", lambda at: Pool([at], 1, connect))
         more = {**admin_calls(self.engine.admin, "default"), **cluster_calls(cluster)}
         handlers = Handlers(queue, Identity(self.address, PORT, 1), Random(1), more)
-        calls = TierCalls(handlers, self.peers, queue.stock, self.gossip)
+        calls = TierCalls(handlers, self.peers, self.membership, 1 << 20, queue.stock, self.gossip)
         assert calls.dequeues is not None
         self.dequeues = calls.dequeues
         self.wire = WireServer(world.loop, calls, WireLimits(reply_grace_s=0.2))
