@@ -1,0 +1,265 @@
+"""What a host tells the others of its topics: whatever happens, who was told everything knows what there is."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foqs.core.item import TopicName
+from foqs.service.cluster import HostView
+from foqs.tier.journal import Journal
+from foqs.tier.peers import Peer
+from foqs.tier.summaries import Summaries, Told
+from foqs_client.idl import ttypes
+
+NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]
+
+
+def peer(name: str = "one") -> Peer:
+    return Peer(HostView(name, (name, 1), "default", "", 0, f"nonce of {name}"))
+
+
+class Host:
+    """One that holds topics with so many READY items, and tells of them by a journal."""
+
+    def __init__(self, rng: Random, gone_max: int = 2) -> None:
+        self._rng = rng
+        self._gone_max = gone_max
+        self.topics: dict[TopicName, int] = {}
+        self.journal: Journal
+        self.start()
+
+    def start(self) -> None:
+        """Another run of it, on the same shards."""
+        self.journal = Journal(self._rng.getrandbits(62), self._gone_max)
+        for topic in self.topics:
+            self.journal.changed(topic, there=True)
+
+    def set(self, topic: TopicName, ready: int | None) -> None:
+        if ready is None:
+            self.topics.pop(topic, None)
+        else:
+            self.topics[topic] = ready
+        self.journal.changed(topic, there=ready is not None)
+
+    def answer(self, version: int | None, topics_max: int) -> Any:
+        changes = self.journal.since(version, topics_max)
+        assert len(changes.topics) <= topics_max
+        assert len(set(changes.topics)) == len(changes.topics)
+        return ttypes.ExchangeReply(
+            version=changes.version,
+            topics=[ttypes.TopicSummary(*topic, self.topics.get(topic)) for topic in changes.topics],
+            whole=changes.whole,
+            more=changes.more,
+        )
+
+
+def known(summaries: Summaries) -> dict[TopicName, int]:
+    """What is remembered, by every way to look at it."""
+    found = {}
+    for topic in NAMES:
+        told = summaries.of(topic)
+        assert len(told) <= 1
+        names = [each.following("", 99, beyond=False) for each in summaries.names(topic[0])]
+        assert any(topic[1] in each for each in names) == bool(told)
+        heads = [head.ready for head in summaries.heads(topic)]
+        if told:
+            found[topic] = told[0].ready
+        assert heads == [each.ready for each in told if each.ready]
+    assert len(summaries) == len(found)
+    return found
+
+
+EVENTS = st.one_of(
+    st.tuples(st.just("set"), st.sampled_from(NAMES), st.one_of(st.none(), st.integers(0, 3))),
+    st.tuples(st.sampled_from(("ask", "ask in vain", "restart"))),
+)
+
+
+@given(st.lists(EVENTS, max_size=60), st.integers(0, 2**32), st.integers(1, 3), st.integers(0, 4))
+def test_who_has_heard_all_pages_knows_exactly_what_there_is(
+    events: list[tuple[Any, ...]], seed: int, topics_max: int, gone_max: int
+) -> None:
+    host, asked, summaries = Host(Random(seed), gone_max), peer(), Summaries(100)
+    clock = 0.0
+
+    def ask(*, lost: bool) -> bool:
+        """Returns whether there is more."""
+        reply = host.answer(summaries.version(asked), topics_max)
+        if not lost:
+            summaries.told(asked, reply, clock)
+        return bool(reply.more)
+
+    for event in events:
+        clock += 1
+        if event[0] == "set":
+            host.set(event[1], event[2])
+        elif event[0] == "restart":
+            host.start()
+        else:
+            ask(lost=event[0] == "ask in vain")
+    while ask(lost=False):
+        pass
+    assert known(summaries) == host.topics
+    assert summaries.is_whole({asked.nonce: asked})
+    assert host.answer(summaries.version(asked), topics_max).topics == []
+
+
+def test_only_what_changed_is_told_again() -> None:
+    host = Host(Random(1))
+    for name in "abcdef":
+        host.set(("n", name), 1)
+    version = host.answer(None, 100).version
+    host.set(("n", "b"), 2)
+    host.set(("n", "e"), None)
+    reply = host.answer(version, 100)
+    assert [(each.topic, each.ready) for each in reply.topics] == [("b", 2), ("e", None)]
+    assert not reply.whole
+
+
+def test_a_topic_that_came_and_went_unseen_is_told_to_nobody() -> None:
+    journal = Journal(7, 10)
+    journal.changed(("n", "a"), there=False)
+    assert journal.since(7, 10).topics == []
+
+
+def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
+    rng = Random(3)
+    host = Host(rng)
+    host.set(("n", "a"), 1)
+    version = host.answer(None, 10).version
+    host.topics.clear()
+    host.start()
+    for name in "bcdefg":
+        host.set(("n", name), 1)
+    reply = host.answer(version, 100)
+    assert reply.whole
+    assert len(reply.topics) == 6
+
+
+def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() -> None:
+    host = Host(Random(1), gone_max=1)
+    for name in "abc":
+        host.set(("n", name), 1)
+    version = host.answer(None, 100).version
+    host.set(("n", "a"), None)
+    assert not host.answer(version, 100).whole
+    host.set(("n", "b"), None)
+    assert host.answer(version, 100).whole
+    later = host.answer(None, 100).version
+    assert not host.answer(later, 100).whole
+
+
+def test_a_journal_keeps_what_is_there_and_not_what_happened() -> None:
+    journal = Journal(0, 100)
+    for n in range(50_000):
+        journal.changed(("n", str(n % 10)), there=True)
+        journal.changed(("n", f"brief {n}"), there=True)
+        journal.changed(("n", f"brief {n}"), there=False)
+    assert len(journal) == 10
+    assert len(journal._topics) < 5_000
+    assert len(journal._at) <= 110
+
+
+def reply(*topics: Any, whole: bool = False, version: int = 1, more: bool = False) -> Any:
+    return ttypes.ExchangeReply(version=version, topics=list(topics), whole=whole, more=more)
+
+
+def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None) -> Any:
+    return ttypes.TopicSummary("n", name, items, best_priority=best, oldest_ready_age_ms=age_ms)
+
+
+def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_last() -> None:
+    one, two, three = peer("one"), peer("two"), peer("three")
+    summaries = Summaries(100)
+    summaries.told(one, reply(ready("a", 3, 5, 200), whole=True), 10.0)
+    summaries.told(two, reply(ready("a", 1, -2), whole=True), 11.0)
+    summaries.told(three, reply(ready("a", 9, None), whole=True), 12.0)
+    summaries.told(one, reply(version=2), 13.0)
+    heads = summaries.heads(("n", "a"))
+    assert [(head.peer, head.ready) for head in heads] == [(two, 1), (one, 3), (three, 9)]
+    assert [head.at for head in heads] == [11.0, 13.0, 12.0]
+    assert heads[1].oldest_ready_age_ms == 3_200
+    summaries.gone([two])
+    assert [head.peer for head in summaries.heads(("n", "a"))] == [one, three]
+    assert len(summaries) == 2
+
+
+def test_news_are_topics_that_had_none_or_worse_or_fewer() -> None:
+    news: list[TopicName] = []
+    one, summaries = peer(), Summaries(100)
+    summaries.on_news = news.extend
+
+    def told(*topics: Any, whole: bool = False) -> list[str]:
+        news.clear()
+        summaries.told(one, reply(*topics, whole=whole), 1.0)
+        return [name for _, name in news]
+
+    assert told(ready("a", 1, 5), ready("b", 0, None), whole=True) == ["a"]
+    assert told(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
+    assert told(ready("a", 1, 4), ready("b", 1, 6)) == ["a"]
+    assert told(ready("a", 1, 9), ready("b", 2, 6)) == ["b"]
+    summaries.taken(one, ("n", "b"), None, 0)
+    assert summaries.heads(("n", "b")) == []
+    assert told(ready("b", 1, 9)) == ["b"]
+    # What is told anew is no news where nothing is better.
+    assert told(ready("a", 1, 9), ready("b", 1, 9), whole=True) == []
+
+
+def test_what_a_reply_said_stands_until_the_host_tells_anew() -> None:
+    one, summaries = peer(), Summaries(100)
+    summaries.told(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
+    summaries.taken(one, ("n", "a"), 3, 4)
+    [head] = summaries.heads(("n", "a"))
+    assert (head.best_priority, head.ready) == (3, 4)
+    summaries.taken(one, ("n", "never told"), 1, 9)
+    summaries.taken(peer("two"), ("n", "a"), 1, 9)
+    assert summaries.heads(("n", "never told")) == []
+    assert len(summaries.heads(("n", "a"))) == 1
+    summaries.told(one, reply(ready("a", 2, 2)), 2.0)
+    [head] = summaries.heads(("n", "a"))
+    assert (head.best_priority, head.ready) == (2, 2)
+
+
+def test_what_a_host_told_before_stays_while_it_tells_everything_anew() -> None:
+    one, summaries = peer(), Summaries(100)
+    summaries.told(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
+    summaries.told(one, reply(ready("c", 2), whole=True, more=True), 2.0)
+    assert {name: len(summaries.of(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
+    summaries.told(one, reply(ready("b", 2)), 3.0)
+    assert summaries.of(("n", "a")) == []
+    assert summaries.of(("n", "b")) == [Told(2, 0, 0, 0, 0, None, False)]
+
+
+def test_a_host_is_not_known_before_its_last_page() -> None:
+    one, summaries = peer(), Summaries(100)
+    others = {one.nonce: one}
+    assert not summaries.is_whole(others)
+    summaries.told(one, reply(ready("a", 1), whole=True, more=True), 1.0)
+    assert not summaries.is_whole(others)
+    assert summaries.heard_at(one) is None
+    assert [head.at for head in summaries.heads(("n", "a"))] == [1.0]
+    summaries.told(one, reply(), 2.0)
+    assert summaries.is_whole(others)
+    assert summaries.heard_at(one) == 2.0
+
+
+def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_there_is_room() -> None:
+    one, two = peer("one"), peer("two")
+    summaries = Summaries(10)
+    summaries.told(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)
+    summaries.told(two, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=6), 1.0)
+    assert len(summaries) == 10
+    assert summaries.version(one) == 5
+    assert summaries.version(two) == 6
+    assert summaries.is_whole({"one": one})
+    assert not summaries.is_whole({"one": one, "two": two})
+    summaries.told(one, reply(ttypes.TopicSummary("n", "0"), version=7), 2.0)
+    assert summaries.version(two) is None
+    assert summaries.version(two) is None  # the answer was lost
+    summaries.told(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)
+    assert summaries.is_whole({"one": one, "two": two})
+    assert len(summaries) == 9
