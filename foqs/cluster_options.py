@@ -73,6 +73,39 @@ class ClusterOptions(Options):
         30_000,
     )
 
+    exchange_ms: int = option(
+        1_000,
+        MS,
+        "How often a host asks each other one what it has: the topics that have changed, and what is asked of it. For about "
+        "so long a list of the tier's topics is behind what other hosts hold.",
+        50,
+        60_000,
+    )
+    exchange_topics_max: int = option(
+        250,
+        "topics",
+        "Told in one answer; more of them follow, with pauses between. An answer is made and read in one go, a few "
+        "milliseconds for the default.",
+        10,
+        5_000,
+    )
+    peer_topics_max: int = option(
+        1_000_000,
+        "topics",
+        "Of all other hosts together that this one remembers, about 250 bytes each; one topic at two hosts counts twice. Those "
+        "beyond are not listed by this host, and items of theirs are found by asking their own host only.",
+        1_000,
+        100_000_000,
+    )
+    gone_topics_max: int = option(
+        100_000,
+        "topics",
+        "That hold nothing here any more and are remembered, so that others can be told. A host that has not heard of one "
+        "beyond them is told all topics anew.",
+        100,
+        10_000_000,
+    )
+
     @field_validator("zookeeper")
     @classmethod
     def _servers_are_servers(cls, text: str) -> str:

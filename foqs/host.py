@@ -38,6 +38,7 @@ from foqs.options import NamespaceOptions
 from foqs.registries import registry_of
 from foqs.scrape import readings
 from foqs.scrape_cluster import cluster_readings
+from foqs.scrape_tier import tier_readings
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.cluster import Address
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
@@ -45,8 +46,9 @@ from foqs.service.shared_cluster import SharedCluster
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import ShardSettings
 from foqs.store.port import StoreUnusable
-from foqs.tier.calls import TierCalls
+from foqs.tier.exchange import ExchangeSettings
 from foqs.tier.peers import Peers
+from foqs.tier.tier import Tier
 from foqs.wire.admin import admin_calls
 from foqs.wire.cluster import cluster_calls
 from foqs.wire.doorway import Doorway
@@ -129,7 +131,8 @@ class Host:
         self._serving: asyncio.Future[None]
         self._following: asyncio.Future[None] | None = None
         self._plan_read = asyncio.Event()
-        self._peers: Peers | None = None
+        self._tier: Tier | None = None
+        self._exchanging: asyncio.Future[None] | None = None
         self._gate: Gate | None = None
         self._doorway: Doorway | None = None
 
@@ -159,8 +162,7 @@ class Host:
         garbage.start()
         stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
         working: list[asyncio.Future[Any]] = [self._serving]
-        if self._following is not None:
-            working.append(self._following)
+        working += [work for work in (self._following, self._exchanging) if work is not None]
         announcing = asyncio.ensure_future(self._announce(listening, on_ready))
         try:
             await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
@@ -201,10 +203,18 @@ class Host:
         calls: Calls = handlers
         if cluster is not None and self._membership is not None:
             open_pool = _open_pool(self._config)
-            self._peers = Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool)
-            calls = TierCalls(
-                handlers, self._peers, self._membership, self._config.calls.handout_bytes_max, self._engine.queue.stock
+            self._tier = Tier(
+                exchange_settings(self._config),
+                handlers,
+                self._engine,
+                Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool),
+                self._membership,
+                self._config.calls.handout_bytes_max,
+                self._load,
+                lambda: cluster.is_served,
+                self._rng,
             )
+            calls = self._tier.calls
         keyring = self._config.keyring()
         if self._config.auth.enabled:
             self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
@@ -224,6 +234,8 @@ class Host:
         self._serving = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
             self._following = self._membership.start(self._engine, port, self._layout_changed)
+            assert self._tier is not None
+            self._exchanging = asyncio.ensure_future(self._tier.run())
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._plan_read.wait(), _PLAN_WITHIN_S)
         await self._listener.start_serving()
@@ -239,7 +251,9 @@ class Host:
     def _readings(self) -> Readings:
         own = readings(self._engine, self._wire)
         membership = self._membership
-        return own if membership is None else {**own, **cluster_readings(membership, self._config.server.tier)}
+        if membership is None or self._tier is None:
+            return own
+        return {**own, **cluster_readings(membership, self._config.server.tier), **tier_readings(self._tier.telling)}
 
     def _arrival(self) -> asyncio.BaseProtocol:
         """A protocol for one connection that was accepted."""
@@ -294,8 +308,11 @@ class Host:
                 await self._membership.leave(deadline)
 
         async def session() -> None:
-            if self._peers is not None:
-                await self._peers.close()
+            if self._exchanging is not None:
+                self._exchanging.cancel()
+                await asyncio.wait((self._exchanging,))
+            if self._tier is not None:
+                await self._tier.close()
             if self._membership is not None:
                 await self._membership.close()
 
@@ -350,6 +367,17 @@ def engine_settings(config: Config) -> EngineSettings:
         handout_bytes_max=calls.handout_bytes_max,
         item_bytes_max=config.wire.frame_bytes_max - ITEM_OVERHEAD_BYTES,
         tier=config.server.tier,
+    )
+
+
+def exchange_settings(config: Config) -> ExchangeSettings:
+    """What the exchange with other hosts is told, from the configuration."""
+    cluster = config.cluster
+    return ExchangeSettings(
+        exchange_ms=cluster.exchange_ms,
+        exchange_topics_max=cluster.exchange_topics_max,
+        peer_topics_max=cluster.peer_topics_max,
+        gone_topics_max=cluster.gone_topics_max,
     )
 
 

@@ -151,7 +151,15 @@ CLUSTER: Final = (
 )
 """The same, of hosts in a cluster; a host that is alone has none of it."""
 
-METRICS: Final = FACTS + READINGS + CLUSTER
+TIER: Final = (
+    _counter("exchanges", "Answers of other hosts that told what they have"),
+    _counter("exchange_failures", "Such answers that did not come in time, or were refusals"),
+    _gauge("peer_summaries_age_seconds", "How old what the most silent other host told is; 0 without other hosts"),
+    _gauge("peer_topics", "Topics of other hosts that this one remembers; one topic at two hosts counts twice"),
+)
+"""The same; what hosts of a tier tell each other."""
+
+METRICS: Final = FACTS + READINGS + CLUSTER + TIER
 
 _HEAD: Final = """\
 # Metrics

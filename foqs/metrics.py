@@ -25,7 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from foqs.metric_table import CLUSTER, METRICS, READINGS
+from foqs.metric_table import CLUSTER, METRICS, READINGS, TIER
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -214,7 +214,7 @@ class _ReadingCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         now = self._readings()
-        for described in READINGS + CLUSTER:
+        for described in READINGS + CLUSTER + TIER:
             kind = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
             family: Metric = kind(described.name, described.text, labels=described.labels)
             for labels, value in now.get(described.name, ()):

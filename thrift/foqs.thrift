@@ -401,7 +401,10 @@ struct TopicStats {
   /** Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic. */
   8: optional i64 next_due_in_ms,
   9: optional bool paused,
-  /** There is more than is counted: the owner has changed and counts anew, or some shard is not served now. */
+  /**
+   * There is more than is counted: an owner has changed and counts anew, some shard is not served now, or some host has
+   * not told everything yet.
+   */
   10: optional bool counts_lag,
 }
 
@@ -826,15 +829,16 @@ struct GetRoutingReply {
 
 // ------------------------------------------------------------ between hosts
 
-/** A topic at one host. Without any count but its names: it holds nothing there any more. */
+/** A topic at one host. Without `ready`: it holds nothing there any more. */
 struct TopicSummary {
   1: optional string namespace_name,
   2: optional string topic,
+  /** While the counts lag, 1 at least where there may be READY items. */
   3: optional i64 ready,
   4: optional i64 deferred,
   5: optional i64 leased,
   6: optional i64 dead,
-  /** Of the best READY item. */
+  /** Of the best READY item; missing also where the host has not read yet which that is. */
   7: optional i32 best_priority,
   8: optional i64 oldest_ready_age_ms,
   9: optional bool counts_lag,
@@ -904,8 +908,10 @@ service Foqs {
   OutcomesReply release(1: ReleaseRequest request) throws (1: CallFailed failed),
 
   /**
-   * The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
-   * not listed; while none is, it is UNAVAILABLE.
+   * The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
+   * told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
+   * lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
+   * goes from one host to another, its items may be counted twice for as long.
    */
   GetActiveTopicsReply getActiveTopics(1: GetActiveTopicsRequest request) throws (1: CallFailed failed),
 

@@ -48,7 +48,10 @@ def topic() -> None:
 @watchable
 @connected
 def topic_list(session: Session, everything: bool, prefix: str, watch_ms: int | None) -> None:
-    """List the topics that have items, by name, with counts (~: still being recounted)."""
+    """List the topics that have items, by name, with counts (~: there may be more).
+
+    Any host of a cluster lists those of all; what other hosts hold is as they told last, about a second ago.
+    """
 
     async def work(client: Client) -> list[Row]:
         rows: list[Row] = []

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from foqs.core.item import State, TopicName
 
 _STATES = max(State) + 1
 _NONE: Final[dict[str, list[int]]] = {}
+
+Touched: TypeAlias = dict[Any, int | None]
+"""(namespace, topic) or (namespace, topic, state) of what has changed, in order; the values say nothing."""
 
 
 class TopicCounts:
@@ -24,6 +27,7 @@ class TopicCounts:
     Attributes:
         lag: the table's own counts have not come yet.
         totals: by state, over all topics.
+        touched: where somebody asks for it, what has changed since he emptied it; he must do so now and then.
     """
 
     def __init__(self) -> None:
@@ -31,6 +35,7 @@ class TopicCounts:
         """By namespace and topic, the items of each state."""
         self.totals: list[int] = [0] * _STATES
         self.lag = True
+        self.touched: Touched | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._topics.values()))
@@ -54,6 +59,8 @@ class TopicCounts:
     def change_all(self, changes: Mapping[tuple[str, str, State], int], sign: int) -> None:
         """Adds `sign` times the items counted by (namespace, topic, state)."""
         totals, namespaces = self.totals, self._topics
+        if self.touched is not None:
+            self.touched.update(changes)
         for (namespace, topic, state), items in changes.items():
             by = sign * items
             totals[state] += by
@@ -69,11 +76,17 @@ class TopicCounts:
                 if not topics:
                     del namespaces[namespace]
 
+    def touch(self, topics: Iterable[TopicName]) -> None:
+        """Something else of these topics has changed, which is told together with their counts."""
+        if self.touched is not None:
+            self.touched.update(dict.fromkeys(topics))
+
     def forget(self, topic: TopicName) -> int:
         """All items of a topic are gone. Returns how many there were; while the counts lag, what had changed."""
         counts = self._topics.get(topic[0], {}).pop(topic[1], None)
         if counts is None:
             return 0
+        self.touch((topic,))
         if not self._topics[topic[0]]:
             del self._topics[topic[0]]
         self.totals = [total - items for total, items in zip(self.totals, counts, strict=True)]

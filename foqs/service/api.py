@@ -12,7 +12,7 @@ call that is refused as a whole raises `FoqsError` at once and never calls it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -119,6 +119,12 @@ class TopicStats:
     next_due_in_ms: int | None
     paused: bool
     counts_lag: bool
+
+
+Topics: TypeAlias = Callable[
+    [str, str, Sequence[State] | None, str | None, int], Awaitable[tuple[list[TopicStats], str | None]]
+]
+"""See `Queue.topics`."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -6,6 +6,7 @@ Pure, but for the shards that it looks at. Knows nothing of calls.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from foqs.core.errors import InvalidArgument
 from foqs.core.item import (
@@ -23,27 +24,37 @@ from foqs.core.item import (
 from foqs.service.api import TopicStats
 from foqs.shard.shard import Shard
 
+ACTIVE: Final = (State.READY, State.LEASED)
+"""A topic with items in one of these is active."""
+
 
 def stats_of(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial: bool) -> TopicStats:
     """What these shards hold of a topic; `partial`: there are others, which are not served now."""
-
-    def count(state: State) -> int:
-        return max(0, sum(shard.counts.of(topic, state) for shard in shards))
-
-    heads = [head for shard in shards if (head := shard.index.head(topic)) is not None]
-    ages = [age_ms for shard in shards if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
+    counts = counts_of(topic, shards)
+    holding = [shard for shard in shards if topic in shard.index]
+    heads = [head for shard in holding if (head := shard.index.head(topic)) is not None]
+    ages = [age_ms for shard in holding if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
     return TopicStats(
         topic=topic[1],
-        ready=count(State.READY),
-        deferred=count(State.DEFERRED),
-        leased=count(State.LEASED),
-        dead=count(State.DEAD),
+        ready=counts[State.READY],
+        deferred=counts[State.DEFERRED],
+        leased=counts[State.LEASED],
+        dead=counts[State.DEAD],
         best_priority=unpack_key(min(heads))[0] if heads else None,
         oldest_ready_age_ms=max(ages, default=None),
         next_due_in_ms=None,
         paused=paused,
         counts_lag=partial or any(shard.counts.lag for shard in shards),
     )
+
+
+def counts_of(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
+    """The items of a topic by state, as far as these shards have counted them."""
+    counts = [0] * (max(State) + 1)
+    for shard in shards:
+        for state, items in enumerate(shard.counts.by_state(*topic)):
+            counts[state] += items
+    return [max(0, items) for items in counts]
 
 
 def cursor_of(key: Key, shard: int) -> str:

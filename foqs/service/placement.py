@@ -66,6 +66,11 @@ class Placement:
         else:
             self._by_slots(call, namespace, items, places)
 
+    @property
+    def takes_items(self) -> bool:
+        """Some shard of this host takes new items, as far as is known."""
+        return any(shard.takes_items and shard.number not in self.closed for shard in self._answering())
+
     def not_owner(self, number: int) -> NotOwner:
         """What is told of a shard that should not be here."""
         return NotOwner(f"this host does not own shard {number}; ask for the routing", owner=self.owner_of(number))

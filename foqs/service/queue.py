@@ -52,7 +52,7 @@ from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
-from foqs.service.listed import cursor_of, place_of_cursor, stats_of
+from foqs.service.listed import ACTIVE, cursor_of, place_of_cursor, stats_of
 from foqs.service.namespaces import Namespaces
 from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
@@ -69,8 +69,6 @@ _ITEM_OVERHEAD_BYTES: Final = 1_024
 
 _NOTHING: Final = ReadyIndex(1, 1)
 """Stands for the index of a shard that is left out."""
-
-_ACTIVE: Final = (State.READY, State.LEASED)
 
 
 class QueueService:
@@ -409,7 +407,7 @@ class QueueService:
     async def topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        wanted = tuple(states) if states else _ACTIVE
+        wanted = tuple(states) if states else ACTIVE
         shards = self._serving()
         if not shards:
             raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)

@@ -76,6 +76,13 @@ class SharedCluster:
         """Those of `routing`, the same object while nothing changed; none before the first reading."""
         return () if self._view() is None else self._drawn().hosts
 
+    @property
+    def is_served(self) -> bool:
+        """Every shard of the tier has an owner who serves it, as far as was read."""
+        return self._view() is not None and all(
+            shard.state == Ownership.OWNED.value for shard in self._drawn().shards if shard.tier == self._tier
+        )
+
     def routing(self) -> Routing:
         drawn = self._drawn()
         own = {status.shard: status for status in self._statuses()}

@@ -10,7 +10,7 @@ Knows nothing of connections, tasks or time's passing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -149,6 +149,16 @@ class ShardMemory:
         if self.counts.lag:
             return list(self._topics.get(namespace, ()))
         return self.counts.topics(namespace)
+
+    def has(self, topic: TopicName) -> bool:
+        """The topic has items, or may have while the counts lag."""
+        if self.counts.lag:
+            return topic[1] in self._topics.get(topic[0], ())
+        return topic in self.counts
+
+    def every_topic(self) -> Iterator[TopicName]:
+        """All for which `has` may be true. Nothing may change meanwhile."""
+        return ((namespace, name) for namespace, names in self._topics.items() for name in sorted(names))
 
     # ---------------------------------------------------------- before a flush
 

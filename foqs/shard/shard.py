@@ -182,6 +182,11 @@ class Shard:
         return self._open and self._writer.trouble is None and not self._writer.ended
 
     @property
+    def takes_items(self) -> bool:
+        """New items are not refused by its breaker."""
+        return self.answering and not self._breaker.is_open
+
+    @property
     def counts(self) -> TopicCounts:
         return self.memory.counts
 
@@ -504,6 +509,7 @@ class Shard:
             spans = [(topic, self._not_purged(topic, keys)) for topic, keys in spans]
         topics = [topic for topic, keys in spans if self.index.give_back(topic, keys)]
         if topics:
+            self.counts.touch(topics)
             self._consumers.ready(topics)
 
     def _not_purged(self, topic: TopicName, keys: Sequence[Key]) -> Sequence[Key]:
@@ -530,6 +536,7 @@ class Shard:
 
             def ended() -> None:
                 self._refilling.discard(topic)
+                self.counts.touch([topic])
                 self._consumers.ready([topic])
 
             job = RefillJob(self.memory, topic, self._writer.between, ended)

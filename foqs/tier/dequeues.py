@@ -75,19 +75,6 @@ class Elsewhere(Protocol):
         ...
 
 
-class Silence:
-    """Other hosts tell nothing. See `Elsewhere`."""
-
-    def __init__(self) -> None:
-        self.on_news: Callable[[Collection[TopicName]], None] = lambda topics: None
-
-    def heads(self, topic: TopicName) -> Sequence[Told]:
-        return ()
-
-    def taken(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
-        """It is not kept."""
-
-
 class Dequeues:
     """Serves `dequeue` from here or from the host that has the best.
 

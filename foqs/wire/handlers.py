@@ -20,7 +20,7 @@ from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.filter import ItemFilter
 from foqs.core.item import State
 from foqs.core.life import Event, Kind
-from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue
+from foqs.service.api import HandOut, NamespaceSettings, Pending, Queue, Topics
 from foqs.service.cluster import Alone
 from foqs.service.cluster import Identity as Identity
 from foqs.service.listed import cursor_of
@@ -194,6 +194,10 @@ class Handlers:
     # -------------------------------------------------------------------- looking
 
     async def get_active_topics(self, request: Any, deadline: float) -> Any:
+        return await self.list_topics(request, self._queue.topics)
+
+    async def list_topics(self, request: Any, topics: Topics) -> Any:
+        """Answers getActiveTopics by `topics`."""
         namespace, _ = self._namespace(request)
         prefix, states = "", None
         if request.filter is not None:
@@ -201,8 +205,8 @@ class Handlers:
                 prefix = validate.text(request.filter.prefix, validate.NAME_BYTES_MAX, "filter.prefix")
             states = codec.states(request.filter.states, "filter.states")
         limit, cursor = page_of(request.page)
-        topics, next_cursor = await self._queue.topics(namespace, prefix, states, cursor, limit)
-        return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in topics], next_cursor)
+        page, next_cursor = await topics(namespace, prefix, states, cursor, limit)
+        return ttypes.GetActiveTopicsReply([codec.topic_stats(stats) for stats in page], next_cursor)
 
     async def peek(self, request: Any, deadline: float) -> Any:
         namespace, _ = self._namespace(request)

@@ -27,8 +27,12 @@ from foqs.membership import Membership
 from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
 from foqs.tier.calls import TierCalls
+from foqs.tier.exchange import ExchangeSettings
 from foqs.tier.peers import Peers
+from foqs.tier.telling import Telling
+from foqs.tier.tier import Tier
 from foqs.wire.cluster import cluster_calls
+from foqs.wire.handlers import Handlers
 from foqs_client.credentials import greeting
 from foqs_client.polls import HOLD_S
 from foqs_client.pool import Pool
@@ -49,8 +53,11 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SESSION_MS: Final = 1_500
 STOP_MARGIN_MS: Final = 150
 DRAIN_MS: Final = 300
+EXCHANGE: Final = ExchangeSettings(exchange_ms=200, exchange_topics_max=3, peer_topics_max=1_000, gone_topics_max=4)
+"""Few topics an answer, and few that are remembered to be gone, so that pages and whole tellings happen."""
 TROUBLE_S_MAX: Final = 3.0
 """No host is cut off, or frozen, for longer."""
+PAGE_BYTES_MAX: Final = 1 << 20
 _LOST: Final = 0.003
 _LOOK_S: Final = 0.01
 NAMES: Final = (
@@ -86,6 +93,7 @@ class Fleet(Cluster):
         super().__init__(loop, seed, wild=wild)
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
         self.registries: dict[Incarnation, LateRegistry] = {}
+        self._tiers: dict[Incarnation, Tier] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
         self._ensemble.planned = self._planned
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
@@ -107,6 +115,10 @@ class Fleet(Cluster):
         """Addresses at which no host runs."""
         used = {each.address for each in self.running()}
         return [address for address in ADDRESSES if address not in used]
+
+    def telling(self) -> list[tuple[str, Telling]]:
+        """By host that runs, what it knows of the others."""
+        return [(host.process.name, self._tiers[host].telling) for host in self.running()]
 
     def unsettled(self) -> str:
         """Which hosts are not ready, or which shards have not exactly one that serves them; empty when all is well."""
@@ -250,21 +262,23 @@ class Fleet(Cluster):
         connect = self.connector(me.address, Random(f"{number}/peers"))
         greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
         peers = Peers(lambda: cluster.hosts, nonce, "default", "", lambda address: Pool([address], 1, connect, greet))
-        wire, listener = await self._listen(
-            me,
-            number,
-            engine,
-            rng,
-            cluster_calls(cluster),
-            lambda alone: TierCalls(alone, peers, membership, 1 << 20, engine.queue.stock),
-        )
+
+        def together(alone: Handlers) -> TierCalls:
+            tier = self._tiers[me] = Tier(
+                EXCHANGE, alone, engine, peers, membership, PAGE_BYTES_MAX, lambda: 0.0, lambda: cluster.is_served, rng
+            )
+            return tier.calls
+
+        wire, listener = await self._listen(me, number, engine, rng, cluster_calls(cluster), together)
         engine.start()
+        exchanging = asyncio.ensure_future(self._tiers[me].run())
         me.ready = True
         serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
         following = membership.start(engine, PORT, engine.sharing_changed)
         stopping = asyncio.ensure_future(me.stop.wait())
-        done, _ = await asyncio.wait((serving, following, stopping), return_when=asyncio.FIRST_COMPLETED)
-        for ended in (serving, following):
+        working = (serving, following, exchanging)
+        done, _ = await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        for ended in working:
             if ended in done:
                 ended.result()
         until_s = self.loop.time() + 2 * DRAIN_MS / 1000
@@ -275,6 +289,7 @@ class Fleet(Cluster):
         engine.release()
         await asyncio.wait((serving,), timeout=max(until_s - self.loop.time(), 0.3))
         await engine.abort()
+        exchanging.cancel()
         await peers.close()
         await membership.close()
         me.gone.set()

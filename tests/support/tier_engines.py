@@ -101,9 +101,8 @@ class TierHost(ClusterHost):
         self.peers = Peers(lambda: cluster.hosts, self.nonce, "default", "", lambda at: Pool([at], 1, connect))
         more = {**admin_calls(self.engine.admin, "default"), **cluster_calls(cluster)}
         handlers = Handlers(queue, Identity(self.address, PORT, 1), Random(1), more)
-        calls = TierCalls(handlers, self.peers, self.membership, 1 << 20, queue.stock, self.gossip)
-        assert calls.dequeues is not None
-        self.dequeues = calls.dequeues
+        self.dequeues = Dequeues(handlers.methods[b"dequeue"].serve, self.peers, queue.stock, self.gossip)
+        calls = TierCalls(handlers, {b"dequeue": self.dequeues.serve})
         self.wire = WireServer(world.loop, calls, WireLimits(reply_grace_s=0.2))
         await world.network.listen(self.address, PORT, self.wire.connection)
 

@@ -12,8 +12,10 @@ from random import Random
 from typing import Any
 
 from foqs.core.keys import slot_of
+from foqs.tier.byid import by_id
 from foqs.tier.calls import TierCalls
 from foqs.tier.peers import Peers
+from foqs.tier.scatter import Scatter
 from foqs.wire.admin import admin_calls
 from foqs.wire.cluster import cluster_calls
 from foqs.wire.handlers import Handlers, Identity
@@ -58,7 +60,8 @@ class TierWorld(ClusterWorld):
         self._peers.append(peers)
         more = {**admin_calls(engine.admin, "default"), **cluster_calls(cluster)}
         alone = Handlers(engine.queue, Identity(f"{name}.example", 7411, 1), Random(1), more)
-        calls = TierCalls(alone, peers, membership, self._page_bytes_max)
+        scatter = Scatter(alone.methods, peers, membership, self._page_bytes_max)
+        calls = TierCalls(alone, {**by_id(alone.methods, peers), **scatter.served})
         wire = WireServer(asyncio.get_running_loop(), _Overheard(calls, name, self.heard), WireLimits())
         self._wires.append(wire)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, wire.connection)

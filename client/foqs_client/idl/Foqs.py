@@ -96,8 +96,10 @@ class Iface(object):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
-        not listed; while none is, it is UNAVAILABLE.
+        The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
+        told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
+        lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
+        goes from one host to another, its items may be counted twice for as long.
 
         Parameters:
          - request
@@ -692,8 +694,10 @@ class Client(Iface):
 
     def getActiveTopics(self, request):
         """
-        The topics with items, by name. While some shard is not served, the counts lag, and topics of that shard alone are
-        not listed; while none is, it is UNAVAILABLE.
+        The topics with items, by name, of the whole tier: of the called host's shards as they are, of other hosts' as they
+        told last, about a second ago. While some shard is not served, or some host has not told everything yet, the counts
+        lag, and topics of that shard or host alone are not listed; while none is served, it is UNAVAILABLE. While a shard
+        goes from one host to another, its items may be counted twice for as long.
 
         Parameters:
          - request

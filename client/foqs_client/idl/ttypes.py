@@ -3084,7 +3084,8 @@ class TopicStats(object):
     in memory.
      - next_due_in_ms: Until the next deferred item comes due or the next lease ends. Missing in this version: no host keeps it by topic.
      - paused
-     - counts_lag: There is more than is counted: the owner has changed and counts anew, or some shard is not served now.
+     - counts_lag: There is more than is counted: an owner has changed and counts anew, some shard is not served now, or some host has
+    not told everything yet.
 
     """
 
@@ -7668,16 +7669,16 @@ class GetRoutingReply(object):
 
 class TopicSummary(object):
     """
-    A topic at one host. Without any count but its names: it holds nothing there any more.
+    A topic at one host. Without `ready`: it holds nothing there any more.
 
     Attributes:
      - namespace_name
      - topic
-     - ready
+     - ready: While the counts lag, 1 at least where there may be READY items.
      - deferred
      - leased
      - dead
-     - best_priority: Of the best READY item.
+     - best_priority: Of the best READY item; missing also where the host has not read yet which that is.
      - oldest_ready_age_ms
      - counts_lag
 

@@ -1,0 +1,142 @@
+"""The topics of the whole tier, as any of its hosts lists them.
+
+Holds `TierTopics`. Always true: a page is in the order of names, which are kept
+in that order and not sorted for it; of this host's shards it shows what is so
+now, of the others' what they told last; a page that has to pass over many topics
+lets others run meanwhile. Counts lag where a host has not told everything, or a
+shard has no owner who serves it. Speaks no Thrift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from foqs.core.errors import Unavailable
+from foqs.core.item import State, TopicName
+from foqs.service.api import TopicStats
+from foqs.service.engine import Engine
+from foqs.service.listed import ACTIVE, counts_of, stats_of
+from foqs.shard.shard import Shard
+from foqs.tier.local import LocalTopics
+from foqs.tier.peers import Peers
+from foqs.tier.summaries import Summaries, Told
+
+_STEP: Final = 256
+"""Names looked at before others may run."""
+_GATHERED: Final = 1_000
+"""Changed topics of this host that a page takes in first."""
+
+
+class TierTopics:
+    """Args:
+    is_served: every shard of the tier has an owner who serves it, as far as is known.
+    """
+
+    def __init__(
+        self, engine: Engine, peers: Peers, local: LocalTopics, summaries: Summaries, is_served: Callable[[], bool]
+    ) -> None:
+        self._engine = engine
+        self._peers = peers
+        self._local = local
+        self._summaries = summaries
+        self._is_served = is_served
+
+    async def topics(
+        self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
+    ) -> tuple[list[TopicStats], str | None]:
+        """As of `service.api.Queue`. Raises `Unavailable`: no host is known to serve anything."""
+        wanted = tuple(states) if states else ACTIVE
+        self._local.gather(_GATHERED)
+        page: list[TopicStats] = []
+        least, beyond = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
+        while True:
+            shards = list(self._local.serving().values())
+            if not shards and not len(self._summaries):
+                raise Unavailable("no shard of this tier is known to be served now; try again", retry_after_ms=500)
+            partial = self._is_partial()
+            names, last = self._following(namespace, least, beyond=beyond)
+            for name in names:
+                if not name.startswith(prefix):
+                    return page, None
+                stats = self._stats((namespace, name), shards, wanted, partial=partial)
+                if stats is None:
+                    continue
+                if len(page) == limit:
+                    return page, page[-1].topic
+                page.append(stats)
+            if last:
+                return page, None
+            least, beyond = names[-1], True
+            await asyncio.sleep(0)
+
+    def _following(self, namespace: str, least: str, *, beyond: bool) -> tuple[list[str], bool]:
+        """The next names in order, whoever has them, and whether they are the last."""
+        own = self._local.names(namespace)
+        names: set[str] = set()
+        end: str | None = None
+        for known in [*([] if own is None else [own]), *self._summaries.names(namespace)]:
+            part = known.following(least, _STEP, beyond=beyond)
+            names.update(part)
+            if len(part) == _STEP:
+                # Beyond its last name it may have others that come before theirs.
+                end = part[-1] if end is None else min(end, part[-1])
+        found = sorted(names)
+        return (found, True) if end is None else ([name for name in found if name <= end], False)
+
+    def _stats(
+        self, topic: TopicName, shards: Sequence[Shard], wanted: Sequence[State], *, partial: bool
+    ) -> TopicStats | None:
+        """What the tier holds of a topic; None where it is in none of these states."""
+        shards = [shard for shard in shards if shard.memory.has(topic)]
+        told = self._summaries.of(topic)
+        lag = any(shard.counts.lag for shard in shards) or any(each.counts_lag for each in told)
+        if not shards and not told:
+            return None
+        if not lag:
+            own = counts_of(topic, shards)
+            if not any(own[state] or any(each[_FIELD[state]] for each in told) for state in wanted):
+                return None
+        paused = topic in self._engine.namespaces.paused
+        stats = stats_of(topic, shards, paused=paused, partial=partial)
+        return _with(stats, told, asyncio.get_running_loop().time()) if told else stats
+
+    def _is_partial(self) -> bool:
+        """Something may be missing."""
+        return not (
+            self._is_served()
+            and len(self._local.serving()) == len(self._engine.statuses)
+            and self._local.is_whole
+            and self._summaries.is_whole(self._peers.others)
+        )
+
+
+_FIELD: Final = {
+    State.READY: Told._fields.index("ready"),
+    State.DEFERRED: Told._fields.index("deferred"),
+    State.LEASED: Told._fields.index("leased"),
+    State.DEAD: Told._fields.index("dead"),
+}
+
+
+def _with(own: TopicStats, told: Sequence[Told], now: float) -> TopicStats:
+    """What this host holds of a topic, and what others do."""
+    bests = [each.best_priority for each in told if each.best_priority is not None]
+    ages_ms = [round((now - each.ready_since) * 1_000) for each in told if each.ready_since is not None]
+    return TopicStats(
+        topic=own.topic,
+        ready=own.ready + sum([each.ready for each in told]),
+        deferred=own.deferred + sum([each.deferred for each in told]),
+        leased=own.leased + sum([each.leased for each in told]),
+        dead=own.dead + sum([each.dead for each in told]),
+        best_priority=min([*bests, *_given(own.best_priority)], default=None),
+        oldest_ready_age_ms=max([*ages_ms, *_given(own.oldest_ready_age_ms)], default=None),
+        next_due_in_ms=own.next_due_in_ms,
+        paused=own.paused,
+        counts_lag=own.counts_lag or any(each.counts_lag for each in told),
+    )
+
+
+def _given(value: int | None) -> Sequence[int]:
+    return () if value is None else (value,)

@@ -1,0 +1,298 @@
+"""What hosts of a tier tell each other of their topics, and list of them, under virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.errors import Unavailable
+from foqs.core.item import State, TopicName
+from foqs.core.life import Kind
+from foqs.metric_table import TIER
+from foqs.scrape_tier import tier_readings
+from foqs.service.api import TopicStats
+from foqs.store.memory import MemoryReads
+from tests.support.builders import new_item
+from tests.support.engines import ok
+from tests.support.races import Gate, closed
+from tests.support.telling_world import SETTINGS, TierHost, TierWorld, play_tier
+
+BOUND_S = 2.5
+"""Two periods with their jitter, and some pages."""
+
+
+def counts(stats: TopicStats) -> tuple[int, int, int, int]:
+    return stats.ready, stats.deferred, stats.leased, stats.dead
+
+
+def test_any_host_lists_the_topics_of_all_with_their_counts_added() -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await world.three()
+        for n, host in enumerate(hosts):
+            await host.caller.put("all", 2, priority=n - 1)
+            await host.caller.put(f"of {host.name}", 1 + n)
+            await host.caller.put("later", 1, delay_ms=60_000_000)
+        await hosts[1].caller.get("all")
+        await world.pass_s(10)
+        for host in hosts:
+            found = await host.listed()
+            assert {name: counts(stats) for name, stats in found.items()} == {
+                "all": (5, 0, 1, 0),
+                "later": (0, 3, 0, 0),
+                "of one": (1, 0, 0, 0),
+                "of two": (2, 0, 0, 0),
+                "of three": (3, 0, 0, 0),
+            }
+            assert found["all"].best_priority == -1
+            age_ms = found["all"].oldest_ready_age_ms
+            assert age_ms is not None
+            assert 10_000 <= age_ms < 11_000
+            assert not any(stats.counts_lag for stats in found.values())
+            assert set(await host.listed(states=None)) == set(found) - {"later"}
+            assert set(await host.listed("of t")) == {"of two", "of three"}
+            assert set(await host.listed(states=[State.LEASED])) == {"all"}
+            own, _ = await host.engine.queue.topics("default", "of ", None, None, 10)
+            assert [stats.topic for stats in own] == [f"of {host.name}"]
+
+    play_tier(story)
+
+
+def test_a_topic_that_is_empty_everywhere_is_listed_nowhere() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = await world.three()
+        await two.caller.put("brief", 3)
+        await world.pass_s(BOUND_S)
+        assert set(await one.listed()) == {"brief"}
+        await two.caller.do(Kind.ACK, (await two.caller.get("brief", 3)).items)
+        await world.pass_s(BOUND_S)
+        for host in (one, two, three):
+            assert await host.listed() == {}
+            assert len(host.telling.summaries) == 0
+
+    play_tier(story)
+
+
+def test_a_shard_that_moves_takes_its_topics_along() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = await world.three()
+        for n in range(20):
+            await two.caller.put(f"t{n:02}")
+        await world.pass_s(BOUND_S)
+        before = {name: counts(stats) for name, stats in (await one.listed()).items()}
+        assert before == {f"t{n:02}": (1, 0, 0, 0) for n in range(20)}
+        await two.stop()
+        await world.settled(one, three)
+        await world.pass_s(BOUND_S)
+        for host in (one, three):
+            found = await host.listed()
+            assert {name: counts(stats) for name, stats in found.items()} == before
+            assert not any(stats.counts_lag for stats in found.values())
+
+    play_tier(story)
+
+
+def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = await world.three()
+        await one.caller.put("mine")
+        await two.caller.put("lost?")
+        await world.pass_s(BOUND_S)
+        gone: list[str] = []
+        one.telling.exchange.on_gone = lambda peers: gone.extend(peer.view.name for peer in peers)
+        await two.die()
+        await world.until(lambda: bool(gone))
+        found = await one.listed()
+        assert found["mine"].counts_lag or "lost?" in found
+        await world.settled(one, three)
+        await world.pass_s(BOUND_S)
+        for host in (one, three):
+            found = await host.listed()
+            assert {name: counts(stats) for name, stats in found.items()} == {
+                "mine": (1, 0, 0, 0),
+                "lost?": (1, 0, 0, 0),
+            }
+            assert not any(stats.counts_lag for stats in found.values())
+        assert gone == ["two"]
+        assert [len(host.peers.others) for host in (one, three)] == [1, 1]
+
+    play_tier(story)
+
+
+def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, _ = await world.three()
+        await two.caller.put("a", 2)
+        await world.pass_s(BOUND_S)
+        world.parted.add("two")
+        await two.caller.put("a", 5)
+        await world.pass_s(30)
+        assert counts((await one.listed())["a"]) == (2, 0, 0, 0)
+        [head] = one.telling.summaries.heads(("default", "a"))
+        assert 27 < world.loop.time() - head.at < 35
+        assert one.telling.exchange.failures > 3
+        assert one.telling.exchange.oldest_s == pytest.approx(world.loop.time() - head.at)
+        world.parted.clear()
+        await world.pass_s(3 + BOUND_S)
+        assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
+        found = tier_readings(one.telling)
+        assert set(found) == {each.name for each in TIER}
+        [(_, age_s)] = found["foqs_peer_summaries_age_seconds"]
+        assert age_s < BOUND_S
+
+    play_tier(story)
+
+
+def test_news_come_within_two_periods_and_once() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, _ = await world.three()
+        news: list[TopicName] = []
+        one.telling.summaries.on_news = news.extend
+        await two.caller.put("a", priority=5)
+        await world.pass_s(BOUND_S)
+        assert news == [("default", "a")]
+        await world.pass_s(10)
+        assert len(news) == 1
+        await two.caller.put("a", priority=-5)
+        await world.pass_s(BOUND_S)
+        assert len(news) == 2
+        [head] = one.telling.summaries.heads(("default", "a"))
+        assert (head.peer.view.name, head.best_priority, head.ready) == ("two", -5, 2)
+
+    play_tier(story)
+
+
+def test_items_that_come_back_are_told_of() -> None:
+    """A lease that ends, a nack, a release, and what a hand-out that nobody collects gives back."""
+
+    async def story(world: TierWorld) -> None:
+        one, two, _ = await world.three()
+
+        async def known() -> tuple[int, int] | None:
+            await world.pass_s(BOUND_S)
+            heads = one.telling.summaries.heads(("default", "a"))
+            return (heads[0].ready, heads[0].best_priority) if heads else None
+
+        await two.caller.put("a", 1, priority=7)
+        assert await known() == (1, 7)
+        handed = await two.caller.get("a", lease_ms=5_000)
+        assert await known() is None
+        await world.pass_s(5)
+        assert await known() == (1, 7)
+        handed = await two.caller.get("a")
+        assert await known() is None
+        await two.caller.do(Kind.NACK, handed.items, delay_ms=0)
+        assert await known() == (1, 7)
+        shard = next(shard for shard in two.engine.shards.values() if ("default", "a") in shard.index)
+        taken = shard.index.take(("default", "a"), 1)
+        two.telling.local.gather(1_000)
+        shard.counts.touch([("default", "a")])
+        assert await known() == (1, 2**31 - 1)
+        shard.give_back([(("default", "a"), taken)])
+        assert await known() == (1, 7)
+
+    play_tier(story)
+
+
+def test_after_a_takeover_it_is_told_how_many_items_there_are_and_the_best_when_somebody_has_asked_for_it() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = await world.three()
+        await two.caller.put("a", 3, priority=4)
+        await world.pass_s(BOUND_S)
+        await two.stop()
+        await world.settled(one, three)
+        await world.pass_s(BOUND_S)
+        owner, other = (one, three) if holds(one, "a") else (three, one)
+        [head] = other.telling.summaries.heads(("default", "a"))
+        assert (head.ready, head.best_priority) == (3, 2**31 - 1)
+        assert len((await owner.caller.get("a", 1, wait_ms=100)).items) == 1
+        await world.pass_s(BOUND_S)
+        [head] = other.telling.summaries.heads(("default", "a"))
+        assert (head.ready, head.best_priority) == (2, 4)
+
+    play_tier(story)
+
+
+def holds(host: TierHost, topic: str) -> bool:
+    return any(shard.memory.has(("default", topic)) for shard in host.engine.shards.values())
+
+
+def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = await world.three()
+        await two.caller.put("a", 3)
+        await two.caller.put("later", 1, delay_ms=60_000_000)
+        await world.pass_s(BOUND_S)
+        with closed(Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)):
+            await two.die()
+            await world.until(lambda: holds(one, "a") or holds(three, "a"))
+            await world.pass_s(BOUND_S)
+            owner, other = (one, three) if holds(one, "a") else (three, one)
+            [head] = other.telling.summaries.heads(("default", "a"))
+            assert head.ready == 1
+            for host in (owner, other):
+                found = await host.listed()
+                assert found["a"].counts_lag
+                assert found["later"].counts_lag
+        await world.settled(one, three)
+        await world.pass_s(BOUND_S)
+        for host in (owner, other):
+            found = await host.listed()
+            assert {name: counts(stats) for name, stats in found.items()} == {"a": (3, 0, 0, 0), "later": (0, 1, 0, 0)}
+            assert not any(stats.counts_lag for stats in found.values())
+            assert set(await host.listed(states=None)) == {"a"}
+
+    play_tier(story)
+
+
+def test_idle_topics_cost_nothing_however_many_they_are() -> None:
+    """Per tick, only what had events is touched: no loop over all topics."""
+
+    async def story(world: TierWorld) -> None:
+        hosts = await world.three()
+        for n in range(40):
+            items = [new_item(f"idle {n}/{m}", delay_ms=10**9) for m in range(25)]
+            assert len([ok(result) for result in await hosts[n % 3].caller.enqueue(items)]) == 25
+        await world.until(lambda: all(len(host.telling.summaries) > 600 for host in hosts), 60)
+        await world.pass_s(5)
+        assert len(await hosts[0].listed(limit=100)) == 1_000
+        world.told = 0
+        looked = [host.telling.local.looked_at for host in hosts]
+        await hosts[0].caller.put("busy")
+        await world.pass_s(60)
+        assert [host.telling.local.looked_at for host in hosts] == [looked[0] + 1, *looked[1:]]
+        assert world.told == 2
+
+    play_tier(story, settings=replace(SETTINGS, exchange_topics_max=500))
+
+
+def test_a_host_without_peers_forgets_what_has_changed() -> None:
+    async def story(world: TierWorld) -> None:
+        host = await world.host("one")
+        await world.settled(host)
+        await world.pass_s(3)
+        for n in range(50):
+            await host.caller.put(f"t{n}")
+        await world.pass_s(3)
+        assert all(not shard.counts.touched for shard in host.engine.shards.values())
+        assert len(await host.listed()) == 50
+        await host.stop()
+        host.telling.local.gather(1_000)
+        assert all(shard.counts.touched is None for shard in host.engine.shards.values())
+
+    play_tier(story)
+
+
+def test_a_host_without_shards_lists_what_others_told_and_one_that_knows_of_nothing_says_so() -> None:
+    async def story(world: TierWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        await one.caller.put("a")
+        two = await world.host("two")
+        with pytest.raises(Unavailable, match="no shard of this tier"):
+            await two.listed()
+        await world.settled(one, two)
+        await world.pass_s(BOUND_S)
+        assert set(await two.listed()) == {"a"}
+
+    play_tier(story, shards=1)
