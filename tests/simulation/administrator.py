@@ -66,29 +66,9 @@ class Administrator:
 
     async def differences(self, rows: Sequence[Event], payload_bytes: int) -> list[str]:
         """What is listed and counted otherwise than the tables hold it: their rows of this namespace, at rest."""
-        client, found = self._client.client, []
+        client = self._client.client
         held = Counter((row["topic"], row["state"]) for row in rows)
-        listed: list[Topic] = []
-        cursor: str | None = ""
-        while cursor is not None:
-            page = await client.topics(states=STATES, limit=2, cursor=cursor or None)
-            listed += page.topics
-            cursor = page.next_cursor
-        shown = {(topic.topic, state): getattr(topic, state) for topic in listed for state in STATES}
-        for topic in listed:
-            if not any(shown[topic.topic, state] for state in STATES) or topic.counts_lag or topic.paused:
-                found.append(f"invariant 15: topic {topic.topic} is listed as {topic}")
-        for place in sorted({*held, *shown}):
-            if held[place] != shown.get(place, 0):
-                found.append(
-                    f"invariant 15: {place} is listed with {shown.get(place, 0)} items, there are {held[place]}"
-                )
-        return found + await self.miscounts(rows, payload_bytes)
-
-    async def miscounts(self, rows: Sequence[Event], payload_bytes: int) -> list[str]:
-        """What is counted, looked at and listed by item otherwise than the tables hold it."""
-        client, found = self._client.client, []
-        held = Counter((row["topic"], row["state"]) for row in rows)
+        found = listing_differences(await self.listed(), held)
         for topic, state in sorted(held):
             counted = await client.count(ItemFilter(topic, states=[state]))
             if counted.items != held[topic, state]:
@@ -109,6 +89,16 @@ class Administrator:
         if dead != {row["id"] for row in rows if row["state"] == "dead"}:
             found.append(f"invariant 15: these are listed as dead: {', '.join(sorted(dead))}")
         return found
+
+    async def listed(self) -> list[Topic]:
+        """All topics, as some host lists them."""
+        listed: list[Topic] = []
+        cursor: str | None = ""
+        while cursor is not None:
+            page = await self._client.client.topics(states=STATES, limit=2, cursor=cursor or None)
+            listed += page.topics
+            cursor = page.next_cursor
+        return listed
 
     async def close(self) -> None:
         await self._client.client.close()
@@ -201,6 +191,19 @@ class Administrator:
                 await asyncio.sleep(0.1)
             else:
                 return
+
+
+def listing_differences(listed: Sequence[Any], held: Counter[tuple[str, str]]) -> list[str]:
+    """What is listed otherwise than there is, at rest: items by topic and state."""
+    found = []
+    shown = {(topic.topic, state): getattr(topic, state) for topic in listed for state in STATES}
+    for topic in listed:
+        if not any(shown[topic.topic, state] for state in STATES) or topic.counts_lag or topic.paused:
+            found.append(f"invariant 15: topic {topic.topic} is listed as {topic}")
+    for place in sorted({*held, *shown}):
+        if held[place] != shown.get(place, 0):
+            found.append(f"invariant 15: {place} is listed with {shown.get(place, 0)} items, there are {held[place]}")
+    return found
 
 
 _LIMITED: Final[Mapping[str, tuple[int, ...]]] = {

@@ -8,12 +8,14 @@ hosts run, reach everything, and may own every shard.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
-from tests.simulation.administrator import Administrator
-from tests.simulation.cluster import Incarnation
+from foqs.core.item import State
+from tests.simulation.administrator import Administrator, listing_differences
+from tests.simulation.cluster import NAMESPACES, Incarnation
 from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
 from tests.simulation.overseer import Overseer
 from tests.simulation.principals import OPERATOR, token
@@ -21,6 +23,9 @@ from tests.simulation.workload import Plan, Run
 
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 STEPS_BETWEEN_TROUBLES: Final = (500, 3_000)
+LISTED_S: Final = 1.0
+"""So long after a change every host lists it."""
+QUIET_S_MAX: Final = 300.0
 SETTLED_S_MAX: Final = 30.0
 """When all is healed, every shard is served by then."""
 
@@ -77,13 +82,28 @@ class FleetRun(Run):
             await asyncio.sleep(0.05)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
-        """Topics are listed of one host's shards alone, so all else is compared."""
-        await self._until(self.cluster.is_at_rest)
-        self.differences += self.cluster.differences()
+        """Memories, and what is counted, and what each host lists, when nothing has changed for a while."""
+        await super()._compare({})
+        until_s = self.cluster.loop.time() + QUIET_S_MAX
+        held: Mapping[str, Counter[tuple[str, str]]] = {}
+        while held != (held := self._held()) or not self.cluster.is_at_rest():
+            if self.cluster.loop.time() > until_s:
+                raise Unsettled(f"invariant 11: items still change {QUIET_S_MAX} s after everything healed")
+            await asyncio.sleep(LISTED_S)
         for namespace, each in administrators.items():
-            self.differences += await each.miscounts(
+            self.differences += await each.differences(
                 self.cluster.rows(namespace), self.cluster.payload_bytes(namespace)
             )
+            for host, telling in self.cluster.telling():
+                listed, _ = await telling.topics.topics(namespace, "", list(State), None, 100)
+                self.differences += [
+                    f"{difference}, says {host}" for difference in listing_differences(listed, held[namespace])
+                ]
+
+    def _held(self) -> Mapping[str, Counter[tuple[str, str]]]:
+        """What the tables hold: items by topic and state, of each namespace."""
+        rows = self.cluster.rows
+        return {name: Counter((row["topic"], row["state"]) for row in rows(name)) for name in NAMESPACES}
 
     # --------------------------------------------------------------- troubles
 

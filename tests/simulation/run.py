@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import planted_ownership, tally
+from tests.simulation import planted_ownership, planted_telling, tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.fleet import Fleet
 from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
@@ -96,7 +96,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    return planted_ownership.BUGS if fleet else BUGS
+    return {**planted_ownership.BUGS, **planted_telling.BUGS} if fleet else BUGS
 
 
 def _work(task: tuple[int, bool, str | None, bool]) -> Result:
@@ -136,7 +136,8 @@ def main() -> int:
     parser.add_argument("--fleet", action="store_true", help="several hosts of one cluster, not one that is alone")
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument(
-        "--plant", help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py"
+        "--plant",
+        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py and planted_telling.py",
     )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import fleet, planted_ownership, tally
+from tests.simulation import fleet, planted_ownership, planted_telling, tally
 from tests.simulation.planted import BUGS, SEEDS, Bug, shows
 from tests.support import admittance, explained, oversight, server
 
@@ -81,6 +81,12 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", planted_ownership.BUGS)
 def test_a_planted_bug_of_ownership_is_caught(name: str) -> None:
     catches(name, planted_ownership.BUGS[name], "--fleet")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_telling.BUGS)
+def test_a_planted_bug_of_what_hosts_tell_each_other_is_caught(name: str) -> None:
+    catches(name, planted_telling.BUGS[name], "--fleet")
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:
