@@ -205,6 +205,11 @@ def test_after_a_takeover_it_is_told_how_many_items_there_are_and_the_best_when_
         owner, other = (one, three) if holds(one, "a") else (three, one)
         [head] = other.telling.summaries.heads(("default", "a"))
         assert (head.ready, head.best_priority) == (3, 2**31 - 1)
+        [shard] = [shard for shard in owner.engine.shards.values() if shard.memory.has(("default", "a"))]
+        shard.refill(("default", "a"))
+        await world.pass_s(BOUND_S)
+        [head] = other.telling.summaries.heads(("default", "a"))
+        assert (head.ready, head.best_priority) == (3, 4)
         assert len((await owner.caller.get("a", 1, wait_ms=100)).items) == 1
         await world.pass_s(BOUND_S)
         [head] = other.telling.summaries.heads(("default", "a"))
@@ -223,6 +228,8 @@ def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monk
         await two.caller.put("a", 3)
         await two.caller.put("later", 1, delay_ms=60_000_000)
         await world.pass_s(BOUND_S)
+        await two.caller.put("empty")
+        await two.caller.do(Kind.ACK, (await two.caller.get("empty")).items)
         with closed(Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)):
             await two.die()
             await world.until(lambda: holds(one, "a") or holds(three, "a"))
@@ -234,6 +241,7 @@ def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monk
                 found = await host.listed()
                 assert found["a"].counts_lag
                 assert found["later"].counts_lag
+                assert found["empty"].counts_lag
         await world.settled(one, three)
         await world.pass_s(BOUND_S)
         for host in (owner, other):
