@@ -96,13 +96,13 @@ class Exchange:
     def serve(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serves `exchange`; see `Serve`."""
         settings = self._settings
-        self._local.gather(settings.exchange_topics_max)
+        coming = self._local.gather(settings.exchange_topics_max)
         changes = self._local.since(request.version, settings.exchange_topics_max)
         reply = ttypes.ExchangeReply(
             version=changes.version,
             topics=self._local.summaries(changes.topics),
             whole=changes.whole,
-            more=changes.more,
+            more=changes.more or coming,
             demands=list(self.demands()),
             load=self._load(),
             takes_items=self._takes_items(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -13,10 +14,11 @@ from foqs.metric_table import TIER
 from foqs.scrape_tier import tier_readings
 from foqs.service.api import TopicStats
 from foqs.store.memory import MemoryReads
+from shardmgr import administration
 from tests.support.builders import new_item
 from tests.support.engines import ok
 from tests.support.races import Gate, closed
-from tests.support.telling_world import SETTINGS, TierHost, TierWorld, play_tier
+from tests.support.telling_world import ALL, SETTINGS, TierHost, TierWorld, play_tier
 
 BOUND_S = 2.5
 """Two periods with their jitter, and some pages."""
@@ -90,6 +92,70 @@ def test_a_shard_that_moves_takes_its_topics_along() -> None:
             assert not any(stats.counts_lag for stats in found.values())
 
     play_tier(story)
+
+
+def test_a_shard_that_moves_between_hosts_that_stay_is_counted_once() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, three = hosts = await world.three()
+        for n in range(12):
+            await two.caller.put(f"t{n}")
+        await world.pass_s(BOUND_S)
+        await administration.drain_host(world.administrator, "two")
+        await world.settled(one, three)
+        assert two.alive
+        await world.pass_s(BOUND_S)
+        for host in hosts:
+            assert {name: counts(stats) for name, stats in (await host.listed()).items()} == {
+                f"t{n}": (1, 0, 0, 0) for n in range(12)
+            }
+
+    play_tier(story)
+
+
+def test_a_purged_topic_is_listed_no_more() -> None:
+    async def story(world: TierWorld) -> None:
+        one, two, _ = await world.three()
+        await two.caller.put("a", 4)
+        await two.caller.put("b", 1)
+        await world.pass_s(BOUND_S)
+        assert await two.engine.queue.purge("default", "a", world.in_s(5)) == 4
+        await world.pass_s(BOUND_S)
+        assert set(await one.listed()) == {"b"}
+
+    play_tier(story)
+
+
+@pytest.mark.parametrize("ends", ["stays", "stops"])
+def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
+    """A host that has just joined is told page by page; one that takes a shard over looks at its topics page by page."""
+
+    async def story(world: TierWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        for n in range(60):
+            items = [new_item(f"{n}/{m}", delay_ms=10**9) for m in range(50)]
+            assert len([ok(result) for result in await one.caller.enqueue(items)]) == 50
+        two = await world.host("two")
+        await world.until(lambda: len(two.telling.summaries) == 50)
+        stopping = asyncio.create_task(one.stop()) if ends == "stops" else None
+        missing = 0
+        while True:
+            try:
+                page, _ = await two.telling.topics.topics("default", "", ALL, None, 1_000)
+            except Unavailable:
+                assert stopping is not None
+            else:
+                if not any(stats.counts_lag for stats in page):
+                    break
+                assert all(stats.counts_lag for stats in page)
+                missing += 1
+            await world.pass_s(0.01)
+        assert missing > 2
+        assert len(await two.listed(limit=1_000)) == 3_000
+        if stopping is not None:
+            await stopping
+
+    play_tier(story, shards=1)
 
 
 def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> None:
@@ -264,6 +330,7 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
         await world.until(lambda: all(len(host.telling.summaries) > 600 for host in hosts), 60)
         await world.pass_s(5)
         assert len(await hosts[0].listed(limit=100)) == 1_000
+        assert len(await hosts[0].listed(limit=1_000)) == 1_000
         world.told = 0
         looked = [host.telling.local.looked_at for host in hosts]
         await hosts[0].caller.put("busy")
