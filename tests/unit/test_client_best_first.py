@@ -110,7 +110,7 @@ def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
             await one.caller.put()
             await waiting
             await two.caller.put()
-            await world.until(lambda: client._polls.has_some(((("t", 1),), None)))
+            await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
         await world.pass_s(0.05)
         assert (await two.caller.one()).row.attempt == 1
 
