@@ -3,7 +3,9 @@
 Holds `Enqueues`. Always true: an item is passed on once, and only after this
 host has refused it, so nothing was written of it; what was passed on and not
 answered is UNKNOWN_OUTCOME and goes nowhere else; neighbours of an item are
-answered as ever. A call that all hosts refuse ends with this host's own refusal.
+answered as ever. An item without a key goes where there is room, and one that no
+host takes ends with this host's own refusal; one with a key goes to the owner of
+its slot, whose answer counts.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from foqs_client.message import Method
 
 _T = TypeVar("_T")
 _ENQUEUE: Final = Method("enqueue", writes=True)
-_NO_ROOM: Final = (ttypes.ErrorCode.OVERLOADED, ttypes.ErrorCode.UNAVAILABLE)
+_NOT_HERE: Final = (ttypes.ErrorCode.OVERLOADED, ttypes.ErrorCode.UNAVAILABLE, ttypes.ErrorCode.NOT_OWNER)
+"""Nothing was written, and another host may take it."""
 
 
 class Enqueues:
@@ -60,12 +63,13 @@ class Enqueues:
             error = result.error
             if error is None:
                 continue
-            if error.code == ttypes.ErrorCode.NOT_OWNER and error.owner is not None:
+            if items[place].idempotency_key is None:
+                if error.code in _NOT_HERE:
+                    ways.setdefault(None, []).append(place)
+            elif error.code == ttypes.ErrorCode.NOT_OWNER and error.owner is not None:
                 peer = self._peers.at((error.owner.host, error.owner.port))
                 if peer is not None:
                     ways.setdefault(peer, []).append(place)
-            elif error.code in _NO_ROOM and items[place].idempotency_key is None:
-                ways.setdefault(None, []).append(place)
         return ways
 
     async def pass_on(
@@ -84,13 +88,13 @@ class Enqueues:
             except Unreached:
                 self._peers.shun(host)
                 continue
-            except UnknownOutcome as error:
+            except FoqsError as error:
+                if peer is None and not isinstance(error, UnknownOutcome):
+                    self._peers.shun(host)
+                    return  # what this host said stands
                 for place in places:
                     told[place] = ttypes.EnqueueResult(None, codec.error(error))
                 return
-            except FoqsError:
-                self._peers.shun(host)
-                return  # what this host said stands
             results = reply.results or []
             self.passed_on += len(results)
             for inner, (place, result) in enumerate(zip(places, results, strict=False)):
@@ -123,9 +127,12 @@ class _Call:
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, Overloaded | Unavailable):
-            self.refused(error)
-        else:
-            self._caller.fail(error)
+            try:
+                self.refused(error)
+                return
+            except FoqsError:
+                pass  # nobody else may take any of it
+        self._caller.fail(error)
 
     def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
         """This host has done its part."""

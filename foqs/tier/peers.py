@@ -1,23 +1,28 @@
 """The other hosts of the tier, and calls to them.
 
 Holds `Peers`. Always true: a call is sent to one host, once; `Unreached` means
-that not a byte of it left, and every call ends by its deadline. Who is there
+that nobody read it, and every call ends by its deadline. Who is there
 comes from the plan as it was read last. Knows nothing of what calls mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
+from zlib import crc32
 
-from foqs.core.errors import BY_CODE, Code, FoqsError, Unavailable, UnknownOutcome
+from foqs.core.errors import BY_CODE, Code, FoqsError, PermissionDenied, Unauthenticated, Unavailable, UnknownOutcome
 from foqs.service.cluster import Address, HostView
-from foqs_client.link import NoReply, NotSent
+from foqs_client.errors import FoqsError as NotWelcome
+from foqs_client.link import NoReply, NotSent, NotServed
 from foqs_client.message import Method, Refused, Unencodable, Unreadable
 from foqs_client.pool import Pool
+
+log = logging.getLogger(__name__)
 
 REACH_S: Final = 0.5
 """How long a connection to a peer is waited for."""
@@ -28,7 +33,7 @@ SHUN_S: Final = 0.25
 
 
 class Unreached(Unavailable):
-    """The peer could not be reached: it knows nothing of the call."""
+    """The peer could not be reached, or does not know this host: it has not read the call."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,12 +44,14 @@ class Peer:
         load: what waits there to be written, in items; as it told last.
         takes_items: some shard there takes new items, as far as is known.
         shunned_until: on the loop's clock.
+        trouble: why it could not be reached the last time; empty when it was.
     """
 
     view: HostView
     load: float = 0.0
     takes_items: bool = True
     shunned_until: float = 0.0
+    trouble: str = ""
 
     @property
     def address(self) -> Address:
@@ -53,6 +60,11 @@ class Peer:
     @property
     def nonce(self) -> str:
         return self.view.nonce
+
+    @property
+    def strain(self) -> float:
+        """Its load, for what it can take."""
+        return self.load / self.view.capacity
 
 
 class Peers:
@@ -80,6 +92,8 @@ class Peers:
         self._here: Address | None = None
         self._pools: dict[Address, Pool] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._turn = crc32(nonce.encode())
+        """Hosts begin with different peers."""
 
     @property
     def others(self) -> dict[str, Peer]:
@@ -102,10 +116,16 @@ class Peers:
         return next((peer for peer in self.others.values() if peer.address == address), None)
 
     def with_capacity(self) -> list[Peer]:
-        """Those that may take new items, the best first: of this region, then by load."""
+        """Those that may take new items, the one to ask first: of this region, and of two whose turn it is the less loaded.
+
+        The least loaded of all would get what every host passes on until it tells its load again.
+        """
         now = asyncio.get_running_loop().time()
         able = [peer for peer in self.others.values() if _is_able(peer, now)]
-        return sorted(able, key=lambda peer: (peer.view.region != self._region, peer.load, peer.view.name))
+        self._turn += 1
+        near = [peer for peer in able if peer.view.region == self._region]
+        far = [peer for peer in able if peer.view.region != self._region]
+        return _in_turn(near, self._turn) + _in_turn(far, self._turn)
 
     def shun(self, peer: Peer) -> None:
         """It did not take what it was asked to take."""
@@ -115,7 +135,7 @@ class Peers:
         """Sends a request, and returns the reply's struct. The request stays as it is.
 
         Raises:
-            Unreached: nothing was sent.
+            Unreached: nobody has read it.
             UnknownOutcome: it was sent and not answered, and may write.
             Unavailable: it was sent and not answered, and only reads.
             FoqsError: what the peer says.
@@ -128,7 +148,10 @@ class Peers:
         try:
             while True:
                 link = pool.ready_link or await pool.link(min(deadline, loop.time() + REACH_S))
-                request.timeout_ms = max(1, int((deadline - loop.time() - MARGIN_S) * 1_000))
+                left_s = deadline - loop.time() - MARGIN_S
+                if left_s <= 0:
+                    raise Unreached("no time is left to ask another host", retry_after_ms=100)
+                request.timeout_ms = max(1, int(left_s * 1_000))
                 seqid, reply = link.send(method, method.encode(request), deadline)
                 try:
                     body = await reply
@@ -139,14 +162,18 @@ class Peers:
                     link.forget(seqid)
                     raise
             result = method.decode(body)
-        except NotSent as error:
-            raise Unreached(f"{peer.view.name} cannot be reached: {error}", retry_after_ms=100) from None
+        except (NotSent, NotServed, NotWelcome) as error:
+            raise _unreached(peer, str(error)) from None
         except (NoReply, Unreadable, Refused) as error:
             raise _unanswered(method, f"{peer.view.name} did not answer: {error}") from None
         except Unencodable as error:
             raise Unreached(f"the call cannot be passed on to {peer.view.name}: {error}") from None
         if result.failed is not None:
-            raise core_error(result.failed.error)
+            told = core_error(result.failed.error)
+            if isinstance(told, Unauthenticated | PermissionDenied):
+                raise _unreached(peer, f"it does not know this host as an administrator: {told.message}")
+            raise told
+        _is_well(peer)
         if result.success is None:
             raise _unanswered(method, f"{peer.view.name} sent an empty reply")
         return result.success
@@ -191,6 +218,30 @@ def core_error(failed: Any) -> FoqsError:
 def _is_able(peer: Peer, now: float) -> bool:
     view = peer.view
     return peer.takes_items and not (view.drained or view.leaving) and peer.shunned_until <= now
+
+
+def _in_turn(peers: list[Peer], turn: int) -> list[Peer]:
+    """From the one whose turn it is on, or from the next where that is less loaded."""
+    if len(peers) < 2:
+        return peers
+    first = turn % len(peers)
+    ordered = peers[first:] + peers[:first]
+    if ordered[1].strain < ordered[0].strain:
+        ordered[:2] = reversed(ordered[:2])
+    return ordered
+
+
+def _unreached(peer: Peer, why: str) -> Unreached:
+    if peer.trouble != why:
+        log.warning("%s cannot be asked anything: %s", peer.view.name, why)
+        peer.trouble = why
+    return Unreached(f"{peer.view.name} cannot be asked: {why}", retry_after_ms=100)
+
+
+def _is_well(peer: Peer) -> None:
+    if peer.trouble:
+        log.info("%s answers again", peer.view.name)
+        peer.trouble = ""
 
 
 def _unanswered(method: Method, why: str) -> FoqsError:
