@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias, TypeVar
 from zlib import crc32
 
-from foqs_client.errors import FoqsError
+from foqs_client.errors import FoqsError, UnknownOutcome
 from foqs_client.types import Routing
 
 E = TypeVar("E")
@@ -91,10 +91,10 @@ async def spread(
 
     Args:
         where: the host of an entry; None: any will do.
-        failed: the result of an entry whose host did not answer while another did.
+        failed: the result of an entry whose host did not answer.
 
     Raises:
-        FoqsError: no host answered; of the first of them.
+        FoqsError: no host answered; of the first of them, where that is true of all entries.
     """
     groups: dict[Address | None, list[int]] = {}
     for place, entry in enumerate(entries):
@@ -104,8 +104,10 @@ async def spread(
     parts = [[entries[place] for place in places] for places in groups.values()]
     answers = await asyncio.gather(*map(ask, groups, parts), return_exceptions=True)
     failures = [answer for answer in answers if isinstance(answer, BaseException)]
+    unknown = sum(isinstance(failure, UnknownOutcome) for failure in failures)
     for failure in failures:
-        if not isinstance(failure, FoqsError) or len(failures) == len(answers):
+        # Where some may be written and others are not, each is told what holds for it.
+        if not isinstance(failure, FoqsError) or (len(failures) == len(answers) and unknown in (0, len(failures))):
             raise failure
     results: dict[int, R] = {}
     for places, answer in zip(groups.values(), answers, strict=True):
