@@ -24,11 +24,10 @@ from foqs.catalog.shared import RegistryCatalog
 from foqs.config import Config
 from foqs.core.fence import Fence
 from foqs.membership import Membership
-from foqs.service.engine import Engine
+from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
 from foqs.tier.calls import TierCalls
 from foqs.tier.exchange import ExchangeSettings
-from foqs.tier.peers import Peers
 from foqs.tier.telling import Telling
 from foqs.tier.tier import Tier
 from foqs.wire.cluster import cluster_calls
@@ -41,8 +40,9 @@ from shardmgr.documents import PLAN, parse_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.registry import Link, RegistryError
-from tests.simulation import principals
+from tests.simulation import hops, principals
 from tests.simulation.cluster import NAMESPACES, PORT, SETTINGS, WILD, Cluster, Incarnation
+from tests.simulation.hops import CountedPeers
 from tests.support.late_registry import LateRegistry
 from tests.support.network import Connect, Factory
 from tests.support.reckon import Bounds
@@ -59,6 +59,7 @@ TROUBLE_S_MAX: Final = 3.0
 """No host is cut off, or frozen, for longer."""
 PAGE_BYTES_MAX: Final = 1 << 20
 _LOST: Final = 0.003
+_QUEUE_ITEMS_MAX: Final = 70
 _LOOK_S: Final = 0.01
 NAMES: Final = (
     "hosts cut off",
@@ -68,6 +69,7 @@ NAMES: Final = (
     "hosts held by databases",
     "assignments",
     "hand-overs",
+    *hops.NAMES,
 )
 """What a fleet counts."""
 
@@ -241,7 +243,7 @@ class Fleet(Cluster):
         self.registries[me] = registry
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
         engine = me.engine = Engine(
-            replace(WILD if self.wild else SETTINGS, shards=None),
+            _settings(WILD if self.wild else SETTINGS),
             lambda shard, _: self.servers[shard].store(shard),
             membership.agent,
             RegistryCatalog(registry, 1_000_000),
@@ -261,7 +263,11 @@ class Fleet(Cluster):
         cluster = membership.service(engine.queue.shards, lambda: engine.slots)
         connect = self.connector(me.address, Random(f"{number}/peers"))
         greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
-        peers = Peers(lambda: cluster.hosts, nonce, "default", "", lambda address: Pool([address], 1, connect, greet))
+
+        def open_pool(address: tuple[str, int]) -> Pool:
+            return Pool([address], 1, connect, greet)
+
+        peers = CountedPeers(self.counts, lambda: cluster.hosts, nonce, "default", "", open_pool)
 
         def together(alone: Handlers) -> TierCalls:
             tier = self._tiers[me] = Tier(
@@ -345,6 +351,11 @@ class Fleet(Cluster):
 
 def _nonce(number: int) -> str:
     return f"nonce-{number}"
+
+
+def _settings(settings: EngineSettings) -> EngineSettings:
+    """Shards come with the plan, and have little room."""
+    return replace(settings, shards=None, shard=replace(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
 
 
 def _config(name: str) -> Config:

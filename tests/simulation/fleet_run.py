@@ -15,17 +15,21 @@ from typing import Any, ClassVar, Final
 
 from foqs.core.item import State
 from tests.simulation.administrator import Administrator, listing_differences
-from tests.simulation.cluster import NAMESPACES, Incarnation
+from tests.simulation.cluster import NAMESPACES, PORT, Incarnation
 from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
 from tests.simulation.overseer import Overseer
-from tests.simulation.principals import OPERATOR, token
-from tests.simulation.workload import Plan, Run
+from tests.simulation.principals import OPERATOR, PRODUCER, token
+from tests.simulation.thin import ThinProducer
+from tests.simulation.workload import TOPICS, Plan, Run
+from tests.support.recording import RecordingClient
 
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 STEPS_BETWEEN_TROUBLES: Final = (500, 3_000)
 LISTED_S: Final = 1.0
 """So long after a change every host lists it."""
 QUIET_S_MAX: Final = 300.0
+_THIN: Final = ("default", "other")
+"""The namespace of each producer that knows one host."""
 SETTLED_S_MAX: Final = 30.0
 """When all is healed, every shard is served by then."""
 
@@ -56,6 +60,20 @@ class FleetRun(Run):
         client = self._client("overseer", "default", token(OPERATOR))
         self._overseer = Overseer(client, rng, self.cluster.shards, ADDRESSES, self._count_call)
         yield self._overseer.work(lambda: not self._working)
+        for number, namespace in enumerate(_THIN):
+            name = f"thin-{number}"
+            rng = Random(f"{self._rng.random()}/{name}")
+            yield self._thin(name, namespace, rng).work(lambda: not self._working)
+
+    def _thin(self, name: str, namespace: str, rng: Random) -> ThinProducer:
+        def open_client(address: str) -> RecordingClient:
+            return self._recording(name, namespace, PRODUCER, f"{address}:{PORT}")
+
+        return ThinProducer(name, open_client, rng, ADDRESSES, TOPICS, self._sent)
+
+    def _sent(self, items: int) -> None:
+        self.calls += 1
+        self.items += items
 
     async def _recover(self) -> None:
         cluster = self.cluster

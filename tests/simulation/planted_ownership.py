@@ -1,4 +1,4 @@
-"""Bugs of ownership to plant, to show that the simulation of several hosts would find them.
+"""Bugs of ownership, and of what hosts pass on, to plant, to show that the simulation of several hosts would find them.
 
 As `planted`: each is the mistake that a rule prevents, made in one place, and
 names the invariants by which it may show.
@@ -19,6 +19,7 @@ from shardmgr import planner
 from shardmgr.agent import Agent
 from shardmgr.model import Assignment, Member, ShardSpec
 from shardmgr.session import Turn
+from tests.simulation import planted_tier
 from tests.simulation.planted import Bug, no_fence
 
 
@@ -120,4 +121,8 @@ BUGS: Final[Mapping[str, Bug]] = {
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
     "lost-as-unwritten": Bug(lost_as_unwritten, (2, 16)),
     "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
+    "unanswered-is-unsent": Bug(planted_tier.unanswered_is_unsent, (2, 16)),
+    "unanswered-is-refused": Bug(planted_tier.unanswered_is_refused, (16,)),
+    "passed-on-twice": Bug(planted_tier.passed_on_twice, (2,)),
+    "results-in-the-peer-s-order": Bug(planted_tier.results_in_the_peer_s_order, (2, 3)),
 }

@@ -195,9 +195,9 @@ class Run:
 
     # ---------------------------------------------------------------- clients
 
-    def _client(self, name: str, namespace: str, shown: str | None) -> Client:
+    def _client(self, name: str, namespace: str, shown: str | None, url: str | None = None) -> Client:
         return Client(
-            f"foqs://{self.url}",
+            f"foqs://{url or self.url}",
             namespace=namespace,
             timeout_ms=3_000,
             automatic_keys=self._fate.random() < 0.5,
@@ -206,8 +206,8 @@ class Run:
             rng=Random(f"{self._fate.random()}/keys"),
         )
 
-    def _recording(self, name: str, namespace: str, principal: str) -> RecordingClient:
-        client = self._client(name, namespace, token(principal))
+    def _recording(self, name: str, namespace: str, principal: str, url: str | None = None) -> RecordingClient:
+        client = self._client(name, namespace, token(principal), url)
         return RecordingClient(client, self.history, name, self.cluster.clock.wall_ms)
 
     def _administering(
