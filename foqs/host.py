@@ -140,6 +140,11 @@ class Host:
         """What waits to be written, in items."""
         return float(sum(shard.queued_items for shard in self._engine.shards.values()))
 
+    def _loads(self) -> Mapping[str, float]:
+        """The loads of this host and its peers by nonce, as they told last."""
+        others = {} if self._tier is None else self._tier.peers.others
+        return {self._nonce: self._load(), **{nonce: peer.load for nonce, peer in others.items()}}
+
     @property
     def is_ready(self) -> bool:
         """Every shard is served, its store answers, and it has its slots."""
@@ -214,6 +219,7 @@ class Host:
                 lambda: cluster.is_served,
                 self._rng,
             )
+            cluster.loads_now = self._loads
             calls = self._tier.calls
         keyring = self._config.keyring()
         if self._config.auth.enabled:

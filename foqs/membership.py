@@ -29,13 +29,14 @@ from shardmgr.registry import Registry, RegistryFailed
 from shardmgr.session import Standing
 
 _RETRY_MS: Final = 1_000
+_ONE_FLUSH: Final = 1_024
 
 
 class Membership:
     """Args:
     registry: not open yet; this object opens and closes it.
     nonce: of this incarnation of the host.
-    load: what the host does now.
+    load: what waits at the host to be written, in items; announced coarsely.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Membership:
     ) -> None:
         cluster = config.cluster
         self.registry = registry
-        self.agent = Agent(registry, AgentPace(stop_margin_ms=cluster.stop_margin_ms), clock.monotonic_ms, rng, load)
+        self.agent = Agent(
+            registry, AgentPace(stop_margin_ms=cluster.stop_margin_ms), clock.monotonic_ms, rng, lambda: coarse(load())
+        )
         self.planner = Planner(
             registry, nonce, Pace(drain_timeout_ms=cluster.drain_timeout_ms), clock.monotonic_ms, rng
         )
@@ -136,6 +139,14 @@ class Membership:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.registry.close()
+
+
+def coarse(items: float) -> float:
+    """A power of four, or 0 for what one flush takes: every host reads all members anew whenever one of them changes.
+
+    How busy hosts are from second to second they tell each other themselves.
+    """
+    return 0.0 if items < _ONE_FLUSH else float(4 ** (int(items).bit_length() // 2))
 
 
 async def _first(tasks: list[asyncio.Task[None]]) -> None:

@@ -789,6 +789,7 @@ struct HostInfo {
   4: optional i32 shards,
   /** It shall own nothing. */
   5: optional bool draining,
+  /** What waits there to be written, in items, as it told last. */
   6: optional double load,
   7: optional string version,
   /** Stays over restarts. */
@@ -814,17 +815,30 @@ struct HostRequest {
 }
 
 struct GetRoutingRequest {
-  /** The version the caller has; the reply is empty but for the version when it is still the newest. */
+  /** The version the caller has; the reply is without hosts and shards when it is still the newest. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
+  /** The caller takes what changed since `version`, where the host remembers that, in place of everything. */
+  3: optional bool changes,
 }
 
+/** Equal versions are equal maps, whichever host was asked. Loads are no part of a map. */
 struct GetRoutingReply {
   1: optional i64 version,
   2: optional list<HostInfo> hosts,
   3: optional list<ShardInfo> shards,
   /** Of the host that answers. */
   4: optional string tier,
+  /**
+   * `hosts` and `shards` are those that came or changed since this version, which is the one that was named; the others
+   * are as they were, but for those that went. Missing: they are all there are.
+   */
+  5: optional i64 since,
+  /** Nonces of the hosts that went. */
+  6: optional list<string> gone_hosts,
+  7: optional list<i32> gone_shards,
+  /** Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce. */
+  8: optional list<double> loads,
 }
 
 // ------------------------------------------------------------ between hosts

@@ -88,6 +88,18 @@ class Routing:
     shards: Sequence[ShardView]
 
 
+@dataclass(slots=True, frozen=True)
+class MapChange:
+    """From a version of the map to the newest. Hosts and shards that changed or came; `gone` went: nonces, numbers."""
+
+    since: int
+    version: int
+    hosts: Sequence[HostView] = ()
+    shards: Sequence[ShardView] = ()
+    gone_hosts: Sequence[str] = ()
+    gone_shards: Sequence[int] = ()
+
+
 class ClusterService(Protocol):
     """The calls. Deadlines are moments of the event loop's clock.
 
@@ -111,6 +123,14 @@ class ClusterService(Protocol):
 
     def routing(self) -> Routing:
         """Who is there, and who should own what, as it was read last. Never blocks."""
+        ...
+
+    def changes(self, version: int) -> MapChange | None:
+        """What changed in the map since a version; None where that is not remembered."""
+        ...
+
+    def loads(self) -> Sequence[float]:
+        """What waits at the map's hosts to be written, in items, hosts by nonce."""
         ...
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
@@ -185,6 +205,12 @@ class Alone:
         ]
         host = HostView(self._name, address, me.tier, me.region, len(shards), version=me.program_version)
         return Routing(me.routing_version, [host], shards)
+
+    def changes(self, version: int) -> MapChange | None:
+        return MapChange(version, version) if version == self.version else None
+
+    def loads(self) -> Sequence[float]:
+        return [float(sum(status.queued_items for status in self._statuses()))]
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         _refuse()

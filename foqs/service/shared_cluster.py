@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
 
 from foqs.catalog.slots import Holdings
 from foqs.core.errors import InvalidArgument, Unavailable, UnknownOutcome
-from foqs.service.cluster import Address, HostRef, HostView, Routing, ShardView
+from foqs.service.cluster import Address, HostRef, HostView, MapChange, Routing, ShardView
+from foqs.service.map_log import MapLog
 from foqs.shard.status import ShardStatus
 from shardmgr import administration
 from shardmgr.administration import Refused
@@ -59,9 +61,15 @@ class SharedCluster:
         self._slots = slots
         self._version = version
         self._databases = databases
+        self.loads_now: Callable[[], Mapping[str, float]] = dict
+        """By nonce, what waits at hosts to be written, where it is known better than by the registry."""
         self._seen: tuple[View, Holdings] | None = None
         self._map: Routing
         """Without what is known of this host's own shards alone, as of `_seen`."""
+        self._log = MapLog()
+        self._hosts_of: View | None = None
+        self._hosts: Sequence[HostView] = ()
+        """Those of `_hosts_of`."""
 
     @property
     def tier(self) -> str:
@@ -73,8 +81,18 @@ class SharedCluster:
 
     @property
     def hosts(self) -> Sequence[HostView]:
-        """Those of `routing`, the same object while nothing changed; none before the first reading."""
-        return () if self._view() is None else self._drawn().hosts
+        """Those of `routing`, the same object while nothing of them changed; none before the first reading."""
+        view = self._view()
+        return () if view is None else self._hosts_in(view)
+
+    def changes(self, version: int) -> MapChange | None:
+        drawn = self._drawn()
+        change = self._log.since(version)
+        return None if change is None else replace(change, shards=self._told(drawn, change.shards))
+
+    def loads(self) -> Sequence[float]:
+        hosts, now = self._drawn().hosts, self.loads_now()
+        return [now.get(host.nonce, host.load or 0.0) for host in sorted(hosts, key=lambda host: host.nonce)]
 
     @property
     def is_served(self) -> bool:
@@ -84,27 +102,43 @@ class SharedCluster:
         )
 
     def routing(self) -> Routing:
-        drawn = self._drawn()
+        drawn, now = self._drawn(), self.loads_now()
+        hosts = [replace(host, load=now[host.nonce]) if host.nonce in now else host for host in drawn.hosts]
+        return Routing(drawn.version, hosts, self._told(drawn, drawn.shards))
+
+    def _told(self, drawn: Routing, shards: Sequence[ShardView]) -> Sequence[ShardView]:
+        """The same, with what this host knows of its own."""
         own = {status.shard: status for status in self._statuses()}
         address = next((host.address for host in drawn.hosts if host.nonce == self._nonce), None)
-        shards = [
+        return [
             replace(shard, queued_items=status.queued_items, reason=status.reason)
             if shard.owner == address is not None and (status := own.get(shard.shard)) is not None
             else shard
-            for shard in drawn.shards
+            for shard in shards
         ]
-        return Routing(drawn.version, drawn.hosts, shards)
 
     def _drawn(self) -> Routing:
         """The map that all hosts draw alike from what was read last; drawn once."""
         view, slots = self._known(), self._slots()
         if self._seen is None or self._seen[0] is not view or self._seen[1] is not slots:
-            hosts = [self._host(member, view) for member in sorted(view.members, key=lambda m: (m.name, m.nonce))]
+            hosts = self._hosts_in(view)
             by_nonce = {member.nonce: member for member in view.members}
             shards = [self._shard(spec, view, by_nonce) for _, spec in sorted(view.layout.shards.items())]
             self._seen = view, slots
             self._map = Routing(_version(hosts, shards), hosts, shards)
+            self._log.add(self._map)
         return self._map
+
+    def _hosts_in(self, view: View) -> Sequence[HostView]:
+        """By name; drawn without the shards, since whoever passes a call on asks for them."""
+        if self._hosts_of is not view:
+            owned = Counter(assignment.nonce for assignment in view.plan.assignments.values())
+            members = sorted(view.members, key=lambda member: (member.name, member.nonce))
+            hosts = [self._host(member, view, owned[member.nonce]) for member in members]
+            self._hosts_of = view
+            if hosts != self._hosts:
+                self._hosts = hosts
+        return self._hosts
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         if self._databases is not None and spec.database not in self._databases:
@@ -144,8 +178,7 @@ class SharedCluster:
             raise Unavailable("this host has not read the cluster's plan yet; try again", retry_after_ms=_RETRY_MS)
         return view
 
-    def _host(self, member: Member, view: View) -> HostView:
-        shards = sum(assignment.nonce == member.nonce for assignment in view.plan.assignments.values())
+    def _host(self, member: Member, view: View, shards: int) -> HostView:
         return HostView(
             member.name,
             address_of(member),
@@ -224,14 +257,14 @@ def _version(hosts: Sequence[HostView], shards: Sequence[ShardView]) -> int:
     digest = hashlib.sha256()
     for host in hosts:
         told = (host.name, host.address, host.tier, host.region, host.nonce, host.capacity, host.drained, host.leaving)
-        digest.update(repr(told).encode())
+        digest.update(repr((told, host.shards)).encode())
     for shard in shards:
         digest.update(
             repr(
                 (shard.shard, shard.tier, shard.region, shard.owner, shard.owner_name, shard.epoch, shard.state)
             ).encode()
         )
-        rest = (shard.database, shard.weight, shard.draining, shard.pinned_to, sorted(shard.slots))
+        rest = (shard.database, shard.weight, shard.draining, shard.pinned_to, shard.reason, sorted(shard.slots))
         digest.update(repr(rest).encode())
     return int.from_bytes(digest.digest()[:8], "big") >> 1 or 1
 

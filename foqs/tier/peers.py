@@ -191,6 +191,8 @@ class Peers:
             if host.tier != self._tier or host.nonce == self._nonce:
                 continue
             peer = known.get(host.nonce) or Peer(host, host.load or 0.0)
+            if peer.view.load != host.load:
+                peer.load = host.load or 0.0
             peer.view = host
             others[host.nonce] = peer
         if others.keys() != known.keys():

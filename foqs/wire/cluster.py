@@ -6,7 +6,7 @@ only. Knows nothing of connections, of who plans, or of what a shard holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from foqs.core import validate
@@ -47,14 +47,25 @@ class _Cluster:
     # -------------------------------------------------------------------- looking
 
     async def get_routing(self, request: Any, deadline: float) -> Any:
-        if request.version is not None and request.version == self._cluster.version:
+        cluster = self._cluster
+        if request.version is not None and request.changes:
+            change = cluster.changes(request.version)
+            if change is not None:
+                return ttypes.GetRoutingReply(
+                    change.version,
+                    [_host_info(host) for host in change.hosts],
+                    _shard_infos(change.shards),
+                    cluster.tier,
+                    change.since,
+                    list(change.gone_hosts) or None,
+                    list(change.gone_shards) or None,
+                    list(cluster.loads()),
+                )
+        elif request.version is not None and request.version == cluster.version:
             return ttypes.GetRoutingReply(version=request.version)
-        routing = self._cluster.routing()
+        routing = cluster.routing()
         hosts = [_host_info(host) for host in routing.hosts]
-        shards = [_shard_info(shard) for shard in routing.shards]
-        for info, shard in zip(shards, routing.shards, strict=True):
-            info.slots = _bits(shard.slots)
-        return ttypes.GetRoutingReply(routing.version, hosts, shards, self._cluster.tier)
+        return ttypes.GetRoutingReply(routing.version, hosts, _shard_infos(routing.shards), cluster.tier)
 
     async def list_shards(self, request: Any, deadline: float) -> Any:
         limit, cursor = page_of(request.page)
@@ -166,6 +177,14 @@ def _shard_info(shard: ShardView) -> Any:
         draining=shard.draining,
         pinned_to=shard.pinned_to or None,
     )
+
+
+def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
+    """With their slots, as getRouting alone tells them."""
+    infos = [_shard_info(shard) for shard in shards]
+    for info, shard in zip(infos, shards, strict=True):
+        info.slots = _bits(shard.slots)
+    return infos
 
 
 def _bits(slots: Collection[int]) -> bytes | None:

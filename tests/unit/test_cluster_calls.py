@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from foqs.core.errors import InvalidArgument as Refusal
-from foqs.service.cluster import Alone, ClusterService, HostRef, HostView, Identity, Routing, ShardView
+from foqs.service.cluster import (
+    Alone,
+    ClusterService,
+    HostRef,
+    HostView,
+    Identity,
+    MapChange,
+    Routing,
+    ShardView,
+)
 from foqs.shard.status import ShardStatus
 from foqs.wire.cluster import cluster_calls
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
@@ -37,6 +46,7 @@ class Recording:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.map = Routing(42, HOSTS, SHARDS)
+        self.change: MapChange | None = None
 
     @property
     def version(self) -> int:
@@ -44,6 +54,12 @@ class Recording:
 
     def routing(self) -> Routing:
         return self.map
+
+    def changes(self, version: int) -> MapChange | None:
+        return self.change
+
+    def loads(self) -> Sequence[float]:
+        return [0.5, 0.5, 0.5]
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
         self.asked.append(("add", spec))

@@ -7100,7 +7100,7 @@ class HostInfo(object):
      - tier
      - shards: How many it should own.
      - draining: It shall own nothing.
-     - load
+     - load: What waits there to be written, in items, as it told last.
      - version
      - name: Stays over restarts.
      - nonce: Of this run of the host; no two have the same.
@@ -7468,20 +7468,23 @@ class HostRequest(object):
 class GetRoutingRequest(object):
     """
     Attributes:
-     - version: The version the caller has; the reply is empty but for the version when it is still the newest.
+     - version: The version the caller has; the reply is without hosts and shards when it is still the newest.
      - timeout_ms
+     - changes: The caller takes what changed since `version`, where the host remembers that, in place of everything.
 
     """
 
     __slots__ = (
         'version',
         'timeout_ms',
+        'changes',
     )
 
 
-    def __init__(self, version=None, timeout_ms=None,):
+    def __init__(self, version=None, timeout_ms=None, changes=None,):
         self.version = version
         self.timeout_ms = timeout_ms
+        self.changes = changes
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7502,6 +7505,11 @@ class GetRoutingRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.BOOL:
+                    self.changes = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7519,6 +7527,10 @@ class GetRoutingRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.changes is not None:
+            oprot.writeFieldBegin('changes', TType.BOOL, 3)
+            oprot.writeBool(self.changes)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -7547,11 +7559,18 @@ class GetRoutingRequest(object):
 
 class GetRoutingReply(object):
     """
+    Equal versions are equal maps, whichever host was asked. Loads are no part of a map.
+
     Attributes:
      - version
      - hosts
      - shards
      - tier: Of the host that answers.
+     - since: `hosts` and `shards` are those that came or changed since this version, which is the one that was named; the others
+    are as they were, but for those that went. Missing: they are all there are.
+     - gone_hosts: Nonces of the hosts that went.
+     - gone_shards
+     - loads: Only where the caller takes changes: what waits now at each host of the map to be written, in items, hosts by nonce.
 
     """
 
@@ -7560,14 +7579,22 @@ class GetRoutingReply(object):
         'hosts',
         'shards',
         'tier',
+        'since',
+        'gone_hosts',
+        'gone_shards',
+        'loads',
     )
 
 
-    def __init__(self, version=None, hosts=None, shards=None, tier=None,):
+    def __init__(self, version=None, hosts=None, shards=None, tier=None, since=None, gone_hosts=None, gone_shards=None, loads=None,):
         self.version = version
         self.hosts = hosts
         self.shards = shards
         self.tier = tier
+        self.since = since
+        self.gone_hosts = gone_hosts
+        self.gone_shards = gone_shards
+        self.loads = loads
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7610,6 +7637,41 @@ class GetRoutingReply(object):
                     self.tier = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.since = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 6:
+                if ftype == TType.LIST:
+                    self.gone_hosts = []
+                    (_etype246, _size243) = iprot.readListBegin()
+                    for _i247 in range(_size243):
+                        _elem248 = iprot.readString().decode('utf-8', errors='replace') if sys.version_info[0] == 2 else iprot.readString()
+                        self.gone_hosts.append(_elem248)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 7:
+                if ftype == TType.LIST:
+                    self.gone_shards = []
+                    (_etype252, _size249) = iprot.readListBegin()
+                    for _i253 in range(_size249):
+                        _elem254 = iprot.readI32()
+                        self.gone_shards.append(_elem254)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.LIST:
+                    self.loads = []
+                    (_etype258, _size255) = iprot.readListBegin()
+                    for _i259 in range(_size255):
+                        _elem260 = iprot.readDouble()
+                        self.loads.append(_elem260)
+                    iprot.readListEnd()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -7627,20 +7689,45 @@ class GetRoutingReply(object):
         if self.hosts is not None:
             oprot.writeFieldBegin('hosts', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.hosts))
-            for iter243 in self.hosts:
-                iter243.write(oprot)
+            for iter261 in self.hosts:
+                iter261.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.shards is not None:
             oprot.writeFieldBegin('shards', TType.LIST, 3)
             oprot.writeListBegin(TType.STRUCT, len(self.shards))
-            for iter244 in self.shards:
-                iter244.write(oprot)
+            for iter262 in self.shards:
+                iter262.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.tier is not None:
             oprot.writeFieldBegin('tier', TType.STRING, 4)
             oprot.writeString(self.tier.encode('utf-8') if sys.version_info[0] == 2 else self.tier)
+            oprot.writeFieldEnd()
+        if self.since is not None:
+            oprot.writeFieldBegin('since', TType.I64, 5)
+            oprot.writeI64(self.since)
+            oprot.writeFieldEnd()
+        if self.gone_hosts is not None:
+            oprot.writeFieldBegin('gone_hosts', TType.LIST, 6)
+            oprot.writeListBegin(TType.STRING, len(self.gone_hosts))
+            for iter263 in self.gone_hosts:
+                oprot.writeString(iter263.encode('utf-8') if sys.version_info[0] == 2 else iter263)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.gone_shards is not None:
+            oprot.writeFieldBegin('gone_shards', TType.LIST, 7)
+            oprot.writeListBegin(TType.I32, len(self.gone_shards))
+            for iter264 in self.gone_shards:
+                oprot.writeI32(iter264)
+            oprot.writeListEnd()
+            oprot.writeFieldEnd()
+        if self.loads is not None:
+            oprot.writeFieldBegin('loads', TType.LIST, 8)
+            oprot.writeListBegin(TType.DOUBLE, len(self.loads))
+            for iter265 in self.loads:
+                oprot.writeDouble(iter265)
+            oprot.writeListEnd()
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8069,11 +8156,11 @@ class ExchangeReply(object):
             elif fid == 2:
                 if ftype == TType.LIST:
                     self.topics = []
-                    (_etype248, _size245) = iprot.readListBegin()
-                    for _i249 in range(_size245):
-                        _elem250 = TopicSummary()
-                        _elem250.read(iprot)
-                        self.topics.append(_elem250)
+                    (_etype269, _size266) = iprot.readListBegin()
+                    for _i270 in range(_size266):
+                        _elem271 = TopicSummary()
+                        _elem271.read(iprot)
+                        self.topics.append(_elem271)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8090,11 +8177,11 @@ class ExchangeReply(object):
             elif fid == 5:
                 if ftype == TType.LIST:
                     self.demands = []
-                    (_etype254, _size251) = iprot.readListBegin()
-                    for _i255 in range(_size251):
-                        _elem256 = NamespaceDemand()
-                        _elem256.read(iprot)
-                        self.demands.append(_elem256)
+                    (_etype275, _size272) = iprot.readListBegin()
+                    for _i276 in range(_size272):
+                        _elem277 = NamespaceDemand()
+                        _elem277.read(iprot)
+                        self.demands.append(_elem277)
                     iprot.readListEnd()
                 else:
                     iprot.skip(ftype)
@@ -8125,8 +8212,8 @@ class ExchangeReply(object):
         if self.topics is not None:
             oprot.writeFieldBegin('topics', TType.LIST, 2)
             oprot.writeListBegin(TType.STRUCT, len(self.topics))
-            for iter257 in self.topics:
-                iter257.write(oprot)
+            for iter278 in self.topics:
+                iter278.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.whole is not None:
@@ -8140,8 +8227,8 @@ class ExchangeReply(object):
         if self.demands is not None:
             oprot.writeFieldBegin('demands', TType.LIST, 5)
             oprot.writeListBegin(TType.STRUCT, len(self.demands))
-            for iter258 in self.demands:
-                iter258.write(oprot)
+            for iter279 in self.demands:
+                iter279.write(oprot)
             oprot.writeListEnd()
             oprot.writeFieldEnd()
         if self.load is not None:
@@ -8723,6 +8810,7 @@ GetRoutingRequest.thrift_spec = (
     None,  # 0
     (1, TType.I64, 'version', None, None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+    (3, TType.BOOL, 'changes', None, None, ),  # 3
 )
 all_structs.append(GetRoutingReply)
 GetRoutingReply.thrift_spec = (
@@ -8731,6 +8819,10 @@ GetRoutingReply.thrift_spec = (
     (2, TType.LIST, 'hosts', (TType.STRUCT, [HostInfo, None], False), None, ),  # 2
     (3, TType.LIST, 'shards', (TType.STRUCT, [ShardInfo, None], False), None, ),  # 3
     (4, TType.STRING, 'tier', 'UTF8', None, ),  # 4
+    (5, TType.I64, 'since', None, None, ),  # 5
+    (6, TType.LIST, 'gone_hosts', (TType.STRING, 'UTF8', False), None, ),  # 6
+    (7, TType.LIST, 'gone_shards', (TType.I32, None, False), None, ),  # 7
+    (8, TType.LIST, 'loads', (TType.DOUBLE, None, False), None, ),  # 8
 )
 all_structs.append(TopicSummary)
 TopicSummary.thrift_spec = (
