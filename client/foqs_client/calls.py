@@ -21,6 +21,7 @@ from foqs_client.gather import ENTRIES_EACH_MAX, Attempt, Gatherer, Size
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NoReply, NotSent, NotServed
+from foqs_client.map_change import changed
 from foqs_client.message import Method, Refused, Unencodable, Unreadable, all_done
 from foqs_client.pool import Pool
 from foqs_client.router import REACH_S, Router
@@ -32,6 +33,7 @@ REPLY_GRACE_S: Final = 1.5
 
 ROUTING: Final = Method("getRouting")
 _R = TypeVar("_R")
+_NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
 _ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
 
 
@@ -52,9 +54,12 @@ class Calls:
     _gatherer: Gatherer | None
     """None: every call is sent as it was made."""
 
-    async def _ask_routing(self, pool: Pool, version: int | None, timeout_ms: int) -> Routing:
-        request = ttypes.GetRoutingRequest(version)
-        return convert.routing(_success(ROUTING, await self._reply(ROUTING, request, timeout_ms, pool)))
+    async def _ask_routing(self, pool: Pool, known: Routing | None, timeout_ms: int) -> Routing:
+        """The map as a host knows it now; of one that is known only what changed travels."""
+        request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
+        reply = _success(ROUTING, await self._reply(ROUTING, request, timeout_ms, pool, REACH_S))
+        routing = changed(known, reply)
+        return convert.routing(reply) if routing is None else routing
 
     async def _call(self, method: Method, request: Any, timeout_ms: int | None, at: Address | None = None) -> Any:
         """The reply's struct. Raises FoqsError."""
@@ -116,7 +121,7 @@ class Calls:
     async def _send_part(self, at: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
         """To the host of their slot; where there is none, to the first host that takes them."""
         failure: errors.FoqsError | None = None
-        for host in self._router.hosts() if at is None else (at,):
+        for host in self._router.takers() if at is None else (at,):
             try:
                 return await self._send_to(host, items, timeout_ms)
             except (errors.Unavailable, errors.Overloaded, errors.NotOwner) as error:
@@ -125,8 +130,21 @@ class Calls:
         raise failure
 
     async def _send_to(self, at: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
-        reply = await self._call(_ENQUEUE, ttypes.EnqueueRequest(self.namespace, items), timeout_ms, at)
-        return convert.enqueued(reply.results)
+        request = ttypes.EnqueueRequest(self.namespace, items)
+        if at is None:
+            return convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms)).results)
+        loads, count = self._router.loads, len(items)
+        loads.begun(at, count)
+        try:
+            results = convert.enqueued((await self._call(_ENQUEUE, request, timeout_ms, at)).results)
+        except _NO_ROOM:
+            loads.refused(at, asyncio.get_running_loop().time())
+            raise
+        finally:
+            loads.ended(at, count)
+        if any(isinstance(result.error, _NO_ROOM) for result in results if result.error is not None):
+            loads.refused(at, asyncio.get_running_loop().time())
+        return results
 
     async def _by_id(
         self,

@@ -82,12 +82,14 @@ class Client(Calls, AdminCalls, ClusterCalls):
             who he is do not mind it.
         token_file: a file whose first line is the token, and which nobody else may
             read. It is read for every new connection.
+        region: where the client runs, as hosts name theirs (`server.region`): hosts of it get
+            its new items while they have room. None: all hosts are alike.
         tls: with `foqss://`, files in place of the system's CAs, and the client's own
             certificate; or a context of the caller's.
         gather: small calls of one kind that are made in the same turn of the event loop,
             by several callers, are sent as one, and each caller gets its own results. It
             saves most of what a call costs and delays none. False: each is sent as it was made.
-        rng: makes keys; the system's randomness unless given.
+        rng: makes keys, and spreads calls; the system's randomness unless given.
         connect: opens connections in place of the loop's `create_connection`.
 
     Raises:
@@ -105,6 +107,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         gather: bool = True,
         token: str | None = None,
         token_file: str | Path | None = None,
+        region: str | None = None,
         tls: Tls | ssl.SSLContext | None = None,
         connect: Connect | None = None,
         rng: Random | None = None,
@@ -120,17 +123,21 @@ class Client(Calls, AdminCalls, ClusterCalls):
         certified = isinstance(tls, Tls) and tls.cert_file is not None
         greet = greeting(token, token_file, certified)
         self._pool = Pool(addresses, connections, connect, greet)
+        rng = rng or SystemRandom()
         self._router = Router(
             self._pool,
+            addresses,
             lambda address: Pool([address], connections, connect, greet),
             self._ask_routing,
             follow=len(addresses) > 1,
+            region=region,
+            rng=rng,
         )
         self._polls = Polls(self._release_surplus)
         self._gatherer = Gatherer() if gather else None
         self._takers = Takers(self._gatherer, self._polls.give_back) if self._gatherer is not None else None
         self._heads = Heads()
-        self._keys = AutomaticKeys(rng or SystemRandom(), self._router.next_slot) if automatic_keys else None
+        self._keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -231,45 +238,48 @@ class Client(Calls, AdminCalls, ClusterCalls):
         loop = asyncio.get_running_loop()
         begun = loop.time()
         failure: errors.FoqsError | None = None
-        kind = (tuple(wants.items()), lease_ms, items_max)
+        wanted = (tuple(wants.items()), lease_ms, items_max)
         slice_ms = min(wait_ms, SLICE_MS)
 
         async def poll(at: Address) -> list[Delivery]:
             return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
+
+        async def look(at: Address) -> list[Delivery]:
+            left_ms = max(1, timeout_ms - int((loop.time() - begun) * 1_000))
+            try:
+                return await self._dequeue_at(at, wants, 0, lease_ms, items_max, left_ms)
+            except _ELSEWHERE:
+                self._heads.told(at, wants, (), loop.time(), some=False)
+                raise
 
         def keep(found: list[Delivery]) -> int:
             return _within(wants, found[:items_max])
 
         hosts = self._heads.order(self._mapped_hosts(), wants, begun)
         if wait_ms > 0:
-            if self._polls.has_some(kind):
-                found = await self._polls.first(kind, (), poll, keep)
+            if self._polls.has_some(wanted):
+                found = await self._polls.first(wanted, (), poll, keep)
                 if found:
                     return found
             # Hosts that have nothing are not asked in vain: a poll waits there, and tells when something comes.
             for at in hosts:
                 if self._heads.has_nothing(at, wants, begun):
-                    self._polls.begin(kind, at, poll)
-            waited = self._polls.left_at(kind)
+                    self._polls.begin(wanted, at, poll)
+            waited = self._polls.left_at(wanted)
             hosts = [at for at in hosts if at not in waited]
-        for at in hosts:
-            left_ms = timeout_ms - int((loop.time() - begun) * 1_000)
-            if left_ms < 1:
-                break
+        if hosts:
             try:
-                found = await self._dequeue_at(at, wants, 0, lease_ms, items_max, left_ms)
+                found = await self._polls.sweep(("now", *wanted), hosts, look, keep, self._router.unreachable)
             except _ELSEWHERE as error:
                 failure = error
-                self._heads.told(at, wants, (), loop.time(), some=False)
             else:
-                failure = None
                 if found:
                     return found
         until = begun + wait_ms / 1_000
         while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
             slice_ms = min(left_ms, SLICE_MS)
             try:
-                found = await self._polls.first(kind, self._mapped_hosts(), poll, keep)
+                found = await self._polls.first(wanted, self._mapped_hosts(), poll, keep)
             except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):

@@ -1,4 +1,4 @@
-"""Long polls at several hosts at once, for calls that wait for work.
+"""Polls at several hosts: for calls that wait for work at all of them at once, for others at one after the other.
 
 Holds `Polls`: by what was asked, the polls that are under way and that no call
 waits for. Always true: what a poll brings goes to one call, which asked for just
@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
-from foqs_client.errors import FoqsError
+from foqs_client.errors import FoqsError, Unavailable
 from foqs_client.routes import Address
 from foqs_client.types import Delivery
 
@@ -25,6 +25,8 @@ HOLD_S: Final = 0.1
 """What a poll brings that nobody waits for is kept for the next call: a consumer is often busy for a moment only."""
 LEAVE_S: Final = 1.0
 """When the client closes, releasing is waited for no longer; leases end by themselves."""
+PATIENCE_S: Final = 0.5
+"""A host that has nothing to wait for answers sooner, unless it is frozen, or far too busy."""
 
 Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
 Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
@@ -94,6 +96,58 @@ class Polls:
     def has_some(self, kind: Hashable) -> bool:
         """A poll of this kind has brought something that no call has taken."""
         return any(_found(poll) for poll in self._left.get(kind, {}).values())
+
+    async def sweep(
+        self,
+        kind: Hashable,
+        hosts: Sequence[Address],
+        begin: Callable[[Address], Awaitable[list[Delivery]]],
+        keep: Callable[[list[Delivery]], int],
+        slow: Callable[[Address], None],
+    ) -> list[Delivery]:
+        """What the first host brings that has something, asked one after the other; empty when none has.
+
+        A host that does not answer is waited for for `PATIENCE_S`; then the next one is asked beside it. One that has not
+        answered an earlier call of this kind is not waited for.
+
+        Args:
+            kind, begin, keep: as of `first`.
+            slow: told of a host that has not answered in time.
+
+        Raises:
+            FoqsError: no host answered; of the last one.
+        """
+        loop = asyncio.get_running_loop()
+        polls = self._take_over(kind)
+        found: list[Delivery] = []
+        failures: list[FoqsError] = []
+        answers = 0
+        try:
+            for host in hosts:
+                if host in polls and not polls[host].done():
+                    continue
+                if host not in polls:
+                    polls[host] = asyncio.ensure_future(begin(host))
+                until_s = loop.time() + PATIENCE_S
+                while host in polls and not found and (left_s := until_s - loop.time()) > 0:
+                    await asyncio.wait(polls.values(), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    for other in [other for other, poll in polls.items() if poll.done()]:
+                        try:
+                            found += polls.pop(other).result()
+                            answers += 1
+                        except FoqsError as error:
+                            failures.append(error)
+                if found:
+                    break
+                if host in polls:
+                    slow(host)
+        finally:
+            self._leave(kind, polls)
+        if not answers:
+            raise failures[-1] if failures else Unavailable("no host has answered yet")
+        wanted = keep(found)
+        self.give_back(found[wanted:])
+        return found[:wanted]
 
     async def close(self) -> None:
         """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""

@@ -43,6 +43,11 @@ class Pool:
         self._first, *self._others = [Transport(addresses, connect, greet) for _ in range(connections)]
         self._closed = asyncio.Event()
 
+    def know(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """See `Transport.know`."""
+        for transport in (self._first, *self._others):
+            transport.know(addresses)
+
     @property
     def ready_link(self) -> Link | None:
         """The link for the next call, when one may be sent on now."""

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from random import Random
 from typing import Final
 
 from foqs_client.errors import FoqsError, NotOwner
+from foqs_client.loads import Loads
 from foqs_client.pool import Pool
 from foqs_client.routes import Address, Routes
 from foqs_client.types import Routing
@@ -27,21 +29,37 @@ SHUN_S: Final = 2.0
 """A host that could not be reached is not tried for so long where another will do."""
 POOLS_MAX: Final = 256
 
-Ask = Callable[[Pool, int | None, int], Awaitable[Routing]]
-"""Asks through a pool for the map, unless it is this version; with so many milliseconds."""
+Ask = Callable[[Pool, Routing | None, int], Awaitable[Routing]]
+"""Asks through a pool for the map, given what is known of it; with so many milliseconds."""
 
 
 class Router:
     """The connections of a client.
 
     Args:
-        seeds: to the first of the hosts that the client was given that can be reached.
+        seeds: to the first that can be reached of the hosts that the client was given, or of the map's.
+        addresses: of the hosts that it was given.
         open_pool: connections to one host.
         follow: ask for the map with the first call.
+        region: of the client.
+        rng: draws one of two hosts.
     """
 
-    def __init__(self, seeds: Pool, open_pool: Callable[[Address], Pool], ask: Ask, *, follow: bool) -> None:
+    def __init__(
+        self,
+        seeds: Pool,
+        addresses: Sequence[Address],
+        open_pool: Callable[[Address], Pool],
+        ask: Ask,
+        *,
+        follow: bool,
+        region: str | None,
+        rng: Random,
+    ) -> None:
         self.seeds = seeds
+        self.loads = Loads(region, rng)
+        self._given = addresses
+        self._map: Routing | None = None
         self.routes: Routes | None = None
         """The map, once there is more than one host in it."""
         self._open_pool = open_pool
@@ -101,14 +119,12 @@ class Router:
 
     async def _refresh(self) -> None:
         try:
-            version = None if self.routes is None else self.routes.version
             for pool in (*self._known(), self.seeds):
                 try:
-                    routing = await self._ask(pool, version, ASK_MS)
+                    routing = await self._ask(pool, self._map, ASK_MS)
                 except FoqsError:
                     continue
-                if routing.hosts:
-                    self._take(Routes(routing))
+                self._take(routing)
                 break
         finally:
             self._refreshing = None
@@ -116,11 +132,18 @@ class Router:
             self._again_s = asyncio.get_running_loop().time() + REFRESH_S
 
     def _known(self) -> list[Pool]:
-        """Connections that are open, which can be asked at once."""
-        return [pool for pool in self._pools.values() if pool.ready_link is not None]
+        """Connections that are open, which can be asked at once; those to hosts that do not answer come last."""
+        pools = sorted(self._pools.items(), key=lambda each: each[0] in self._shunned)
+        return [pool for _, pool in pools if pool.ready_link is not None]
 
-    def _take(self, routes: Routes) -> None:
+    def _take(self, routing: Routing) -> None:
+        known, self._map = self._map, routing
+        self.loads.heard(routing, asyncio.get_running_loop().time())
+        if known is not None and known.version == routing.version:
+            return
+        routes = Routes(routing)
         self.routes = routes if len(routes.hosts) > 1 else None
+        self.seeds.know([*self._given, *(at for at in routes.hosts if at not in self._given)])
         self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in routes.hosts}
         for address in [address for address in self._pools if address not in routes.hosts]:
             pool = self._pools[address]
@@ -158,11 +181,17 @@ class Router:
             return [at for at in hosts if at not in self._shunned] or hosts
         return hosts
 
+    def takers(self) -> Sequence[Address | None]:
+        """All of them, the one first that shall get new items: of the client's region, and not busier than others."""
+        if self.routes is None:
+            return (None,)
+        return self.loads.order(self._reachable(self.routes.hosts), asyncio.get_running_loop().time())
+
     def next_slot(self) -> int | None:
         """A slot for keys of the client's own: hosts take turns, and each one's slots; None where no map tells."""
         if self.routes is None:
             return None
-        for host in self.hosts():
+        for host in self.takers():
             assert host is not None
             slots = self.routes.slots_at(host)
             if slots:

@@ -46,6 +46,12 @@ class Transport:
         """When an attempt that nobody waits for may begin: a while after a failure."""
         self._closed = False
 
+    def know(self, addresses: Sequence[tuple[str, int]]) -> None:
+        """These from now on; a link that is open stays."""
+        current = self._addresses[self._current]
+        self._addresses = list(addresses)
+        self._current = self._addresses.index(current) if current in self._addresses else 0
+
     @property
     def link_now(self) -> Link | None:
         """The link, while it is open."""

@@ -266,7 +266,7 @@ class Host:
     Attributes:
         shards: how many it should own.
         draining: it shall own nothing.
-        load: what it does now, relative to other hosts.
+        load: what waits there to be written, in items, as it told last.
         name: stays over restarts; `nonce` is of this run.
         capacity: how much it can take, relative to other hosts.
         leaving: it is stopping, and gives its shards back.

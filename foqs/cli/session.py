@@ -134,12 +134,13 @@ def open_client(
     ca_file: str | None = None,
     cert_file: str | None = None,
     key_file: str | None = None,
+    region: str | None = None,
 ) -> AbstractAsyncContextManager[Client]:
     """The public client. Raises FoqsError for files that cannot be used."""
     from foqs_client import Client, Tls
 
     tls = Tls(ca_file, cert_file, key_file) if ca_file or cert_file or key_file else None
-    return Client(address, namespace=namespace, timeout_ms=timeout_ms, token_file=token_file, tls=tls)
+    return Client(address, namespace=namespace, timeout_ms=timeout_ms, token_file=token_file, region=region, tls=tls)
 
 
 def _file_option(flag: str, text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -186,6 +187,12 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @_file_option("--ca-file", "With foqss://, the CA of the hosts' certificates.  [default: the system's]")
     @_file_option("--cert-file", "With foqss://, a client certificate, in place of a token.")
     @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
+    @click.option(
+        "--region",
+        envvar="FOQS_REGION",
+        show_envvar=True,
+        help="Where this runs, as server.region names it: hosts there get new items first.",
+    )
     @functools.wraps(command)
     def with_session(
         address: str,
@@ -196,12 +203,18 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         ca_file: str | None,
         cert_file: str | None,
         key_file: str | None,
+        region: str | None,
         **arguments: Any,
     ) -> None:
         if timeout <= 0:
             raise click.UsageError("--timeout must be more than 0.")
         connect = functools.partial(
-            open_client, token_file=token_file, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+            open_client,
+            token_file=token_file,
+            ca_file=ca_file,
+            cert_file=cert_file,
+            key_file=key_file,
+            region=region or None,
         )
         session = Session(address, namespace, form, timeout, click.get_current_context().obj or connect)
         command(session, **arguments)

@@ -3,108 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Final
+from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
-from foqs.core.item import State
-from foqs.core.keys import SLOTS
-from foqs.service.cluster import Alone, HostView, Identity, Routing, ShardView
-from foqs.service.engine import Engine
-from foqs.wire.cluster import cluster_calls
 from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome
 from foqs_client.routes import slot_of
 from tests.support.aio import run
-from tests.support.builders import engine_settings
-from tests.support.engines import World
-from tests.support.wire import Served, served, until
-
-SHARDS: Final = ((1, 2), (3, 4))
-
-
-class Map(Alone):
-    """What both hosts say of the cluster."""
-
-    def __init__(self) -> None:
-        super().__init__(Identity("nowhere", 1, 1), list)
-        self.now = Routing(1, [], [])
-
-    @property
-    def version(self) -> int:
-        return self.now.version
-
-    def routing(self) -> Routing:
-        return self.now
-
-    def show(self, *hosts: tuple[Served, tuple[int, ...]]) -> None:
-        addresses = [(host.host, host.port) for host, _ in hosts]
-        self.now = Routing(
-            self.now.version + 1,
-            [HostView(f"host{address[1]}", address, "default", "", 2) for address in addresses],
-            [
-                ShardView(shard, "default", "", address, f"host{address[1]}", 1, "owned", slots=slots(shard))
-                for address, (_, shards) in zip(addresses, hosts, strict=True)
-                for shard in shards
-            ],
-        )
-
-
-def slots(shard: int) -> range:
-    """A quarter of them each, in turn."""
-    return range(shard - 1, SLOTS, 4)
-
-
-class Two:
-    """Both hosts."""
-
-    def __init__(self, stack: AsyncExitStack) -> None:
-        self.stacks = [AsyncExitStack(), AsyncExitStack()]
-        for each in self.stacks:
-            stack.push_async_exit(each)
-        self.world = World()
-        self.engines: list[Engine] = []
-        self.hosts: list[Served] = []
-        self.map = Map()
-
-    @property
-    def urls(self) -> list[str]:
-        return [host.url for host in self.hosts]
-
-    @property
-    def both(self) -> str:
-        return ",".join([self.urls[0], self.urls[1].removeprefix("foqs://")])
-
-    def owner_of(self, shard: int) -> tuple[str, int]:
-        host = self.hosts[(shard - 1) // 2]
-        return host.host, host.port
-
-    def has(self, place: int) -> int:
-        """Items in a host's shards."""
-        return sum(
-            shard.counts.of(("default", "t"), state) for shard in self.engines[place].shards.values() for state in State
-        )
-
-
-@asynccontextmanager
-async def two_hosts() -> AsyncIterator[Two]:
-    async with AsyncExitStack() as stack:
-        two = Two(stack)
-        world = two.world
-        for place, shards in enumerate(SHARDS):
-            for shard in shards:
-                world.database.store(shard, world.faults)
-                world.database.tables[shard].slots.update(slots(shard))
-            engine = await world.engine(engine_settings(*shards))
-            engine.queue.placement.recorded_holder = lambda slot: slot % 4 + 1
-            engine.queue.placement.owner_of = two.owner_of
-            two.stacks[place].push_async_callback(engine.abort)
-            host = await two.stacks[place].enter_async_context(served(engine.queue, calls=cluster_calls(two.map)))
-            two.engines.append(engine)
-            two.hosts.append(host)
-        two.map.show(*zip(two.hosts, SHARDS, strict=True))
-        yield two
+from tests.support.two_hosts import SHARDS, two_hosts
+from tests.support.wire import until
 
 
 def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:

@@ -1,0 +1,134 @@
+"""A client and hosts that are busy, frozen, far away or gone; see `two_hosts`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from foqs_client import Client, Delivery, Item
+from foqs_client.loads import BUSY_ITEMS
+from tests.support.aio import run
+from tests.support.ports import free_port
+from tests.support.two_hosts import SHARDS, Two, two_hosts
+from tests.support.wire import until
+
+
+async def mapped(client: Client) -> None:
+    """The client knows the map."""
+    await client.enqueue([Item("else", b"")])
+    await until(lambda: client._router.routes is not None)
+
+
+async def read_anew(client: Client) -> None:
+    client._router.stale()
+    await client._router.settled()
+
+
+def at(two: Two, place: int) -> tuple[str, int]:
+    host = two.hosts[place]
+    return host.host, host.port
+
+
+@pytest.mark.parametrize("automatic_keys", [True, False])
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_busy_host_gets_no_new_items(busy: int, automatic_keys: bool) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both, automatic_keys=automatic_keys) as client:
+            await mapped(client)
+            two.map.load(busy, 100.0 * BUSY_ITEMS)
+            version = two.map.now.version
+            await read_anew(client)
+            for _ in range(6):
+                assert [result.require() for result in await client.enqueue([Item("t", b"x")])]
+            assert (two.has(busy), two.has(1 - busy)) == (0, 6)
+            assert two.map.now.version == version
+
+    run(main())
+
+
+@pytest.mark.parametrize(("region", "near"), [("west", 0), ("east", 1)])
+def test_new_items_go_to_the_client_s_region_while_it_has_room(region: str, near: int) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both, region=region) as client:
+            await mapped(client)
+            for _ in range(6):
+                await client.enqueue([Item("t", b"x")])
+            assert (two.has(near), two.has(1 - near)) == (6, 0)
+            for shard in two.engines[near].shards.values():
+                shard._breaker._open("its database is tried in vain")
+            [result] = await client.enqueue([Item("t", b"x")], timeout_ms=2_000)
+            assert result.require()
+            assert two.has(1 - near) == 1
+
+    run(main())
+
+
+def test_what_a_client_knows_of_the_map_does_not_travel_again() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mapped(client)
+            assert two.map.told_whole == 1
+            for _ in range(3):
+                two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
+                two.map.show(*zip(two.hosts, SHARDS, strict=True))
+                await read_anew(client)
+            assert two.map.told_whole == 1
+            routes = client._router.routes
+            assert routes is not None
+            assert routes.version == two.map.now.version
+            assert routes.owner("3-1") == at(two, 1)
+
+    run(main())
+
+
+def test_when_the_hosts_that_a_client_was_given_are_gone_it_asks_those_of_the_map() -> None:
+    async def main() -> None:
+        nobody = f"127.0.0.1:{free_port()}"
+        async with two_hosts() as two, Client(f"{two.urls[0]},{nobody}") as client:
+            await mapped(client)
+            await two.stacks[0].aclose()
+            routing = await client.routing()  # of no host in particular
+            assert len(routing.hosts) == 2
+            two.map.show((two.hosts[1], SHARDS[1]))
+            await read_anew(client)
+            assert client._router.routes is None  # one host is left, and it is none that was given
+            [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
+            assert result.require()
+            [delivery] = await client.dequeue({"t": 1})
+            assert [outcome.error for outcome in await client.ack([delivery])] == [None]
+
+    run(main())
+
+
+def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mapped(client)
+            ask, asked, thawed = client._dequeue_at, 0, asyncio.Event()
+
+            async def one_is_frozen(host: tuple[str, int] | None, *args: Any) -> list[Delivery]:
+                nonlocal asked
+                if host == at(two, 0):
+                    asked += 1
+                    await thawed.wait()
+                return await ask(host, *args)
+
+            monkeypatch.setattr(client, "_dequeue_at", one_is_frozen)
+            async with Client(two.urls[1], automatic_keys=False) as other:
+                for _ in range(4):
+                    await other.enqueue([Item("t", b"x")])
+                    [_] = await client.dequeue({"t": 1})
+            assert asked == 1  # and it is asked once
+            assert await client.dequeue({"t": 1}) == []
+
+            async with Client(two.urls[0], automatic_keys=False) as other:
+                [result] = await other.enqueue([Item("t", b"late")])
+            thawed.set()
+            await until(lambda: not client._polls._left)
+            monkeypatch.undo()
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
+            assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
+
+    run(main())
