@@ -1,0 +1,138 @@
+"""Hosts that ask who calls, with TLS: they know each other, and nobody else may say that a call was passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, convert
+from foqs_client.idl import ttypes
+from foqs_client.message import Method
+from tests.support.aio import run
+from tests.support.certificates import Authority, secret_file
+from tests.support.mariadb import MariaDb
+from tests.support.poll import until
+from tests.support.processes import HostProcess
+from tests.support.real_cluster import RealCluster
+from tests.support.zookeeper import ZooKeeper
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
+
+NAMES = ("one", "two", "three")
+SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
+"""By host, the token that it shows to the others: theirs, none but its certificate, and one that they do not know."""
+BOSS, ORDERS = "secret-of-the-boss", "secret-of-orders"
+ENQUEUE = Method("enqueue", writes=True)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, HostProcess]]:
+    """Each serves its part."""
+    folder = tmp_path_factory.mktemp("hosts")
+    with ExitStack() as stack:
+        mariadb = MariaDb()
+        mariadb.start()
+        stack.callback(mariadb.remove)
+        cluster = RealCluster(folder, stack.enter_context(ZooKeeper()), mariadb, shards=6)
+        cluster.init()
+        made = {name: stack.enter_context(guarded(cluster, name, authority, folder)) for name in NAMES}
+        for host in made.values():
+            host.launch()
+        cluster.until_served(NAMES)
+        for host in made.values():
+            host.until_ready()
+        yield made
+
+
+def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path) -> HostProcess:
+    """A place for a host, which knows the principals `boss`, `hosts` and `two`, administrators, and `orders`."""
+    files = authority.sign(name)
+    secrets = {"boss": BOSS, "hosts": SHOWN["one"], "orders": ORDERS}
+    known = {who: secret_file(folder / f"{name}-knows-{who}", secret.encode()) for who, secret in secrets.items()}
+    options = {
+        "auth.enabled": True,
+        "auth.failure_delay_ms": 50,
+        "auth.principals.boss.admin": True,
+        "auth.principals.hosts.admin": True,
+        "auth.principals.two.admin": True,
+        **{f"auth.principals.{who}.token_file": str(file) for who, file in known.items()},
+        "server.tls_cert_file": str(files.cert),
+        "server.tls_key_file": str(files.key),
+        "server.tls_client_ca_file": str(authority.file),
+        "cluster.ca_file": str(authority.file),
+    }
+    if SHOWN[name]:
+        options["cluster.token_file"] = str(secret_file(folder / f"{name}-shows", SHOWN[name].encode()))
+    return cluster.host(name, options=options)
+
+
+def client_of(host: HostProcess, authority: Authority, token: str) -> Client:
+    """It knows one host, and stays with it."""
+    address = host.address.replace("foqs://", "foqss://")
+    return Client(address, token=token, tls=Tls(str(authority.file)), automatic_keys=False)
+
+
+async def send(client: Client, *keys: str) -> list[Enqueued]:
+    """One attempt at an enqueue of items with these keys."""
+    items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
+    return await client._send_to(None, convert.items(items), 10_000)
+
+
+@pytest.mark.parametrize("name", ["one", "two"])
+def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
+    hosts: dict[str, HostProcess], authority: Authority, name: str
+) -> None:
+    async def story() -> None:
+        keys = [f"{name}-{number}" for number in range(40)]
+        async with client_of(hosts[name], authority, BOSS) as client:
+            results = await send(client, *keys)
+            shards = {result.require().partition("-")[0] for result in results}
+            assert len(shards) == 6
+
+    run(story())
+    assert "cannot be asked" not in hosts[name].log
+
+
+def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(
+    hosts: dict[str, HostProcess], authority: Authority
+) -> None:
+    async def story() -> None:
+        async with client_of(hosts["three"], authority, BOSS) as client:
+            results = await send(client, *[f"three-{number}" for number in range(40)])
+            refused = [result.error for result in results if result.error is not None]
+            assert 0 < len(refused) < 40
+            assert all(isinstance(error, NotOwner) and error.owner is not None for error in refused)
+
+    run(story())
+    for other in ("one", "two"):
+        until(lambda other=other: f"{other} cannot be asked anything" in hosts["three"].log, f"it says so of {other}")  # type: ignore[misc]
+    assert SHOWN["three"] not in hosts["three"].log
+
+
+def test_a_tenant_that_says_that_its_call_was_passed_on_is_refused(
+    hosts: dict[str, HostProcess], authority: Authority
+) -> None:
+    async def story() -> None:
+        async with client_of(hosts["one"], authority, BOSS) as boss:
+            await boss.set_grant("orders", ["enqueue"])
+        for host in hosts.values():
+            async with client_of(host, authority, ORDERS) as tenant:
+                request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"x")], forwarded=True)
+                while True:
+                    with pytest.raises(PermissionDenied) as caught:
+                        await tenant._call(ENQUEUE, request, 10_000)
+                    if caught.value.field == "forwarded":  # else the host has not read of the grant yet
+                        break
+                if host is not hosts["three"]:
+                    results = await send(tenant, *[f"tenant-{host.port}-{number}" for number in range(40)])
+                    assert all(result.require() for result in results)
+
+    run(story())
