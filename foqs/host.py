@@ -13,7 +13,7 @@ import logging
 import random
 import secrets
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -95,6 +95,10 @@ async def serve(config: Config, on_ready: Callable[[Config], None] | None = None
     return await Host(config).run(on_ready)
 
 
+class _ToldToStop(Exception):
+    """The host shall stop, and serves nothing yet."""
+
+
 class Host:
     """A host process in the making, running, or stopping.
 
@@ -157,11 +161,14 @@ class Host:
             loop.add_signal_handler(number, self._stop.set)
         try:
             listening = await self.start()
-        except (CatalogError, RegistryError) as error:
-            log.error("%s", error)  # noqa: TRY400 - the text says all
+        except (CatalogError, RegistryError, _ToldToStop) as error:
             self._listener.close()
             if self._membership is not None:
                 await self._membership.close()
+            if isinstance(error, _ToldToStop):
+                log.info("stopped before anything was served")
+                return 0
+            log.error("%s", error)  # noqa: TRY400 - the text says all
             return 1
         garbage = Garbage(loop)
         garbage.start()
@@ -232,8 +239,8 @@ class Host:
         if self._gate is not None or self._doorway is not None:
             loop.add_signal_handler(signal.SIGHUP, self._read_keys_again)
         if self._membership is not None:
-            await self._membership.open()
-        await self._engine.open()
+            await self._unless_stopped(self._membership.open())
+        await self._unless_stopped(self._engine.open())
         http_port = await self._http.start(server.http_host, server.http_port)
         self._metrics.watch(self._readings)
         self._engine.start()
@@ -247,6 +254,19 @@ class Host:
         await self._listener.start_serving()
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
+
+    async def _unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
+        """Waits for what may never come. Raises _ToldToStop."""
+        work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise _ToldToStop
+            work.result()
+        finally:
+            work.cancel()
+            stop.cancel()
+            await asyncio.gather(work, stop, return_exceptions=True)
 
     def _layout_changed(self) -> None:
         self._plan_read.set()

@@ -142,3 +142,15 @@ def waiting(host: HostProcess) -> int:
     answer = host.get("/metrics")
     found = answer and re.search(r"^foqs_waiting_dequeues (\d+)", answer[1], re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def test_a_host_that_waits_for_zookeeper_stops_when_it_is_told_to(mariadb: MariaDb, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        options = {"cluster.zookeeper": f"127.0.0.1:{silent.getsockname()[1]}", "databases.main.url": url(mariadb)}
+        with HostProcess(tmp_path, "sqlite:unused", options) as host:
+            host.launch()
+            connection, _ = silent.accept()  # it asks for a session, and is not answered
+            with connection:
+                assert host.stop() == 0
+            assert "stopped before anything was served" in host.log
+            assert "Traceback" not in host.log
