@@ -126,6 +126,28 @@ def victim(troubled: Troubled, number: int) -> HostProcess:
     return troubled.cluster.hosts[number % len(troubled.cluster.hosts)]
 
 
+@lengths("times", 1, 3)
+def test_a_rolling_restart_of_all_hosts_reaches_no_caller(
+    troubled: Troubled, tell: Tell, rate: float, times: int
+) -> None:
+    took: list[float] = []
+
+    async def roll(trouble: Trouble) -> None:
+        for _ in range(times):
+            for host in troubled.cluster.hosts:
+                began_s = now_s()
+                await asyncio.to_thread(host.stop)
+                await asyncio.to_thread(host.start)
+                await trouble.settled()
+                took.append(now_s() - began_s)
+                await trouble.load.more(50)
+
+    trouble = Trouble(troubled, rate, spoil=0.0)
+    figures = trouble.play(roll, LONG_TIMEOUT_S)
+    tell("a rolling restart", {"times": times, **spread("host", took), **figures})
+    assert figures["errors"] == "none", "an error reached a caller"
+
+
 # --------------------------------------------------------------------- ZooKeeper
 
 

@@ -29,7 +29,7 @@ from foqs.dev.mariadb import MariaDb
 from foqs_client import Client, FoqsError, Routing
 from perf.lib.report import percentile
 from tests.support.audit import Audit, Audited
-from tests.support.casebook import open_casebook
+from tests.support.casebook import Casebook, open_casebook
 from tests.support.checker import judge
 from tests.support.dropping_process import DroppingProcess
 from tests.support.frozen import freeze, thaw
@@ -201,6 +201,7 @@ class Trouble:
             "acknowledged": found.acknowledged,
             "unknown": found.unknown,
             "refused": told(refused),
+            "errors": told(_errors(book)),
             "acked": found.removed,
             "vague": found.vague,
             "repeats": sum(repeated.values()),
@@ -257,6 +258,18 @@ def latencies(
         "p50_ms": _rounded(percentile(took, 0.5)),
         "p99_ms": _rounded(percentile(took, 0.99)),
     }
+
+
+def _errors(book: Casebook) -> Counter[str]:
+    """What callers were told that was not success, of whole calls and of their entries."""
+    found: Counter[str] = Counter()
+    for call in book.record.calls:
+        if call.process == PROCESS:
+            continue
+        if call.end is not End.OK:
+            found[f"{call.op} {call.code or 'UNKNOWN'}"] += 1
+        found.update(f"{call.op} {each['error']} of an entry" for each in call.results if "error" in each)
+    return found
 
 
 def told(counts: Counter[str]) -> str:
