@@ -35,12 +35,12 @@ from foqs.http import HttpServer
 from foqs.membership import Membership
 from foqs.metrics import Metrics, Readings
 from foqs.options import NamespaceOptions
+from foqs.peering import open_pool
 from foqs.registries import registry_of
 from foqs.scrape import readings
 from foqs.scrape_cluster import cluster_readings
 from foqs.scrape_tier import tier_readings
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.cluster import Address
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.service.shared_cluster import SharedCluster
 from foqs.shard.keeper import TakenByAnother
@@ -56,9 +56,6 @@ from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.methods import Calls
 from foqs.wire.server import WireServer
-from foqs_client.credentials import Tls, greeting, secured
-from foqs_client.errors import InvalidArgument
-from foqs_client.pool import Pool
 from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry import RegistryError
 
@@ -214,12 +211,12 @@ class Host:
         handlers = Handlers(self._engine.queue, identity, self._rng, more)
         calls: Calls = handlers
         if cluster is not None and self._membership is not None:
-            open_pool = _open_pool(self._config)
+            pools = open_pool(self._config)
             self._tier = Tier(
                 exchange_settings(self._config),
                 handlers,
                 self._engine,
-                Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, open_pool),
+                Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools),
                 self._membership,
                 self._config.calls.handout_bytes_max,
                 self._load,
@@ -416,21 +413,6 @@ def _gate(config: Config, keyring: Keyring, grants: Grants, metrics: Metrics) ->
     administrators = [name for name, options in auth.principals.items() if options.admin]
     limits = GateLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
     return Gate(keyring, administrators, grants, metrics, limits)
-
-
-def _open_pool(config: Config) -> Callable[[Address], Pool]:
-    """How this host connects to the others of its tier, and shows who it is. Raises ConfigError."""
-    cluster, server = config.cluster, config.server
-    token_file = cluster.token_file if config.auth.enabled else ""
-    try:
-        connect = None
-        if server.tls_cert_file:
-            connect = secured(Tls(cluster.ca_file or None, server.tls_cert_file, server.tls_key_file).context())
-        greet = greeting(None, token_file or None, config.auth.enabled and not token_file)
-    except InvalidArgument as error:
-        key = "cluster.token_file" if error.field == "token_file" else "cluster.ca_file"
-        raise ConfigError("", key, error.message, "see [cluster]") from None
-    return lambda address: Pool([address], 1, connect, greet)
 
 
 def wire_limits(config: Config) -> WireLimits:

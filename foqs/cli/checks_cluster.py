@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from foqs.cli.checks_mysql import mysql
+from foqs.cli.checks_peers import peers
 from foqs.cli.checks_sqlite import sqlite
 from foqs.cli.cluster_reading import read
 from foqs.cli.finding import Finding, Place
@@ -41,6 +42,7 @@ async def cluster(config: Config) -> list[Finding]:
         return [*findings, *await _databases(config, Layout())]
     findings.append(_zookeeper(config))
     findings += _members(config, reading.members)
+    findings.append(await peers(config, reading.members))
     if reading.layout is None:
         remedy = "make it with foqs cluster init --config FILE, or correct cluster.root"
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))

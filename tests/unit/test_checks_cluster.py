@@ -54,6 +54,7 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
         "Address",
         "ZooKeeper",
         "Hosts",
+        "Peers",
         "Layout",
         "Store one",
         "Schema one",
@@ -61,6 +62,7 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
         "Schema two",
     }
     assert found["Hosts"].detail == "there now: host1"
+    assert found["Peers"].detail == "there is no other host of tier default now"
     assert found["Layout"].detail == "2 shards of tier default in 2 databases"
     assert "1 of 1 shards have no tables yet" in found["Schema two"].detail
 

@@ -1,0 +1,84 @@
+"""What doctor says of the other hosts: whether they answer, and know this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from foqs.access.gate import Gate, GateLimits
+from foqs.cli.checks_peers import peers
+from foqs.cli.finding import Finding
+from foqs.config import Config, load
+from foqs.service.cluster import Alone, Identity
+from foqs.wire.cluster import cluster_calls
+from shardmgr.model import Member
+from tests.simulation import principals
+from tests.support.access import Counted
+from tests.support.aio import run
+from tests.support.certificates import secret_file
+from tests.support.fake_queue import FakeQueue
+from tests.support.ports import free_port
+from tests.support.wire import Served, served
+
+HERE = Member("host1", "n1", "127.0.0.1:1")
+
+
+def config(folder: Path, token: str = "") -> Config:
+    text = '[server]\nname = "host1"\n[cluster]\nzookeeper = "127.0.0.1:1"\n'
+    if token:
+        shown = secret_file(folder / "shown", token.encode())
+        known = secret_file(folder / "known", b"0123456789abcdef")
+        text += f'token_file = "{shown}"\n[auth]\nenabled = true\n[auth.principals.x]\ntoken_file = "{known}"\n'
+    (folder / "foqs.toml").write_text(f'{text}[databases.one]\nurl = "sqlite:{folder}"\n')
+    return load(folder / "foqs.toml", {})
+
+
+def look(mine: Config, others: Callable[[Served], list[Member]], gate: Gate | None = None) -> Finding:
+    """What is found of a host that is served, and whatever else is said to be there."""
+
+    async def main() -> Finding:
+        calls = cluster_calls(Alone(Identity("h", 1, 1), list))
+        async with served(FakeQueue(), calls=calls, gate=gate) as host:
+            return await peers(mine, [HERE, *others(host)])
+
+    return run(main())
+
+
+def there(host: Served) -> Member:
+    return Member("host2", "n2", f"{host.host}:{host.port}")
+
+
+def gate() -> Gate:
+    made = principals.gate(lambda *_: frozenset())
+    return Gate(made.keyring, [principals.OPERATOR], made.grants, Counted(), GateLimits(failure_delay_s=0.01))
+
+
+def test_hosts_that_answer_are_well(tmp_path: Path) -> None:
+    found = look(config(tmp_path), lambda host: [there(host)])
+    assert (found.state, found.detail) == ("ok", "1 other hosts answer, and know this one")
+
+
+def test_a_host_that_is_not_reached_is_told(tmp_path: Path) -> None:
+    nobody = Member("host3", "n3", f"127.0.0.1:{free_port()}")
+    found = look(config(tmp_path), lambda host: [there(host), nobody])
+    assert found.state == "warning"
+    assert "host3 cannot be asked" in found.detail
+    assert "host2" not in found.detail
+    assert "server.advertise" in found.remedy
+
+
+def test_hosts_of_another_tier_are_not_asked(tmp_path: Path) -> None:
+    found = look(config(tmp_path), lambda host: [Member("host3", "n3", "127.0.0.1:1", tier="gold")])
+    assert found.state == "ok"
+
+
+def test_a_host_that_does_not_know_this_one_is_told(tmp_path: Path) -> None:
+    for token in ("not a token of anybody", principals.token(principals.PRODUCER)):
+        found = look(config(tmp_path, token), lambda host: [there(host)], gate())
+        assert found.state == "warning", token
+        assert "host2 cannot be asked" in found.detail
+        assert "cluster.token_file" in found.remedy
+        assert token not in found.detail
+    assert (
+        look(config(tmp_path, principals.token(principals.OPERATOR)), lambda host: [there(host)], gate()).state == "ok"
+    )
