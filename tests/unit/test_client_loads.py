@@ -54,6 +54,10 @@ def test_a_busy_host_is_left_out_and_no_other_gets_all_that_was_its() -> None:
     assert all(110 <= found[name] <= 160 for name in "bcd")
 
 
+def test_a_host_that_is_not_twice_as_busy_keeps_its_turns() -> None:
+    assert firsts(told({"a": 190.0, **dict.fromkeys("bcd", 100.0)})) == dict.fromkeys(NAMES, 100)
+
+
 def test_where_all_are_as_busy_they_take_turns() -> None:
     assert firsts(told(dict.fromkeys(NAMES, 1_000.0))) == dict.fromkeys(NAMES, 100)
 
@@ -76,6 +80,9 @@ def test_what_the_client_has_under_way_counts_at_once() -> None:
     known.ended(("a", 1), BUSY_ITEMS)
     assert firsts(known)["a"] == 100
     known.ended(("a", 1), 1)
+    larger = told(capacity={"a": 4})
+    larger.begun(("a", 1), 4 * BUSY_ITEMS)
+    assert firsts(larger)["a"] == 100
     assert known.strain(("a", 1), 0.0) == 0
 
 

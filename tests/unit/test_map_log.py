@@ -92,6 +92,11 @@ def test_so_many_maps_are_remembered_and_no_more() -> None:
     assert log.since(1) is not None
 
 
+def test_a_map_that_is_drawn_again_takes_nobody_s_place() -> None:
+    one, two = drawn(1, {}, {1: 1}), drawn(2, {}, {1: 2})
+    assert log_of(one, two, *[two] * STEPS_MAX).since(1) is not None
+
+
 def test_loads_are_no_part_of_a_map() -> None:
     quiet, busy = [Routing(n, [replace(HOST, load=load)], []) for n, load in ((1, 0.0), (2, 900.0))]
     change = log_of(quiet, busy).since(1)
@@ -154,7 +159,7 @@ class Cluster:
             self.layout = replace(self.layout, shards={n: s for n, s in self.layout.shards.items() if n != number})
 
     def _member(self, number: int) -> Member:
-        return Member(f"host{number:03}", f"{number:032x}", f"10.0.0.{number % 250}:7411", load=float(number))
+        return Member(f"host{999 - number}", f"{number:032x}", f"10.0.0.{number % 250}:7411", load=float(number))
 
 
 def ask(service: SharedCluster, known: Told | None) -> Any:
@@ -230,13 +235,13 @@ def test_loads_come_with_every_reply() -> None:
     cluster = Cluster(Random(1), 3, 4)
     first = changed(None, ask(cluster.service, None))
     assert first is not None
-    assert [host.load for host in first.hosts] == [0.0, 1.0, 2.0]
+    assert [host.load for host in first.hosts] == [2.0, 1.0, 0.0]  # by name
     cluster.service.loads_now = lambda: {f"{1:032x}": 77.0}
     second = changed(first, ask(cluster.service, first))
     assert second is not None
-    assert [host.load for host in second.hosts] == [0.0, 77.0, 2.0]
+    assert [host.load for host in second.hosts] == [2.0, 77.0, 0.0]
     assert second.version == first.version
-    assert [host.load for host in convert.routing(ask(cluster.service, None)).hosts] == [0.0, 77.0, 2.0]
+    assert [host.load for host in convert.routing(ask(cluster.service, None)).hosts] == [2.0, 77.0, 0.0]
 
 
 def test_the_move_of_one_of_a_thousand_shards_is_small_to_tell() -> None:

@@ -187,3 +187,17 @@ def test_what_a_host_tells_of_itself_replaces_what_was_known() -> None:
         assert alpha.peers.at(("beta", PORT)) is None
 
     in_tier(story)
+
+
+def test_a_load_that_is_announced_anew_replaces_what_was_told() -> None:
+    async def story(tier: Tier) -> None:
+        alpha, beta = await tier.host("alpha"), await tier.host("beta", load=4_096.0)
+        [peer] = alpha.peers.others.values()
+        assert peer.load == 4_096
+        peer.load = 3_000.0  # as it told by itself
+        tier.change(beta, drained=True)
+        assert (alpha.peers.others["nonce-beta"].load, peer.view.drained) == (3_000, True)
+        tier.change(beta, load=0.0)
+        assert alpha.peers.others["nonce-beta"].load == 0
+
+    in_tier(story)
