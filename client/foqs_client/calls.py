@@ -32,6 +32,7 @@ REPLY_GRACE_S: Final = 1.5
 """How long after a call's deadline its reply may still arrive: the host ends every call within a second of it."""
 
 ROUTING: Final = Method("getRouting")
+_ANY: Final[Sequence[Address | None]] = (None,)
 _R = TypeVar("_R")
 _NO_ROOM: Final = (errors.Overloaded, errors.Unavailable)
 _ENQUEUE: Final = Method("enqueue", writes=True, into=Enqueued)
@@ -167,34 +168,20 @@ class Calls:
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
-
-        async def ask_at(at: Address | None, part: Sequence[Any], timeout_ms: int) -> list[Outcome]:
-            reply = await self._ask(method, request(self.namespace, part), timeout_ms, at)
-            count = all_done(reply)
-            return [DONE] * count if count is not None else convert.outcomes(_success(method, reply).outcomes)
-
-        async def ask(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
-            routes = self._router.routes
-            if routes is None:
-                return await ask_at(None, entries, timeout_ms)
-            return await spread(
-                entries,
-                lambda entry: routes.owner(entry if type(entry) is str else entry.id),
-                lambda at, part: ask_at(at, part, timeout_ms),
-                Outcome,
-            )
-
         size = None if self._gatherer is None or at_once else _size_of_entries(entries)
-        hosts = [] if size is None else list({self._owner(name) for name in size.names})
+        hosts = (
+            _ANY if self._router.routes is None or size is None else list({self._owner(name) for name in size.names})
+        )
+        first: list[Outcome] | errors.FoqsError
         if self._gatherer is None or size is None or len(hosts) > 1:
-            first = await _told(ask(entries, timeout_ms))
+            first = await _told(self._send_entries(method, request, entries, timeout_ms))
         else:
             at = hosts[0]
 
-            async def ask_owner(entries: Sequence[Any]) -> Attempt[Any, Outcome]:
-                return entries, await _told(ask_at(at, entries, timeout_ms))
+            async def ask(entries: Sequence[Any]) -> Attempt[Any, Outcome]:
+                return entries, await _told(self._send_entries_to(at, method, request, entries, timeout_ms))
 
-            _, first = await self._gatherer.call((method, request, at, timeout_ms), entries, size, ask_owner)
+            _, first = await self._gatherer.call((method, request, at, timeout_ms), entries, size, ask)
         if isinstance(first, errors.FoqsError):
             self._router.heard([first])
         else:
@@ -205,11 +192,32 @@ class Calls:
 
         async def again(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
             await self._router.settled()
-            outcomes = await ask(entries, timeout_ms)
+            outcomes = await self._send_entries(method, request, entries, timeout_ms)
             self._router.heard(outcome.error for outcome in outcomes)
             return outcomes
 
         return await kind(entries).go_on(first, again, begun, timeout_ms, self._pool.pause)
+
+    async def _send_entries(
+        self, method: Method, request: Any, entries: Sequence[Any], timeout_ms: int
+    ) -> list[Outcome]:
+        """One attempt of a call by id."""
+        routes = self._router.routes
+        if routes is None:
+            return await self._send_entries_to(None, method, request, entries, timeout_ms)
+        return await spread(
+            entries,
+            lambda entry: routes.owner(entry if type(entry) is str else entry.id),
+            lambda at, part: self._send_entries_to(at, method, request, part, timeout_ms),
+            Outcome,
+        )
+
+    async def _send_entries_to(
+        self, at: Address | None, method: Method, request: Any, entries: Sequence[Any], timeout_ms: int
+    ) -> list[Outcome]:
+        reply = await self._ask(method, request(self.namespace, entries), timeout_ms, at)
+        count = all_done(reply)
+        return [DONE] * count if count is not None else convert.outcomes(_success(method, reply).outcomes)
 
     async def _reply(
         self, method: Method, request: Any, timeout_ms: int | None, pool: Pool, reach_s: float | None = None
@@ -278,10 +286,16 @@ def _size_of_entries(entries: Sequence[Any]) -> Size | None:
     """Of a call by id; None of a large one, and of what cannot be sent."""
     if len(entries) > ENTRIES_EACH_MAX:
         return None
-    names = [entry if type(entry) is str else getattr(entry, "id", "") for entry in entries]
-    if not all(type(name) is str and name for name in names):
-        return None
-    return Size(len(names), sum([len(entry.metadata or b"") for entry in entries if type(entry) is Nack]), names)
+    names = []
+    payload_bytes = 0
+    for entry in entries:
+        name = entry if type(entry) is str else getattr(entry, "id", None)
+        if type(name) is not str:
+            return None
+        names.append(name)
+        if type(entry) is Nack:
+            payload_bytes += len(entry.metadata or b"")
+    return Size(len(names), payload_bytes, names)
 
 
 def _success(method: Method, reply: bytes) -> Any:

@@ -11,7 +11,7 @@ call again together. Knows nothing of what is sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import replace
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -97,18 +97,17 @@ class _Gathering:
         self.parts = [part]
         self._entries, self._payload_bytes, self._names = size.entries, size.payload_bytes, set(size.names)
 
-    def takes(self, size: Size) -> bool:
-        return (
-            self._entries + size.entries <= ENTRIES_MAX
-            and self._payload_bytes + size.payload_bytes <= BYTES_MAX
-            and self._names.isdisjoint(size.names)
-        )
-
-    def add(self, part: Any, size: Size) -> None:
+    def add(self, part: Any, size: Size) -> bool:
+        """Takes a part, where there is room for it."""
+        count, payload_bytes, names = size
+        count += self._entries
+        payload_bytes += self._payload_bytes
+        if count > ENTRIES_MAX or payload_bytes > BYTES_MAX or not self._names.isdisjoint(names):
+            return False
+        self._entries, self._payload_bytes = count, payload_bytes
+        self._names.update(names)
         self.parts.append(part)
-        self._entries += size.entries
-        self._payload_bytes += size.payload_bytes
-        self._names.update(size.names)
+        return True
 
 
 class Gatherer:
@@ -141,8 +140,7 @@ class Gatherer:
     async def join(self, kind: Hashable, part: Part[G, A], size: Size, serve: Serve[G, A]) -> A | None:
         """A part's answer, served together with the others of its kind that come in this turn; None: to be sent by itself."""
         gathering = self._open.get(kind)
-        if gathering is not None and gathering.takes(size):
-            gathering.add(part, size)
+        if gathering is not None and gathering.add(part, size):
             return await part.answer
         gathering = self._open[kind] = _Gathering(part, size)
         try:
@@ -184,23 +182,17 @@ async def _shared(
 ) -> None:
     """Asks for the entries of all parts, and tells each of its own."""
     sent, told = await ask([entry for part in parts for entry in part.given])
-    if isinstance(told, FoqsError):
-        for part, start, end in _spans(parts):
-            # A copy for each: an error that is raised is changed by it.
-            part.tell(None if isinstance(told, PERHAPS_ANOTHERS) else (sent[start:end], told.moved()))
-        return
-    well = [result.error for result in told].count(None) == len(told)
-    for part, start, end in _spans(parts):
-        results = told[start:end]
-        part.tell((sent[start:end], results) if well else _own(sent[start:end], results, start))
-
-
-def _spans(parts: Iterable[Part[Sequence[E], A]]) -> Iterable[tuple[Part[Sequence[E], A], int, int]]:
-    """Each part, and where its entries stand among those of all."""
+    well = not isinstance(told, FoqsError) and [result.error for result in told].count(None) == len(told)
     end = 0
     for part in parts:
         start, end = end, end + len(part.given)
-        yield part, start, end
+        if isinstance(told, FoqsError):
+            # A copy for each: an error that is raised is changed by it.
+            part.tell(None if isinstance(told, PERHAPS_ANOTHERS) else (sent[start:end], told.moved()))
+        elif well:
+            part.tell((sent[start:end], told[start:end]))
+        else:
+            part.tell(_own(sent[start:end], told[start:end], start))
 
 
 def _own(sent: Sequence[E], results: list[R], start: int) -> Attempt[E, R] | None:
