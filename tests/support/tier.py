@@ -22,6 +22,7 @@ from foqs.core.item import KeyedItem, NewItem
 from foqs.service.api import Enqueued, Pending
 from foqs.service.cluster import Address, HostView
 from foqs.tier.calls import TierCalls
+from foqs.tier.enqueues import Enqueues
 from foqs.tier.peers import Peers
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
@@ -96,7 +97,9 @@ class TierHost:
         self.peers = Peers(
             lambda: tier.views, view.nonce, view.tier, view.region, lambda at: Pool([at], 1, connect, greet)
         )
-        calls = TierCalls(Handlers(self.queue, Identity(view.name, PORT, 1), Random(1)), self.peers)
+        alone = Handlers(self.queue, Identity(view.name, PORT, 1), Random(1))
+        enqueues = Enqueues(alone.methods[b"enqueue"].serve, self.peers)
+        calls = TierCalls(alone, {b"enqueue": enqueues.serve})
         self.wire = WireServer(
             asyncio.get_running_loop(),
             self._noted(calls),
