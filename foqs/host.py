@@ -221,6 +221,7 @@ class Host:
                 self._config.calls.handout_bytes_max,
                 self._load,
                 lambda: cluster.is_served,
+                self._clock.seconds,
                 self._rng,
             )
             cluster.loads_now = self._loads

@@ -198,17 +198,25 @@ class NamespaceOptions(Options):
         0, "items a minute", "Items that may be enqueued, over all hosts; 0: as many as come.", 0, 1_000_000_000
     )
     backlog_items_max: int = option(
-        0, "items", "Further enqueues are refused while it holds so many; 0: without limit.", 0, 1_000_000_000_000
+        0,
+        "items",
+        "Further enqueues are refused while it holds so many, on all hosts; 0: without limit.",
+        0,
+        1_000_000_000_000,
     )
     backlog_bytes_max: int = option(
         0,
         "bytes",
-        "Further enqueues are refused while its payloads take so much; 0: without limit.",
+        "Further enqueues are refused while its payloads take so much, on all hosts; 0: without limit.",
         0,
         1 << 60,
     )
     topics_max: int = option(
-        0, "topics", "Items of further topics are refused while it has so many; 0: without limit.", 0, 100_000_000
+        0,
+        "topics",
+        "Items of further topics are refused while it has so many on a host; 0: without limit.",
+        0,
+        100_000_000,
     )
     weight: int = option(
         1,

@@ -865,6 +865,8 @@ struct NamespaceDemand {
   2: optional i64 enqueues_per_minute,
   3: optional i64 items,
   4: optional i64 payload_bytes,
+  /** Items that the host has taken in all; only differences mean anything. */
+  5: optional i64 enqueued_items,
 }
 
 struct ExchangeRequest {

@@ -1,5 +1,7 @@
 """What a namespace may enqueue: its rate, its backlog and its topics, over the shards of this host.
 
+In a tier rate and backlog are this host's shares of limits that all hosts have together.
+
 Always true: what is asked here is known to this host for certain, so nothing is
 refused that should not be: where counts lag it knows less than there is, and
 lets more through. Settings are arguments, so a change of them holds from the
@@ -11,11 +13,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
 from foqs.core.item import NewItem
 from foqs.core.rate import MinuteCount, TokenBucket
+from foqs.core.shares import Share
 from foqs.core.underway import UnderWay, payload_bytes
 from foqs.service.api import NamespaceSettings
 from foqs.shard.shard import Shard
@@ -38,6 +41,8 @@ class Quota:
     def __init__(self, shards: Mapping[int, Shard], seconds: Callable[[], float]) -> None:
         self.limited: Counter[str] = Counter()
         """Items that came beyond a limit, by which: rate, items, bytes, topics."""
+        self.tier: Callable[[str], Share[Any]] | None = None
+        """This host's share of a namespace's limits; None for a host that is alone."""
         self._shards = shards
         self._seconds = seconds
         self._buckets: dict[str, TokenBucket] = {}
@@ -50,6 +55,12 @@ class Quota:
         held = [shard.memory.usage.least(namespace) for shard in self._shards.values()]
         return sum(items for items, _ in held), sum(size for _, size in held)
 
+    def held(self, namespace: str) -> tuple[int, int]:
+        """(items, bytes of payload) that count against a backlog: those under way too."""
+        items, size = self.usage(namespace)
+        under_way = self._under_way.get(namespace)
+        return (items, size) if under_way is None else (items + under_way.items, size + under_way.bytes)
+
     def check(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
         """The call as a whole may be taken.
 
@@ -57,10 +68,14 @@ class Quota:
             RateLimited: not now; `charge` was not asked for anything.
             LimitExceeded: the backlog is full, or the call larger than a minute's worth.
         """
+        share = None
+        if self.tier is not None:
+            share = self.tier(namespace)
+            share.asked(len(items), self._seconds())
         if settings.backlog_items_max or settings.backlog_bytes_max:
-            self._check_backlog(namespace, settings, items)
+            self._check_backlog(namespace, settings, items, share)
         if settings.enqueues_per_minute:
-            self._check_rate(namespace, settings.enqueues_per_minute, len(items))
+            self._check_rate(namespace, settings.enqueues_per_minute, len(items), share)
 
     def under_way(self, namespace: str, settings: NamespaceSettings) -> UnderWay | None:
         """Counts what a call is about to bring; None where no limit asks for it."""
@@ -88,7 +103,7 @@ class Quota:
             count = self._counts[namespace] = MinuteCount()
         count.add(items, self._seconds())
         if settings is not None and settings.enqueues_per_minute and items:
-            bucket = self._buckets[namespace]
+            bucket = self._buckets[namespace] if self.tier is None else self.tier(namespace)
             bucket.take(items, settings.enqueues_per_minute, self._seconds())
 
     def refund(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
@@ -97,7 +112,7 @@ class Quota:
             return None
 
         def repeated(items: int) -> None:
-            bucket = self._buckets.get(namespace)
+            bucket = self._bucket(namespace)
             if bucket is not None:
                 bucket.give_back(items)
 
@@ -105,8 +120,8 @@ class Quota:
 
     def rate_wait_ms(self, namespace: str, settings: NamespaceSettings) -> int:
         """Until its rate allows another item: 0 now."""
-        bucket = self._buckets.get(namespace)
-        if bucket is None or not settings.enqueues_per_minute:
+        bucket = self._bucket(namespace) if settings.enqueues_per_minute else None
+        if bucket is None:
             return 0
         return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._seconds()) * 1000)
 
@@ -137,28 +152,47 @@ class Quota:
 
     # --------------------------------------------------------------------- inside
 
-    def _check_backlog(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
-        held_items, held_bytes = self.usage(namespace)
-        under_way = self._under_way.get(namespace)
-        if under_way is not None:
-            held_items += under_way.items
-            held_bytes += under_way.bytes
-        self._check_room(namespace, "items", held_items, len(items), settings.backlog_items_max)
-        if settings.backlog_bytes_max:
-            size = payload_bytes(items)
-            self._check_room(namespace, "bytes", held_bytes, size, settings.backlog_bytes_max, len(items))
+    def _bucket(self, namespace: str) -> TokenBucket | Share[Any] | None:
+        return self._buckets.get(namespace) if self.tier is None else self.tier(namespace)
 
-    def _check_room(self, namespace: str, what: str, held: int, more: int, most: int, items: int | None = None) -> None:
-        if most and held + more > most:
-            self.limited[what] += more if items is None else items
-            raise LimitExceeded(
-                f"namespace {namespace!r} holds {held} {what}, and {more} more would be above its {most}; have some "
-                f"consumed, cancel or purge some (dead ones count), or raise its backlog_{what}_max",
-                field="items",
-                retry_after_ms=_BACKLOG_RETRY_MS,
+    def _check_backlog(
+        self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem], share: Share[Any] | None
+    ) -> None:
+        held_items, held_bytes = self.held(namespace)
+        most_items, most_bytes = settings.backlog_items_max, settings.backlog_bytes_max
+        if most_items:
+            here, elsewhere = (
+                (most_items, 0) if share is None else (share.items_most(most_items), share.elsewhere_items)
             )
+            if held_items + len(items) > here:
+                raise self._no_room(namespace, "items", held_items, elsewhere, len(items), most_items, len(items))
+        if most_bytes:
+            size = payload_bytes(items)
+            here, elsewhere = (
+                (most_bytes, 0) if share is None else (share.bytes_most(most_bytes), share.elsewhere_bytes)
+            )
+            if held_bytes + size > here:
+                raise self._no_room(namespace, "bytes", held_bytes, elsewhere, size, most_bytes, len(items))
 
-    def _check_rate(self, namespace: str, per_minute: int, items: int) -> None:
+    def _no_room(
+        self, namespace: str, what: str, held: int, elsewhere: int, more: int, most: int, items: int
+    ) -> LimitExceeded:
+        self.limited[what] += items
+        held += elsewhere
+        together = "" if self.tier is None else " for all hosts together"
+        if held + more > most:
+            text = (
+                f"namespace {namespace!r} holds {held} {what}, and {more} more would be above its {most}{together}; "
+                f"have some consumed, cancel or purge some (dead ones count), or raise its backlog_{what}_max"
+            )
+        else:
+            text = (
+                f"of the {most - held} {what} that namespace {namespace!r} may still hold on all hosts together, {more} "
+                "are more than this host may take now; try again, or split the call"
+            )
+        return LimitExceeded(text, field="items", retry_after_ms=_BACKLOG_RETRY_MS)
+
+    def _check_rate(self, namespace: str, per_minute: int, items: int, share: Share[Any] | None) -> None:
         if items > per_minute:
             self.limited["rate"] += items
             raise LimitExceeded(
@@ -167,7 +201,7 @@ class Quota:
                 field="items",
             )
         now_s = self._seconds()
-        bucket = self._buckets.get(namespace)
+        bucket = share or self._buckets.get(namespace)
         if bucket is None:
             if len(self._buckets) >= _BUCKETS_MAX:
                 self._buckets = {name: each for name, each in self._buckets.items() if not each.is_full(now_s)}
@@ -176,7 +210,8 @@ class Quota:
         if wait_s > 0:
             self.limited["rate"] += items
             raise RateLimited(
-                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute",
+                f"namespace {namespace!r} has used up its {per_minute} enqueues a minute"
+                + ("" if share is None else ", which are for all hosts together"),
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )

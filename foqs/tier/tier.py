@@ -14,6 +14,7 @@ from foqs.tier.calls import TierCalls
 from foqs.tier.dequeues import Dequeues
 from foqs.tier.enqueues import Enqueues
 from foqs.tier.exchange import ExchangeSettings
+from foqs.tier.limits import TierLimits
 from foqs.tier.peers import Peers
 from foqs.tier.scatter import Scatter, ShardMap
 from foqs.tier.telling import Telling
@@ -27,6 +28,7 @@ class Tier:
     page_bytes_max: what a page of items carries.
     load: what waits here to be written, in items.
     is_served: see `foqs.tier.topics.TierTopics`.
+    seconds: a stop watch.
     """
 
     def __init__(
@@ -39,11 +41,20 @@ class Tier:
         page_bytes_max: int,
         load: Callable[[], float],
         is_served: Callable[[], bool],
+        seconds: Callable[[], float],
         rng: Random,
     ) -> None:
         methods = alone.methods
         self.peers = peers
         self.telling = Telling(settings, engine, peers, load, is_served, rng)
+        self.limits = TierLimits(
+            engine.queue.quota,
+            lambda: engine.namespaces.limited,
+            lambda: peers.others.values(),
+            seconds,
+            settings.exchange_ms / 1_000,
+        )
+        self.limits.follow(self.telling.exchange)
         self.enqueues = Enqueues(methods[b"enqueue"].serve, peers)
         self.dequeues = Dequeues(methods[b"dequeue"].serve, peers, engine.queue.stock, self.telling.summaries)
         self.calls = TierCalls(

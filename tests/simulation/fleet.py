@@ -271,7 +271,16 @@ class Fleet(Cluster):
 
         def together(alone: Handlers) -> TierCalls:
             tier = self._tiers[me] = Tier(
-                EXCHANGE, alone, engine, peers, membership, PAGE_BYTES_MAX, lambda: 0.0, lambda: cluster.is_served, rng
+                EXCHANGE,
+                alone,
+                engine,
+                peers,
+                membership,
+                PAGE_BYTES_MAX,
+                lambda: 0.0,
+                lambda: cluster.is_served,
+                clock.seconds,
+                rng,
             )
             return tier.calls
 

@@ -7929,6 +7929,7 @@ class NamespaceDemand(object):
      - enqueues_per_minute: Items that were to be enqueued lately, taken or refused, as a rate.
      - items
      - payload_bytes
+     - enqueued_items: Items that the host has taken in all; only differences mean anything.
 
     """
 
@@ -7937,14 +7938,16 @@ class NamespaceDemand(object):
         'enqueues_per_minute',
         'items',
         'payload_bytes',
+        'enqueued_items',
     )
 
 
-    def __init__(self, namespace_name=None, enqueues_per_minute=None, items=None, payload_bytes=None,):
+    def __init__(self, namespace_name=None, enqueues_per_minute=None, items=None, payload_bytes=None, enqueued_items=None,):
         self.namespace_name = namespace_name
         self.enqueues_per_minute = enqueues_per_minute
         self.items = items
         self.payload_bytes = payload_bytes
+        self.enqueued_items = enqueued_items
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -7975,6 +7978,11 @@ class NamespaceDemand(object):
                     self.payload_bytes = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 5:
+                if ftype == TType.I64:
+                    self.enqueued_items = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -8000,6 +8008,10 @@ class NamespaceDemand(object):
         if self.payload_bytes is not None:
             oprot.writeFieldBegin('payload_bytes', TType.I64, 4)
             oprot.writeI64(self.payload_bytes)
+            oprot.writeFieldEnd()
+        if self.enqueued_items is not None:
+            oprot.writeFieldBegin('enqueued_items', TType.I64, 5)
+            oprot.writeI64(self.enqueued_items)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8844,6 +8856,7 @@ NamespaceDemand.thrift_spec = (
     (2, TType.I64, 'enqueues_per_minute', None, None, ),  # 2
     (3, TType.I64, 'items', None, None, ),  # 3
     (4, TType.I64, 'payload_bytes', None, None, ),  # 4
+    (5, TType.I64, 'enqueued_items', None, None, ),  # 5
 )
 all_structs.append(ExchangeRequest)
 ExchangeRequest.thrift_spec = (
