@@ -188,7 +188,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @_file_option("--cert-file", "With foqss://, a client certificate, in place of a token.")
     @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
     @click.option(
-        "--region",
+        "--client-region",
+        "region",
         envvar="FOQS_REGION",
         show_envvar=True,
         help="Where this runs, as server.region names it: hosts there get new items first.",
