@@ -189,7 +189,6 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
     @click.option(
         "--client-region",
-        "region",
         envvar="FOQS_REGION",
         show_envvar=True,
         help="Where this runs, as server.region names it: hosts there get new items first.",
@@ -204,7 +203,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         ca_file: str | None,
         cert_file: str | None,
         key_file: str | None,
-        region: str | None,
+        client_region: str | None,
         **arguments: Any,
     ) -> None:
         if timeout <= 0:
@@ -215,7 +214,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
             ca_file=ca_file,
             cert_file=cert_file,
             key_file=key_file,
-            region=region or None,
+            region=client_region or None,
         )
         session = Session(address, namespace, form, timeout, click.get_current_context().obj or connect)
         command(session, **arguments)
