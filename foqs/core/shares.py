@@ -12,9 +12,9 @@ A part is a host's demand beside that of all. Always true, while every host hear
 the others within `TOLD_PERIODS`: the parts of all hosts make no more than
 1 + `LEAST_PART`. For a host counts of its own demand only what it has told for
 so long, which the others know by then; a higher demand counts so much later, a
-lower one at once. A host that is silent keeps the part that it had when it was
-heard last, and is taken to use it; it does likewise with those that it does not
-hear, so two sides that are cut off from each other go on with what each had.
+lower one at once. A host that is silent is taken to go on with the part that it
+had when it was heard last; it does likewise with those that it does not hear, so
+two sides that are cut off from each other go on with what each had.
 
 Knows nothing of how hosts talk, nor which there are. Times are seconds of any
 clock that does not go back.
@@ -32,7 +32,7 @@ from foqs.core.rate import MINUTE_S
 
 Host = TypeVar("Host", bound=Hashable)
 
-BURST_S: Final = 1.5
+BURST_S: Final = 2.0
 """So much of the limit may be saved up, by all hosts together."""
 LEAST_PART: Final = 0.05
 """All hosts without demand have this part together, so that their first items need not wait."""
@@ -137,7 +137,6 @@ class Share(Generic[Host]):
         "_level",
         "_period_s",
         "_round_s",
-        "_silent",
         "_taken",
         "_tokens",
         "_told",
@@ -172,7 +171,6 @@ class Share(Generic[Host]):
         self._held_items = 0
         self._held_bytes = 0
         self._hosts = hosts
-        self._silent: Collection[Host] = ()
         self._again_s = inf
         """When more of this host's demand may count, by what it told."""
 
@@ -267,20 +265,25 @@ class Share(Generic[Host]):
             self.elsewhere_items -= known.word.items
             self.elsewhere_bytes -= known.word.payload_bytes
 
-    def divide(self, hosts: int, silent: Collection[Host], per_minute: int, now_s: float) -> None:
-        """Decides the part anew.
-
-        Args:
-            hosts: how many there are, this one included.
-            silent: those that were not heard lately.
-        """
+    def divide(self, hosts: int, per_minute: int, now_s: float) -> None:
+        """Has the part follow what is known, of so many hosts, this one included."""
         self._hosts = hosts
-        self._silent = silent
-        self._divide(per_minute, now_s)
+        known_s = now_s - TOLD_PERIODS * self._period_s
+        while len(self._told) > 1 and self._told[0].last_s <= known_s:
+            self._told.popleft()
+        self._again_s = self._told[0].last_s + TOLD_PERIODS * self._period_s if len(self._told) > 1 else inf
+        own = self._own()
+        self._flow(per_minute, now_s)
+        self.part = _part(own, own + self._demand, hosts)
 
     def round(self, hosts: int, silent: Collection[Host], per_minute: int, held: tuple[int, int], now_s: float) -> None:
-        """All that are not silent were heard since the last round. `held`: items and bytes that this host holds."""
-        self.divide(hosts, silent, per_minute, now_s)
+        """All but the silent were heard since the last round.
+
+        Args:
+            silent: those that were not heard lately.
+            held: (items, bytes) that this host holds.
+        """
+        self.divide(hosts, per_minute, now_s)
         self._held_items, self._held_bytes = held
         gained = (now_s - self._round_s) * per_minute / MINUTE_S
         for host in silent:
@@ -289,31 +292,19 @@ class Share(Generic[Host]):
             known = self._heard.get(host)
             if known is not None:
                 known.assumed += assumed
-        self._level = self._level_now(per_minute, now_s)
-        # What the least part has saved up is not the others' to use up.
-        saved = min(self._tokens, LEAST_PART / hosts * BURST_S * per_minute / MINUTE_S)
-        self._tokens = max(saved, self.part * self._level)
+        full = BURST_S * per_minute / MINUTE_S
+        level = min(full, self._level) + gained - self._taken - self._elsewhere
+        # A debt is forgotten beyond a minute's worth, whatever anybody tells.
+        self._level = max(-float(per_minute), min(full, level))
+        tokens = self.part * self._level
+        if self.part <= LEAST_PART / hosts:
+            # What the least part has saved up is not the others' to use up.
+            tokens = max(tokens, min(self._tokens, self._most(per_minute)))
+        self._tokens = tokens
         self._taken = self._elsewhere = 0.0
         self._at_s = self._round_s = now_s
 
     # --------------------------------------------------------------------- inside
-
-    def _divide(self, per_minute: int, now_s: float) -> None:
-        """Has the part, and the tokens that are its part of the tier's bucket, follow what is known."""
-        told, hosts, known_s = self._told, self._hosts, TOLD_PERIODS * self._period_s
-        while len(told) > 1 and told[0].last_s <= now_s - known_s:
-            told.popleft()
-        self._again_s = told[0].last_s + known_s if len(told) > 1 else inf
-        demand, rest = self._demand, 1.0
-        for host in self._silent:
-            known = self._heard.get(host)
-            rest -= self._reserved(host)
-            demand -= 0 if known is None else known.word.demand
-        own = self._own()
-        part = max(LEAST_PART / hosts, rest * _part(own, own + demand, hosts - len(self._silent)))
-        self._flow(per_minute, now_s)
-        self._tokens += (part - self.part) * max(0.0, self._level_now(per_minute, now_s))
-        self.part = part
 
     def _own(self) -> int:
         """What counts of this host's demand: what it told all the while."""
@@ -324,19 +315,12 @@ class Share(Generic[Host]):
         known = self._heard.get(host)
         return 1 / self._hosts if known is None else known.part
 
-    def _level_now(self, per_minute: int, now_s: float) -> float:
-        """What is in the tier's bucket, as far as is known here; a debt is forgotten beyond a minute's worth."""
-        full = BURST_S * per_minute / MINUTE_S
-        gained = (now_s - self._round_s) * per_minute / MINUTE_S
-        level = min(full, self._level) + gained - self._taken - self._elsewhere
-        return max(-float(per_minute), min(full, level))
-
     def _most(self, per_minute: int) -> float:
         return self.part * BURST_S * per_minute / MINUTE_S
 
     def _fill(self, per_minute: int, now_s: float) -> None:
         if now_s >= self._again_s:
-            self._divide(per_minute, now_s)
+            self.divide(self._hosts, per_minute, now_s)
         self._flow(per_minute, now_s)
 
     def _flow(self, per_minute: int, now_s: float) -> None:

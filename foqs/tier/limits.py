@@ -81,7 +81,6 @@ class TierLimits:
     def demands(self) -> list[Any]:
         """What this host tells a peer now: a `NamespaceDemand` of each namespace that has anything to tell."""
         now_s = self._seconds()
-        silent = self._silent(now_s)
         told: list[Any] = []
         for namespace, settings in self._limited().items():
             items, size = self._held(namespace, settings)
@@ -89,7 +88,7 @@ class TierLimits:
             demand = enqueued = 0
             if share is not None:
                 demand, enqueued = share.tell(now_s)
-                share.divide(self._hosts, silent, settings.enqueues_per_minute, now_s)
+                share.divide(self._hosts, settings.enqueues_per_minute, now_s)
             if items or (share is not None and not share.is_over(now_s)):
                 told.append(ttypes.NamespaceDemand(namespace, demand, items, size, enqueued))
         return told
@@ -106,13 +105,12 @@ class TierLimits:
                 self.share(told.namespace_name)
         self._heard_s[peer] = now_s
         self._heard.add(peer)
-        silent = self._silent(now_s)
         for namespace, share in self._shares.items():
             settings = limited.get(namespace)
             per_minute = 0 if settings is None else settings.enqueues_per_minute
             share.heard(peer, words.get(namespace, NOTHING), self._hosts, per_minute, first=first)
-            share.divide(self._hosts, silent, per_minute, now_s)
-        self._end_round(silent, now_s)
+            share.divide(self._hosts, per_minute, now_s)
+        self._end_round(now_s)
 
     def gone(self, peers: Collection[Peer]) -> None:
         """These are there no more: what they were asked for, and held, is free."""
@@ -121,8 +119,7 @@ class TierLimits:
             self._heard.discard(peer)
             for share in self._shares.values():
                 share.gone(peer)
-        now_s = self._seconds()
-        self._end_round(self._silent(now_s), now_s)
+        self._end_round(self._seconds())
 
     # --------------------------------------------------------------------- inside
 
@@ -139,8 +136,9 @@ class TierLimits:
             return self._quota.held(namespace)
         return 0, 0
 
-    def _end_round(self, silent: Collection[Peer], now_s: float) -> None:
+    def _end_round(self, now_s: float) -> None:
         """When every peer was heard that is not silent."""
+        silent = self._silent(now_s)
         if not self._heard.issuperset(peer for peer in self._peers() if peer not in silent):
             return
         self._heard.clear()

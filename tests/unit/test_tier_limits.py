@@ -191,6 +191,16 @@ def test_a_cut_lets_no_demand_double_the_rate(sides: list[tuple[int, ...]], befo
     assert all(tier.part(number) > 0 for number in range(3))
 
 
+def test_a_host_that_is_heard_and_hears_nobody_keeps_its_part() -> None:
+    tier = Tier(3, rate())
+    tier.run(20, at(0, 2))
+    tier.lost = lambda asking, asked: asking == 2
+    tier.run(80, at(0, 2))
+    least, most = tier.minutes(since_s=20)
+    assert least >= 0.95 * LIMIT
+    assert most <= 1.05 * LIMIT
+
+
 def test_hosts_that_never_heard_of_each_other_share_alike() -> None:
     tier = Tier(4, rate())
     tier.lost = between([])
@@ -264,21 +274,27 @@ def test_a_changed_rate_holds_on_all_hosts() -> None:
     assert most <= 1.05 * LIMIT * 4
 
 
-def test_what_is_over_is_forgotten_and_what_a_peer_makes_up_changes_little() -> None:
+def test_what_is_over_is_forgotten_and_a_namespace_without_limits_is_not_listened_to() -> None:
     tier = Tier(2, rate())
     tier.run(5, at(0, 1))
     tier.run(70)
-    assert tier.hosts[0].limits.demands() == []
     limits = tier.hosts[0].limits
     assert not limits._shares
+    assert limits.demands() == []
     peer: Any = 1
     limits.heard(peer, [ttypes.NamespaceDemand("unheard of", 1, 1, 1, 1)])
     assert not limits._shares
-    limits.heard(peer, [ttypes.NamespaceDemand(NAMESPACE, 5, 5, 5, 1)])
-    limits.heard(peer, [ttypes.NamespaceDemand(NAMESPACE, 5, -5, -5, 1 << 62)])
-    tier.offer(0)
+
+
+def test_what_a_peer_makes_up_is_a_debt_of_a_minute_at_most() -> None:
+    tier = Tier(2, rate())
+    tier.run(5, at(0))
+    tier.lost = between([])
+    tier.run(1, at(0))
+    peer: Any = 1
+    tier.hosts[0].limits.heard(peer, [ttypes.NamespaceDemand(NAMESPACE, -5, -5, -5, 1 << 62)])
     assert isinstance(tier.offer(0), RateLimited)
-    tier.run(65)
+    tier.run(70)
     assert tier.offer(0) is None
 
 
