@@ -1,0 +1,147 @@
+"""A namespace that floods all hosts of a cluster with ten times its rate, and another beside it.
+
+That the flood is held to its rate is judged. What the other's calls take, with
+the flood and without, is reported and never judged: a test's machine is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from foqs_client import Client, FoqsError, Item, Namespace
+from perf.lib.report import Report, percentile, say
+from tests.support.troubled import Troubled
+from tests.support.workload import pause
+
+pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.long, pytest.mark.timeout(600)]
+
+RATE: Final = 6_000
+"""Items a minute."""
+_TIMES: Final = 10
+_CALL_ITEMS: Final = 10
+_QUIET_S: Final = 0.05
+"""Between two calls of the other namespace."""
+_MINUTE_S: Final = 60
+
+
+@pytest.fixture
+def troubled() -> Iterator[Troubled]:
+    with Troubled({"cluster.session_timeout_ms": 6_000}) as found:
+        yield found
+
+
+class _Quiet:
+    """An item a call, at fixed times."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._calls: set[asyncio.Task[None]] = set()
+        self.took_s: list[float] = []
+
+    async def play(self, seconds: float) -> float:
+        """Returns the p99 of what its calls took, in ms."""
+        loop = asyncio.get_running_loop()
+        self.took_s = []
+        next_s = loop.time()
+        end_s = next_s + seconds
+        while next_s < end_s:
+            call = asyncio.ensure_future(self._put(next_s))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            next_s += _QUIET_S
+            await pause(max(0.0, next_s - loop.time()))
+        await asyncio.gather(*self._calls)
+        return round((percentile(sorted(self.took_s), 0.99) or 0.0) * 1_000, 1)
+
+    async def _put(self, begun_s: float) -> None:
+        result = (await self._client.enqueue([Item("quiet", b"x")], timeout_ms=20_000))[0]
+        assert result.id is not None, result.error
+        self.took_s.append(asyncio.get_running_loop().time() - begun_s)
+
+
+class _Flood:
+    """Calls at fixed times through a client of its own, whatever becomes of them."""
+
+    def __init__(self, client: Client, per_minute: float) -> None:
+        self._client = client
+        self._pause_s = 60 * _CALL_ITEMS / per_minute
+        self._calls: set[asyncio.Task[None]] = set()
+        self.taken: list[tuple[float, int]] = []
+        self.refused: Counter[str] = Counter()
+
+    async def play(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_s = loop.time()
+        try:
+            while True:
+                next_s += self._pause_s
+                await pause(max(0.0, next_s - loop.time()))
+                call = asyncio.ensure_future(self._put())
+                self._calls.add(call)
+                call.add_done_callback(self._calls.discard)
+        finally:
+            await asyncio.gather(*self._calls)
+
+    async def _put(self) -> None:
+        try:
+            results = await self._client.enqueue([Item("flood", b"x" * 100)] * _CALL_ITEMS, timeout_ms=2_000)
+        except FoqsError as error:
+            self.refused[error.code] += _CALL_ITEMS
+            return
+        taken = sum(result.id is not None for result in results)
+        self.refused.update(result.error.code for result in results if result.error is not None)
+        self.taken.append((asyncio.get_running_loop().time(), taken))
+
+
+def test_a_flood_through_all_hosts_is_held_to_its_rate(troubled: Troubled) -> None:
+    async def story() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            url = troubled.cluster.url
+            admin = await stack.enter_async_context(Client(url))
+            await admin.create_namespace(Namespace("flood", enqueues_per_minute=RATE))
+            quiet = _Quiet(await stack.enter_async_context(Client(url)))
+            clients = [await stack.enter_async_context(Client(url, namespace="flood")) for _ in troubled.cluster.hosts]
+            await quiet.play(5)
+            alone_ms = await quiet.play(30)
+            floods = [_Flood(client, _TIMES * RATE / len(clients)) for client in clients]
+            playing = [asyncio.ensure_future(flood.play()) for flood in floods]
+            beside_ms = await quiet.play(_MINUTE_S + 15)
+            for each in playing:
+                each.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+            least, most = minutes(sorted(each for flood in floods for each in flood.taken))
+            refused = sum((flood.refused for flood in floods), Counter())
+            figures = {
+                "rate": RATE,
+                "minute_least": least,
+                "minute_most": most,
+                "refused": dict(refused),
+                "other_alone_p99_ms": alone_ms,
+                "other_beside_p99_ms": beside_ms,
+            }
+            say("\n" + "\n".join(f"  {key:<20}  {value}" for key, value in figures.items()))
+            Report("trouble").add({"story": "a flood through all hosts"}, figures)
+            assert least >= 0.95 * RATE
+            assert most <= 1.05 * RATE
+
+    asyncio.run(story())
+
+
+def minutes(taken: list[tuple[float, int]]) -> tuple[int, int]:
+    """(least, most) items of any minute between the first and the last."""
+    totals: list[int] = []
+    place, total = 0, 0
+    for at_s, items in taken:
+        total += items
+        while taken[place][0] <= at_s - _MINUTE_S:
+            total -= taken[place][1]
+            place += 1
+        if at_s >= taken[0][0] + _MINUTE_S:
+            totals.append(total)
+    return min(totals), max(totals)
