@@ -38,7 +38,8 @@ from foqs.wire_options import CallOptions, WireOptions
 
 ENVIRONMENT_PREFIX: Final = "FOQS_"
 NOT_OPTIONS: Final = frozenset(
-    f"FOQS_{name}" for name in ("CONFIG", "ADDRESS", "NAMESPACE", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
+    f"FOQS_{name}"
+    for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
 )
 """Variables of the command line, which are no options of a host."""
 

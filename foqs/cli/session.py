@@ -189,7 +189,8 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     @_file_option("--key-file", "The client certificate's key, where it is in a file of its own.")
     @click.option(
         "--client-region",
-        envvar="FOQS_REGION",
+        envvar="FOQS_CLIENT_REGION",
+        metavar="NAME",
         show_envvar=True,
         help="Where this runs, as server.region names it: hosts there get new items first.",
     )

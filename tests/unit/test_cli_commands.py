@@ -422,3 +422,21 @@ def test_every_help_says_what_it_does(run: Callable[..., Result], path: tuple[st
 
 def test_version_is_the_package_s(run: Callable[..., Result]) -> None:
     assert run("--version").stdout.startswith("foqs 0.")
+
+
+def test_the_client_s_region_comes_from_the_command_line_or_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    class Client:
+        def __init__(self, *args: object, region: str | None, **more: object) -> None:
+            made.append(region)
+            raise ValueError("enough")
+
+    monkeypatch.setattr("foqs_client.Client", Client)
+    for arguments, environment in (
+        ([], {}),
+        (["--client-region", "west"], {}),
+        ([], {"FOQS_CLIENT_REGION": "east"}),
+    ):
+        CliRunner().invoke(root, ["peek", "t", *arguments], env=environment)
+    assert made == [None, "west", "east"]

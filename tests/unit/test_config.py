@@ -125,6 +125,7 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
         "FOQS_ADDRESS": "foqs://elsewhere",
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
+        "FOQS_CLIENT_REGION": "west",
         "FOQS_TOKEN_FILE": "of-the-command-line",
         "FOQS_CA_FILE": "of-the-command-line",
         "FOQS_CERT_FILE": "of-the-command-line",
