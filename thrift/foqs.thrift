@@ -873,6 +873,8 @@ struct ExchangeRequest {
   /** The version of the last reply that the asking host has whole; missing: it has nothing. */
   1: optional i64 version,
   2: optional i64 timeout_ms,
+  /** That of the same reply, if there was `more`. */
+  3: optional i64 whole_since,
 }
 
 struct ExchangeReply {
@@ -881,7 +883,7 @@ struct ExchangeReply {
   2: optional list<TopicSummary> topics,
   /** `topics` is all there is: what is not in it, or in the pages that follow, is gone. */
   3: optional bool whole,
-  /** There is more: ask again, with this reply's version. */
+  /** There is more: ask again, with this reply's version and `whole_since`. */
   4: optional bool more,
   /** Of every namespace with a limit that was asked for, or holds, anything. */
   5: optional list<NamespaceDemand> demands,
@@ -889,6 +891,8 @@ struct ExchangeReply {
   6: optional double load,
   /** Some shard takes new items. */
   7: optional bool takes_items,
+  /** While all there is is told, from the first page to the last: the version when that began. */
+  8: optional i64 whole_since,
 }
 
 // ---------------------------------------------------------------- the service

@@ -97,11 +97,12 @@ class Exchange:
         """Serves `exchange`; see `Serve`."""
         settings = self._settings
         coming = self._local.gather(settings.exchange_topics_max)
-        changes = self._local.since(request.version, settings.exchange_topics_max)
+        changes = self._local.since(request.version, request.whole_since, settings.exchange_topics_max)
         reply = ttypes.ExchangeReply(
             version=changes.version,
             topics=self._local.summaries(changes.topics),
             whole=changes.whole,
+            whole_since=changes.whole_since,
             more=changes.more or coming,
             demands=list(self.demands()),
             load=self._load(),
@@ -160,13 +161,14 @@ class Exchange:
     async def _ask(self, peer: Peer) -> bool:
         """Returns whether there is more to ask for at once. Raises FoqsError."""
         asked_at = asyncio.get_running_loop().time()
-        request = ttypes.ExchangeRequest(version=self._summaries.version(peer))
+        summaries = self._summaries
+        request = ttypes.ExchangeRequest(version=summaries.version(peer), whole_since=summaries.whole_since(peer))
         deadline = asked_at + _PERIODS * self._settings.exchange_ms / 1_000
         reply = await self._peers.call(peer, _EXCHANGE, request, deadline)
         self.asked += 1
         peer.load = reply.load or 0.0
         peer.takes_items = reply.takes_items is not False
-        self._summaries.told(peer, reply, asked_at)
+        summaries.told(peer, reply, asked_at)
         self.on_demands(peer, reply.demands or ())
         return bool(reply.more)
 

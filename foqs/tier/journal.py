@@ -2,10 +2,11 @@
 
 Holds `Journal`. Always true: each change has a version of its own, higher than
 all before; who has heard everything up to a version, and hears everything since
-it, knows all topics that are there and none that is gone. Versions begin
-anywhere, so those of another journal, an earlier one of the same host too, are
-not taken for its own. A topic stands in it once, with its last change. Pure;
-knows nothing of what a topic holds.
+it, knows all topics that are there and none that is gone. Telling everything
+comes to an end, whatever changes meanwhile. Versions begin anywhere, so those of
+another journal, an earlier one of the same host too, are not taken for its own.
+A topic stands in it once, with its last change. Pure; knows nothing of what a
+topic holds.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ class Changes:
         version: who has heard these, and what was before, has heard everything up to here.
         topics: each once, by the time of its last change, the earliest first.
         whole: they, and those that follow, are all there are.
+        whole_since: while everything is told, from the first page to the last, the version when that began.
         more: others follow `version`.
     """
 
     version: int
     topics: list[TopicName]
     whole: bool
+    whole_since: int | None
     more: bool
 
 
@@ -46,6 +49,7 @@ class Journal:
 
     def __init__(self, first: int, gone_max: int) -> None:
         self._gone_max = gone_max
+        self._first = first
         self._last = first
         self._floor = first
         """Of what was before, some that are gone are not remembered."""
@@ -79,19 +83,30 @@ class Journal:
         if len(self._topics) > 2 * len(self._at) + _STALE_MIN:
             self._compact()
 
-    def since(self, version: int | None, topics_max: int) -> Changes:
-        """What changed after a version of this journal; everything after any other. At most `topics_max` topics."""
-        whole = version is None or not self._floor <= version <= self._last
+    def since(self, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
+        """What changed after a version of this journal; everything after any other. At most `topics_max` topics.
+
+        Args:
+            whole_since: of the changes that ended with `version`, where more followed.
+        """
+        # A page of everything may end below the floor: what is forgotten from there on went before that began.
+        least = self._floor if whole_since is None else self._first
+        whole = version is None or not least <= version <= self._last
+        if whole:
+            whole_since = self._last
+        began = -1 if whole_since is None else whole_since
         found: list[TopicName] = []
         start = 0 if whole or version is None else bisect_right(self._versions, version)
         for place in range(start, len(self._topics)):
-            topic = self._topics[place]
-            if self._at.get(topic) != self._versions[place] or (whole and topic in self._gone):
+            topic, at = self._topics[place], self._versions[place]
+            if self._at.get(topic) != at or (at <= began and topic in self._gone):
                 continue
             if len(found) == topics_max:
-                return Changes(self._versions[place] - 1, found, whole, more=True)
+                return Changes(at - 1, found, whole, whole_since, more=True)
             found.append(topic)
-        return Changes(self._last, found, whole, more=False)
+        # What went since it began, and is forgotten, was not told: its version is below the floor, so all is told again.
+        missed = whole_since is not None and whole_since < self._floor
+        return Changes(began if missed else self._last, found, whole, whole_since, more=False)
 
     def _compact(self) -> None:
         kept = [

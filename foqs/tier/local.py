@@ -106,9 +106,9 @@ class LocalTopics:
         """The topics of a namespace, in order; None where there are none. Not to be changed."""
         return self._names.get(namespace)
 
-    def since(self, version: int | None, topics_max: int) -> Changes:
+    def since(self, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
         """See `Journal.since`."""
-        return self._journal.since(version, topics_max)
+        return self._journal.since(version, whole_since, topics_max)
 
     def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
         """A TopicSummary of each."""

@@ -63,10 +63,12 @@ _Topics = dict[str, Told]
 class _Known:
     """What one host told."""
 
-    __slots__ = ("heard_at", "left_out", "names", "told_at", "topics", "unconfirmed", "version")
+    __slots__ = ("heard_at", "left_out", "names", "told_at", "topics", "unconfirmed", "version", "whole_since")
 
     def __init__(self) -> None:
         self.version: int | None = None
+        self.whole_since: int | None = None
+        """While it tells everything anew, its version when that began."""
         self.heard_at: float | None = None
         """When all of this was so; None before it has told everything once."""
         self.told_at = 0.0
@@ -110,6 +112,11 @@ class Summaries:
         has_room = self._size <= self._topics_max - self._topics_max // _ROOM_PART
         return None if known.left_out and has_room else known.version
 
+    def whole_since(self, peer: Peer) -> int | None:
+        """The version at which a host began to tell everything, while it does."""
+        known = self._known.get(peer)
+        return None if known is None else known.whole_since
+
     def told(self, peer: Peer, reply: Any, at: float) -> None:
         """Takes in an ExchangeReply.
 
@@ -130,6 +137,7 @@ class Summaries:
             elif self._keep(known, topic, _read(summary, at)):
                 news.append(topic)
         known.version, known.told_at = reply.version, at
+        known.whole_since = reply.whole_since if reply.more else None
         if not reply.more:
             for topic in known.unconfirmed or ():
                 self._forget(known, topic)

@@ -31,10 +31,10 @@ def moved_unsaid() -> None:
 def told_is_heard() -> None:
     """What was sent in an answer is not told again, though the answer was lost."""
 
-    def since(self: Journal, version: int | None, topics_max: int) -> Changes:
+    def since(self: Journal, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
         if version is not None:
             version = max(version, told.get(self, version))
-        changes = original(self, version, topics_max)
+        changes = original(self, version, whole_since, topics_max)
         told[self] = changes.version
         return changes
 

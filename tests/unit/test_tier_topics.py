@@ -212,6 +212,30 @@ def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
     play_tier(story)
 
 
+def test_a_host_that_comes_late_is_told_everything_however_much_went_before() -> None:
+    async def story(world: TierWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        stays = [f"stays {n}" for n in range(5)]
+        for name in stays:
+            await one.caller.put(name)
+        for n in range(3):
+            await one.caller.put(f"brief {n}")
+            await world.pass_s(BOUND_S)
+            await one.caller.do(Kind.ACK, (await one.caller.get(f"brief {n}")).items)
+            await world.pass_s(BOUND_S)
+        two = await world.host("two")
+        await world.settled(one, two)
+        await world.pass_s(BOUND_S)
+        assert set(await two.listed()) == set(stays)
+        assert not any(stats.counts_lag for stats in (await two.listed()).values())
+        world.told = 0
+        await world.pass_s(10)
+        assert world.told == 0
+
+    play_tier(story, shards=1, settings=replace(SETTINGS, exchange_topics_max=2, gone_topics_max=1))
+
+
 def test_news_come_within_two_periods_and_once() -> None:
     async def story(world: TierWorld) -> None:
         one, two, _ = await world.three()

@@ -8043,18 +8043,21 @@ class ExchangeRequest(object):
     Attributes:
      - version: The version of the last reply that the asking host has whole; missing: it has nothing.
      - timeout_ms
+     - whole_since: That of the same reply, if there was `more`.
 
     """
 
     __slots__ = (
         'version',
         'timeout_ms',
+        'whole_since',
     )
 
 
-    def __init__(self, version=None, timeout_ms=None,):
+    def __init__(self, version=None, timeout_ms=None, whole_since=None,):
         self.version = version
         self.timeout_ms = timeout_ms
+        self.whole_since = whole_since
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -8075,6 +8078,11 @@ class ExchangeRequest(object):
                     self.timeout_ms = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 3:
+                if ftype == TType.I64:
+                    self.whole_since = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -8092,6 +8100,10 @@ class ExchangeRequest(object):
         if self.timeout_ms is not None:
             oprot.writeFieldBegin('timeout_ms', TType.I64, 2)
             oprot.writeI64(self.timeout_ms)
+            oprot.writeFieldEnd()
+        if self.whole_since is not None:
+            oprot.writeFieldBegin('whole_since', TType.I64, 3)
+            oprot.writeI64(self.whole_since)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8124,10 +8136,11 @@ class ExchangeReply(object):
      - version
      - topics: What changed since the version that was named.
      - whole: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
-     - more: There is more: ask again, with this reply's version.
+     - more: There is more: ask again, with this reply's version and `whole_since`.
      - demands: Of every namespace with a limit that was asked for, or holds, anything.
      - load: What waits to be written, in items.
      - takes_items: Some shard takes new items.
+     - whole_since: While all there is is told, from the first page to the last: the version when that began.
 
     """
 
@@ -8139,10 +8152,11 @@ class ExchangeReply(object):
         'demands',
         'load',
         'takes_items',
+        'whole_since',
     )
 
 
-    def __init__(self, version=None, topics=None, whole=None, more=None, demands=None, load=None, takes_items=None,):
+    def __init__(self, version=None, topics=None, whole=None, more=None, demands=None, load=None, takes_items=None, whole_since=None,):
         self.version = version
         self.topics = topics
         self.whole = whole
@@ -8150,6 +8164,7 @@ class ExchangeReply(object):
         self.demands = demands
         self.load = load
         self.takes_items = takes_items
+        self.whole_since = whole_since
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -8207,6 +8222,11 @@ class ExchangeReply(object):
                     self.takes_items = iprot.readBool()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.I64:
+                    self.whole_since = iprot.readI64()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -8250,6 +8270,10 @@ class ExchangeReply(object):
         if self.takes_items is not None:
             oprot.writeFieldBegin('takes_items', TType.BOOL, 7)
             oprot.writeBool(self.takes_items)
+            oprot.writeFieldEnd()
+        if self.whole_since is not None:
+            oprot.writeFieldBegin('whole_since', TType.I64, 8)
+            oprot.writeI64(self.whole_since)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8863,6 +8887,7 @@ ExchangeRequest.thrift_spec = (
     None,  # 0
     (1, TType.I64, 'version', None, None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
+    (3, TType.I64, 'whole_since', None, None, ),  # 3
 )
 all_structs.append(ExchangeReply)
 ExchangeReply.thrift_spec = (
@@ -8874,6 +8899,7 @@ ExchangeReply.thrift_spec = (
     (5, TType.LIST, 'demands', (TType.STRUCT, [NamespaceDemand, None], False), None, ),  # 5
     (6, TType.DOUBLE, 'load', None, None, ),  # 6
     (7, TType.BOOL, 'takes_items', None, None, ),  # 7
+    (8, TType.I64, 'whole_since', None, None, ),  # 8
 )
 fix_spec(all_structs)
 del all_structs
