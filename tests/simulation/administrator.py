@@ -61,6 +61,7 @@ class Administrator:
         await self._surely(lambda: self._client.set_limits(self._limits(NO_LIMITS)))
         name = self._client.client.namespace
         items = [Item(SWEPT, f"{name}/left/{n}".encode(), delay_ms=self._rng.choice((0, 1))) for n in range(_LEFT)]
+        await asyncio.sleep(1)  # other hosts hear a little later that there are no limits
         await self._client.enqueue(items)
         await asyncio.sleep(1)
 
