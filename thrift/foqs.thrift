@@ -260,6 +260,8 @@ struct DequeueRequest {
   6: optional i64 lease_ms,
   /** At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit. */
   7: optional i32 items_max,
+  /** Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `heads`. */
+  8: optional bool local_only,
 }
 
 /** What is left of a topic at a host, as far as the answering host knows. */

@@ -224,6 +224,10 @@ class Client(Calls, AdminCalls, ClusterCalls):
     ) -> list[Delivery]:
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
+        if at is not None:
+            request.local_only = (
+                True  # the client asks all hosts, and knows better than they do what it has taken where
+            )
         reply = await self._call(_DEQUEUE, request, timeout_ms, at)
         deliveries: list[Delivery] = reply.items or []
         if at is not None:

@@ -110,7 +110,7 @@ class Dequeues:
         if not topics:
             return self.local(request, deadline, caller)
         call = Passing(self, request, topics, deadline, caller)
-        way = None if request.forwarded else self.way(topics)
+        way = None if request.forwarded or request.local_only else self.way(topics)
         if way is None:
             call.wait_here()
         else:

@@ -77,7 +77,8 @@ class Passing:
             request = copy(request)
             request.wait_ms = max(0, request.wait_ms - passed_ms)
         self._here = self._dequeues.local(request, self._deadline, self)
-        if self._here is not None and not self._here_ended and request.wait_ms and not request.forwarded:
+        alone = request.forwarded or request.local_only
+        if self._here is not None and not self._here_ended and request.wait_ms and not alone:
             self._dequeues.waits(self._here, self)
 
     @property

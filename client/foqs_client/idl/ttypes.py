@@ -1596,6 +1596,7 @@ class DequeueRequest(object):
      - forwarded
      - lease_ms: Overrides the items' own lease durations for this delivery.
      - items_max: At most so many items of all topics together, from 1; topics that are named first are served first. Default: the host's limit.
+     - local_only: Only what the called host has itself: for callers that ask the hosts of the tier by themselves, see `heads`.
 
     """
 
@@ -1607,10 +1608,11 @@ class DequeueRequest(object):
         'forwarded',
         'lease_ms',
         'items_max',
+        'local_only',
     )
 
 
-    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None, items_max=None,):
+    def __init__(self, namespace_name=None, topics=None, wait_ms=None, timeout_ms=None, forwarded=None, lease_ms=None, items_max=None, local_only=None,):
         self.namespace_name = namespace_name
         self.topics = topics
         self.wait_ms = wait_ms
@@ -1618,6 +1620,7 @@ class DequeueRequest(object):
         self.forwarded = forwarded
         self.lease_ms = lease_ms
         self.items_max = items_max
+        self.local_only = local_only
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -1669,6 +1672,11 @@ class DequeueRequest(object):
                     self.items_max = iprot.readI32()
                 else:
                     iprot.skip(ftype)
+            elif fid == 8:
+                if ftype == TType.BOOL:
+                    self.local_only = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -1709,6 +1717,10 @@ class DequeueRequest(object):
         if self.items_max is not None:
             oprot.writeFieldBegin('items_max', TType.I32, 7)
             oprot.writeI32(self.items_max)
+            oprot.writeFieldEnd()
+        if self.local_only is not None:
+            oprot.writeFieldBegin('local_only', TType.BOOL, 8)
+            oprot.writeBool(self.local_only)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8421,6 +8433,7 @@ DequeueRequest.thrift_spec = (
     (5, TType.BOOL, 'forwarded', None, None, ),  # 5
     (6, TType.I64, 'lease_ms', None, None, ),  # 6
     (7, TType.I32, 'items_max', None, None, ),  # 7
+    (8, TType.BOOL, 'local_only', None, None, ),  # 8
 )
 all_structs.append(TopicHead)
 TopicHead.thrift_spec = (
