@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from foqs.dev.cluster import Cluster
-from foqs_client import Change, Client, Delivery, Item, ItemFilter, ItemView, Nack
+from foqs_client import Change, Client, Item, ItemFilter, ItemView, Nack
 from tests.support.aio import run
 from tests.support.cluster import cluster
 
@@ -79,11 +79,12 @@ def test_what_is_asked_of_one_host_is_told_and_done_of_all(running: Cluster) -> 
             assert await every.dequeue({"mail": 100}) == []
             assert (await three.count(ItemFilter("kept"))).items == len(kept)
 
-            leased: list[Delivery] = []
-            while len(leased) < len(kept):
-                leased += await every.dequeue({"kept": 20}, wait_ms=200, lease_ms=60_000)
-            for result in await every.nack([Nack(item.id, item.token, dead=True) for item in leased]):
-                result.require()
+            settled = 0
+            while settled < len(kept):
+                leased = await every.dequeue({"kept": 20}, wait_ms=200, lease_ms=60_000)
+                for result in await every.nack([Nack(item.id, item.token, dead=True) for item in leased]):
+                    result.require()
+                settled += len(leased)
             dead: list[str] = []
             cursor = ""
             while cursor is not None:
