@@ -11,6 +11,7 @@ the Python function that calls it; the event loop's own is what is left.
 from __future__ import annotations
 
 import argparse
+import itertools
 import pstats
 import sys
 from collections.abc import Mapping
@@ -48,9 +49,9 @@ def main() -> int:
     options = _parser().parse_args()
     report = Report("profile")
     for system in options.system:
-        for batch in options.batch:
+        for batch, topics in itertools.product(options.batch, options.topics):
             plain = Trial(system=system, mode=options.mode, batch=batch, keyed=options.keyed, gather=not options.apart)
-            trial = replace(plain, seconds=options.seconds, warmup_s=options.warmup)
+            trial = replace(plain, topics=topics, seconds=options.seconds, warmup_s=options.warmup)
             say(f"profile: {told(trial)}")
             _measure(report, trial, options.top)
     if report.lines and not options.no_plots:
@@ -150,6 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--system", nargs="+", choices=systems, default=list(systems))
     parser.add_argument("--mode", choices=("both", "produce", "consume"), default="both")
     parser.add_argument("--batch", nargs="+", type=int, default=[100, 1], help="items of a call")
+    parser.add_argument("--topics", nargs="+", type=int, default=[1])
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")

@@ -31,6 +31,8 @@ def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> li
     no key is taken beyond what every window covers, as a better one may be in
     that table.
     """
+    if len(indexes) == 1:
+        return [indexes[0].take(topic, count)]
     if count == 1:
         return _take_first(indexes, topic)
     look = _look(indexes, count)

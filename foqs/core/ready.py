@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from foqs.core.item import NUMBER_MAX, Key, TopicName, pack_key, unpack_key
@@ -116,6 +116,13 @@ class ReadyIndex:
     def topics_known(self) -> int:
         """How many topics have, or may have, READY items beyond those reserved."""
         return len(self._windows)
+
+    def among(self, topics: Collection[TopicName]) -> list[TopicName]:
+        """Those that have, or may have, READY items beyond those reserved, in their order."""
+        windows = self._windows
+        if windows.keys().isdisjoint(topics):
+            return []
+        return [topic for topic in topics if topic in windows]
 
     def head(self, topic: TopicName) -> Key | None:
         """The best key of the window; None when the window is empty."""

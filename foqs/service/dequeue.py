@@ -11,7 +11,7 @@ whatever is leased for it after it has ended is released.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from math import inf
 from typing import Protocol
 
@@ -34,11 +34,11 @@ class Counter(Protocol):
         """The loop's clock."""
         ...
 
-    def take(self, topics: Sequence[tuple[TopicName, int]], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
+    def take(self, topics: Mapping[TopicName, int], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
         """Reserves the best keys that are certain; if it is late, without those shards that still read."""
         ...
 
-    def may_come(self, topics: Sequence[tuple[TopicName, int]]) -> bool:
+    def may_come(self, topics: Collection[TopicName]) -> bool:
         """Some shard is reading for one of these topics, which it begins here where it must."""
         ...
 
@@ -86,7 +86,7 @@ class Dequeue:
     def __init__(
         self,
         counter: Counter,
-        topics: Sequence[tuple[TopicName, int]],
+        topics: Mapping[TopicName, int],
         lease_ms: int | None,
         item_bytes: int,
         items_max: int,
@@ -198,7 +198,7 @@ class Dequeue:
         # What one shard hands out is in order.
         if len(self._works) > 1:
             if len(self.topics) > 1:
-                order = {topic: place for place, (topic, _) in enumerate(self.topics)}
+                order = {topic: place for place, topic in enumerate(self.topics)}
                 found.sort(key=lambda seen: (order[seen.row.namespace, seen.row.topic], seen.row.key))
             else:
                 found.sort(key=_key)

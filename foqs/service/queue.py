@@ -278,7 +278,7 @@ class QueueService:
         item_bytes = _item_bytes_max(self.namespace(namespace))
         dequeue = Dequeue(
             self,
-            [((namespace, topic), count) for topic, count in wants],
+            {(namespace, topic): count for topic, count in wants},
             lease_ms,
             item_bytes,
             min(items_max or self.limits.items_per_call_max, max(1, self._handout_bytes_max // item_bytes)),
@@ -300,23 +300,28 @@ class QueueService:
     def leave(self, dequeue: Dequeue) -> None:
         self.waiters.leave(dequeue)
 
-    def take(self, topics: Sequence[tuple[TopicName, int]], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
+    def take(self, topics: Mapping[TopicName, int], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
         """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
 
         If it is `late`, shards whose better keys are still being read are left out. Of a paused topic nothing is taken.
         """
         if self._suspended:
             return []
-        if self._namespaces.paused:
-            topics = self._unpaused(topics)
-        shards = self._answering()
-        indexes = [shard.index for shard in shards]
+        # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
+        holding: dict[TopicName, list[Shard]] = {}
+        for shard in self._answering():
+            for topic in shard.index.among(topics):
+                holding.setdefault(topic, []).append(shard)
         found: dict[Shard, Spans] = {}
-        for topic, count in topics:
-            count = min(count, items_max)
+        for topic in [topic for topic in topics if topic in holding] if holding else ():
+            if topic in self._namespaces.paused:
+                continue
+            count = min(topics[topic], items_max)
             if count <= 0:
                 break
             taken = 0
+            shards = holding[topic]
+            indexes = [shard.index for shard in shards]
             sources = [_NOTHING if index.needs_refill(topic) else index for index in indexes] if late else indexes
             for shard, keys in zip(shards, take_best(sources, topic, count), strict=True):
                 if keys:
@@ -344,18 +349,13 @@ class QueueService:
                 if keys:
                     shard.load(topic, keys)
 
-    def _unpaused(self, topics: Sequence[tuple[TopicName, int]]) -> Sequence[tuple[TopicName, int]]:
-        paused = self._namespaces.paused
-        return [(topic, count) for topic, count in topics if topic not in paused]
-
-    def may_come(self, topics: Sequence[tuple[TopicName, int]]) -> bool:
+    def may_come(self, topics: Collection[TopicName]) -> bool:
         """Some shard is reading for one of these topics, which it begins here where it must."""
-        if self._namespaces.paused:
-            topics = self._unpaused(topics)
+        paused = self._namespaces.paused
         coming = False
         for shard in self._answering():
-            for topic, _ in topics:
-                if shard.index.needs_refill(topic):
+            for topic in shard.index.among(topics):
+                if topic not in paused and shard.index.needs_refill(topic):
                     shard.refill(topic)
                     coming = True
         return coming
@@ -385,7 +385,7 @@ class QueueService:
         claims: list[HandOutWork] = []
         start = 0
         while waiter is not None and start < len(keys):
-            count = next(count for name, count in waiter.topics if name == topic)
+            count = waiter.topics[topic]
             part = keys[start : start + min(count, waiter.items_max)]
             claims.append(waiter.claim(shard, topic, part))
             start += len(part)

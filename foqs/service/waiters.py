@@ -6,17 +6,17 @@ nothing of what a waiter does when its turn comes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
 from foqs.core.item import TopicName
 
 
 class Waiter(Protocol):
-    """Somebody who waits for items of `topics`, each with how many it wants."""
+    """Somebody who waits for items of `topics`, all of one namespace, each with how many it wants."""
 
     @property
-    def topics(self) -> Sequence[tuple[TopicName, int]]: ...
+    def topics(self) -> Mapping[TopicName, int]: ...
 
 
 W = TypeVar("W", bound=Waiter)
@@ -39,16 +39,16 @@ class Waiters(Generic[W]):
 
     def join(self, waiter: W) -> None:
         """Queues it up for each of its topics."""
-        for topic, _ in waiter.topics:
+        for topic in waiter.topics:
             self._queues.setdefault(topic, {})[waiter] = None
-        namespace = waiter.topics[0][0][0]
+        namespace = next(iter(waiter.topics))[0]
         self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
         self._count += 1
 
     def leave(self, waiter: W) -> None:
         """Takes it out of every queue; safe to repeat."""
         found = False
-        for topic, _ in waiter.topics:
+        for topic in waiter.topics:
             queue = self._queues.get(topic)
             if queue is not None and waiter in queue:
                 found = True
@@ -57,7 +57,7 @@ class Waiters(Generic[W]):
                     del self._queues[topic]
         if found:
             self._count -= 1
-            namespace = waiter.topics[0][0][0]
+            namespace = next(iter(waiter.topics))[0]
             self._namespaces[namespace] -= 1
             if not self._namespaces[namespace]:
                 del self._namespaces[namespace]

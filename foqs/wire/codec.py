@@ -51,7 +51,7 @@ _ZERO: Final = ord("0")
 _SHARDS: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
 """Every spelling of a shard's number."""
 
-name: Final = lru_cache(maxsize=4_096)(validate.name)
+name: Final = lru_cache(maxsize=16_384)(validate.name)
 """Names come again and again: read once, and one object for equal ones."""
 
 
@@ -198,6 +198,27 @@ def _token(value: int | None) -> int:
     if value is None:
         raise InvalidArgument("this is missing; give the token that the item was delivered with", field="token")
     return int(value)
+
+
+def wants(raws: Sequence[Any], items_max: int) -> dict[str, int]:
+    """How many items of each topic `TopicCount` structs ask for. Raises FoqsError of the first that is not well-formed."""
+    try:
+        found = {name(raw.topic, "topic"): raw.count for raw in raws}
+        if len(found) == len(raws) and min(found.values()) > 0 and max(found.values()) <= items_max:
+            return found
+    except (FoqsError, TypeError):
+        pass  # a name is wrong, or a count is missing
+    found = {}
+    for place, raw in enumerate(raws):
+        try:
+            topic = name(raw.topic, "topic")
+            count = validate.number(raw.count, 1, items_max, "count")
+            if topic in found:
+                raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
+        except FoqsError as error:
+            raise at(f"topics[{place}]", error) from None
+        found[topic] = count
+    return found
 
 
 def lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:

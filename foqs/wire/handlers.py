@@ -101,16 +101,7 @@ class Handlers:
         limits = self._queue.limits
         raws = request.topics
         validate.batch(None if raws is None else len(raws), limits.topics_per_call_max, "topics")
-        wants: dict[str, int] = {}
-        for place, raw in enumerate(raws):
-            try:
-                topic = codec.name(raw.topic, "topic")
-                count = validate.number(raw.count, 1, limits.items_per_call_max, "count")
-                if topic in wants:
-                    raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
-            except FoqsError as error:
-                raise codec.at(f"topics[{place}]", error) from None
-            wants[topic] = count
+        wants = codec.wants(raws, limits.items_per_call_max)
         lease_ms = request.lease_ms
         if lease_ms is not None:
             validate.number(lease_ms, 1, settings.lease_ms_max, "lease_ms")

@@ -27,6 +27,15 @@ def test_nothing_is_taken_above_the_last_key_asked_for() -> None:
     assert index.take(TOPIC, 0) == []
 
 
+def test_of_many_topics_those_are_told_that_have_or_may_have_items_in_the_order_asked_for() -> None:
+    index = filled(*ks(1))
+    index.discover(OTHER)
+    assert index.among([OTHER, ("default", "none"), TOPIC]) == [OTHER, TOPIC]
+    index.take(TOPIC, 1)
+    assert index.among({TOPIC: 1, OTHER: 1}) == [OTHER]
+    assert index.among([TOPIC]) == []
+
+
 def test_a_full_window_evicts_its_worst_keys_and_says_that_more_may_lie_beyond() -> None:
     index = filled(*ks(1, 2, 3, 4), window=2)
     assert window(index) == ks(1, 2)
