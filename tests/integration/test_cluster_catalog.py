@@ -19,6 +19,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, HostProcess
 from tests.support.real_cluster import RealCluster
+from tests.support.taking import take_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -114,10 +115,7 @@ async def take(hosts: Sequence[HostProcess], namespace: str, topic: str) -> list
     taken: list[bytes] = []
     for host in hosts:
         async with Client(host.address, namespace=namespace) as client:
-            while items := await client.dequeue({topic: 100}, wait_ms=300):
-                taken += [item.payload for item in items]
-                for outcome in await client.ack(items):
-                    outcome.require()
+            taken += await take_all(client, topic)
     return taken
 
 

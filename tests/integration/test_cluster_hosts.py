@@ -14,6 +14,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import HostProcess
 from tests.support.real_cluster import RealCluster
+from tests.support.taking import take_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -57,10 +58,7 @@ async def take(*hosts: HostProcess) -> list[bytes]:
     taken: list[bytes] = []
     for host in hosts:
         async with Client(host.address) as client:
-            while items := await client.dequeue({"t": 100}, wait_ms=200):
-                taken += [item.payload for item in items]
-                for result in await client.ack(items):
-                    result.require()
+            taken += await take_all(client, "t")
     return taken
 
 

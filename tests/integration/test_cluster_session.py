@@ -17,6 +17,7 @@ from tests.support.mariadb import MariaDb
 from tests.support.poll import until
 from tests.support.processes import HostProcess
 from tests.support.real_cluster import RealCluster
+from tests.support.taking import take_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -68,16 +69,6 @@ async def knows(host: HostProcess, namespace: str) -> bool:
         return False
 
 
-async def take(client: Client, *topics: str) -> list[bytes]:
-    """Payloads of all that its host has ready; acked."""
-    taken: list[bytes] = []
-    while items := await client.dequeue(dict.fromkeys(topics, 100), wait_ms=300):
-        taken += [item.payload for item in items]
-        for outcome in await client.ack(items):
-            outcome.require()
-    return taken
-
-
 def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_acks(
     cluster: RealCluster, zookeeper: ZooKeeper
 ) -> None:
@@ -110,7 +101,7 @@ def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_ack
             await asyncio.to_thread(
                 until, lambda: run(knows(one, "made-meanwhile")), "it has read what changed meanwhile"
             )
-            assert sorted(await take(client, "t", "new")) == sorted(left | new.keys())
+            assert sorted(await take_all(client, "t", "new")) == sorted(left | new.keys())
 
     with ExitStack() as stack:
         cut = stack.enter_context(DroppingProxy(zookeeper.port))
@@ -142,13 +133,13 @@ def test_a_drain_that_hangs_is_ended_at_its_deadline_and_the_next_owner_has_all_
                 error = outcome[0].error if isinstance(outcome, list) else outcome
                 assert isinstance(error, FoqsError)
                 assert error.code in {"UNKNOWN_OUTCOME", "UNAVAILABLE", "NOT_OWNER"}
-            assert sorted(await take(other, "t", "u")) == sorted(written)
+            assert sorted(await take_all(other, "t", "u")) == sorted(written)
             cut.heal()
             await other.undrain_host("one")
             await asyncio.to_thread(cluster.until_served, ["one", "two"])
             await asyncio.to_thread(one.until_ready)
             back = await put(client, "v", 5)
-            assert sorted(await take(client, "v")) == sorted(back)
+            assert sorted(await take_all(client, "v")) == sorted(back)
 
     with ExitStack() as stack:
         cut = stack.enter_context(DroppingProxy(mariadb.port))
