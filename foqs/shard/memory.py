@@ -246,22 +246,23 @@ class ShardMemory:
         self._moved(decision, ready)
         if batch.purging:
             self._purged(batch, decision)
-        self._tell_due(decision)
-        self._report(decision)
         orphans: list[Row] = []
+        # Who waits for work hears of it before those who brought it.
+        for claim, rows in zip(batch.claims, decision.claimed, strict=True):
+            if claim.abandoned:
+                orphans += [row for row in rows if row is not None]
+            claim.settle(0, rows)
         for part, results in decision.results:
             work = part.work
             if work.abandoned and isinstance(work, HandOut):
                 orphans += [row for row in results if row is not None]
             work.settle(part.start, results)
-        for claim, rows in zip(batch.claims, decision.claimed, strict=True):
-            if claim.abandoned:
-                orphans += [row for row in rows if row is not None]
-            claim.settle(0, rows)
         if orphans:
             self._release(orphans)
         if ready:
             self._consumers.ready(ready)
+        self._tell_due(decision)
+        self._report(decision)
 
     def _remember_topics(self, flush: Flush) -> None:
         for namespace, name in flush.topics_added:

@@ -59,6 +59,21 @@ def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.M
     play(story)
 
 
+def test_who_waits_for_an_item_hears_of_it_before_who_brought_it() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine())
+        ended: list[str] = []
+        waiting = begin(caller.get(wait_ms=5_000))
+        waiting.add_done_callback(lambda _: ended.append("taken"))
+        await world.pass_s(0.1)
+        putting = begin(caller.put())
+        putting.add_done_callback(lambda _: ended.append("put"))
+        await asyncio.gather(waiting, putting)
+        assert ended == ["taken", "put"]
+
+    play(story)
+
+
 def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
