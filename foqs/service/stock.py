@@ -6,7 +6,7 @@ changes nothing. Knows nothing of other hosts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from foqs.core.item import Key, State, TopicName, unpack_key
 from foqs.service.dequeue import Dequeue
@@ -41,13 +41,18 @@ class Stock:
 
     def best(self, topic: TopicName) -> int | None:
         """The priority of the best READY item, or the least that it can have where rows must be read first; None: there is none."""
-        best: Key | None = None
+        return self.best_of((topic,)).get(topic)
+
+    def best_of(self, topics: Collection[TopicName]) -> dict[TopicName, int]:
+        """`best` of each of these topics that has one."""
+        best: dict[TopicName, Key] = {}
         for shard in self._shards.values():
             if shard.answering:
-                key = shard.index.floor(topic)
-                if key is not None and (best is None or key < best):
-                    best = key
-        return None if best is None else unpack_key(best)[0]
+                for topic in shard.index.among(topics):
+                    key = shard.index.floor(topic)
+                    if key is not None and (topic not in best or key < best[topic]):
+                        best[topic] = key
+        return {topic: unpack_key(key)[0] for topic, key in best.items()}
 
     def ready(self, topic: TopicName) -> int:
         """How many items are READY, as far as they are counted."""

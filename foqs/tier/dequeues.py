@@ -167,11 +167,11 @@ class Dequeues:
         """What is left of topics here, and at others as far as it is known."""
         heads = []
         here, now = self.peers.here, self._loop.time()
+        best = self._stock.best_of(topics)
         for topic in topics:
-            best = self._stock.best(topic)
-            if best is not None and here is not None:
+            if topic in best and here is not None:
                 ready = self._stock.ready(topic)
-                heads.append(ttypes.TopicHead(topic[1], ttypes.HostAddress(*here), best, ready, 0))
+                heads.append(ttypes.TopicHead(topic[1], ttypes.HostAddress(*here), best[topic], ready, 0))
             if others:
                 for told in self._elsewhere.heads(topic):
                     at = ttypes.HostAddress(*told.peer.address)
