@@ -54,15 +54,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._enqueued = self._counter("foqs_enqueued_items")
-        self._dequeued = self._counter("foqs_dequeued_items")
-        self._acked = self._counter("foqs_acked_items")
-        self._nacked = self._counter("foqs_nacked_items")
-        self._released = self._counter("foqs_released_items")
-        self._expired = self._counter("foqs_expired_items")
-        self._dead = self._counter("foqs_dead_lettered_items")
-        self._flush_seconds = self._histogram("foqs_flush_duration_seconds", _SECONDS)
-        self._flush_items = self._histogram("foqs_flush_items", _ITEMS)
+        self._items: defaultdict[str, int] = defaultdict(int)
+        """By metric."""
+        self._flushes: dict[int, tuple[_Spread, _Spread]] = {}
+        """By shard, the seconds and the items of each."""
         self._retries = self._counter("foqs_flush_retries")
         self._unknown = self._counter("foqs_unknown_commits")
         self._fenced = self._counter("foqs_fenced_shards")
@@ -74,42 +69,46 @@ class Metrics:
         self._authentication_failures = self._counter("foqs_authentication_failures")
         self._handshake_failures = self._counter("foqs_tls_handshake_failures")
         self._calls: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._call_seconds = {method: _Durations() for method in ("enqueue", "dequeue", "ack", "nack")}
+        self._call_seconds = {method: _Spread(_SECONDS) for method in ("enqueue", "dequeue", "ack", "nack")}
+        self._registry.register(_FlushCollector(self._items, self._flushes))
         self._registry.register(_CallCollector(self._calls, self._call_seconds))
         ProcessCollector(registry=self._registry)
 
     def enqueued(self, items: int) -> None:
         """So many items are committed."""
-        self._enqueued.inc(items)
+        self._items["foqs_enqueued_items"] += items
 
     def handed_out(self, items: int) -> None:
         """The leases of so many items are committed."""
-        self._dequeued.inc(items)
+        self._items["foqs_dequeued_items"] += items
 
     def acked(self, items: int) -> None:
         """So many items are done and gone."""
-        self._acked.inc(items)
+        self._items["foqs_acked_items"] += items
 
     def nacked(self, items: int) -> None:
         """So many items came back as not done."""
-        self._nacked.inc(items)
+        self._items["foqs_nacked_items"] += items
 
     def released(self, items: int) -> None:
         """So many items came back untried."""
-        self._released.inc(items)
+        self._items["foqs_released_items"] += items
 
     def expired(self, items: int) -> None:
         """The lease, TTL or retention of so many items ended by itself."""
-        self._expired.inc(items)
+        self._items["foqs_expired_items"] += items
 
     def dead(self, items: int) -> None:
         """So many items were given up."""
-        self._dead.inc(items)
+        self._items["foqs_dead_lettered_items"] += items
 
     def flushed(self, shard: int, items: int, seconds: float) -> None:
         """A transaction of `items` operations was committed."""
-        self._flush_seconds.labels(str(shard)).observe(seconds)
-        self._flush_items.labels(str(shard)).observe(items)
+        flushes = self._flushes.get(shard)
+        if flushes is None:
+            flushes = self._flushes[shard] = _Spread(_SECONDS), _Spread(_ITEMS)
+        flushes[0].add(seconds)
+        flushes[1].add(items)
 
     def flush_retried(self, shard: int) -> None:
         """A transaction was rolled back and is run again."""
@@ -140,8 +139,7 @@ class Metrics:
         self._calls[method, code] += 1
         durations = self._call_seconds.get(method)
         if durations is not None:
-            durations.counts[bisect_left(_SECONDS, seconds)] += 1
-            durations.seconds += seconds
+            durations.add(seconds)
 
     def authenticated(self, principal: str) -> None:
         """A connection has this principal from now on."""
@@ -175,23 +173,57 @@ class Metrics:
         return Histogram(name, described.text, described.labels, registry=self._registry, buckets=buckets)
 
 
-class _Durations:
-    """How often which time was taken. Counted for every call, so without the library's labels and locks."""
+class _Spread:
+    """How often which value came. Counted for every call and flush, so without the library's labels and locks."""
 
-    __slots__ = ("counts", "seconds")
+    __slots__ = ("_bounds", "_counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_SECONDS) + 1)
-        self.seconds = 0.0
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many took no longer)."""
-        names = [*(str(bound) for bound in _SECONDS), "+Inf"]
-        return list(zip(names, map(float, accumulate(self.counts)), strict=True))
+        """(upper bound, how many were no larger)."""
+        names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        return list(zip(names, map(float, accumulate(self._counts)), strict=True))
+
+
+_ITEM_COUNTERS: Final = (
+    "foqs_enqueued_items",
+    "foqs_dequeued_items",
+    "foqs_acked_items",
+    "foqs_nacked_items",
+    "foqs_released_items",
+    "foqs_expired_items",
+    "foqs_dead_lettered_items",
+)
+
+
+class _FlushCollector(Collector):
+    """What is counted with every flush."""
+
+    def __init__(self, items: Mapping[str, int], flushes: Mapping[int, tuple[_Spread, _Spread]]) -> None:
+        self._items = items
+        self._flushes = flushes
+
+    def collect(self) -> Iterator[Metric]:
+        for name in _ITEM_COUNTERS:
+            yield CounterMetricFamily(name, _DESCRIBED[name].text, value=self._items.get(name, 0))
+        for place, name in enumerate(("foqs_flush_duration_seconds", "foqs_flush_items")):
+            described = _DESCRIBED[name]
+            family = HistogramMetricFamily(name, described.text, labels=described.labels)
+            for shard, spreads in sorted(self._flushes.items()):
+                family.add_metric([str(shard)], spreads[place].buckets(), spreads[place].total)
+            yield family
 
 
 class _CallCollector(Collector):
-    def __init__(self, calls: Mapping[tuple[str, str], int], durations: Mapping[str, _Durations]) -> None:
+    def __init__(self, calls: Mapping[tuple[str, str], int], durations: Mapping[str, _Spread]) -> None:
         self._calls = calls
         self._durations = durations
 
@@ -204,7 +236,7 @@ class _CallCollector(Collector):
         for method, durations in self._durations.items():
             name = f"foqs_{method}_duration_seconds"
             yield HistogramMetricFamily(
-                name, _DESCRIBED[name].text, buckets=durations.buckets(), sum_value=durations.seconds
+                name, _DESCRIBED[name].text, buckets=durations.buckets(), sum_value=durations.total
             )
 
 

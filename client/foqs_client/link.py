@@ -1,6 +1,7 @@
 """One connection to a host, and the calls that wait on it.
 
-Holds `Link`. Always true: calls made in one turn of the loop leave in one write;
+Holds `Link`. Always true: calls made in one turn of the loop leave in one write,
+but for the first while none is under way, which leaves at once;
 `NotSent` means that not a byte of a call left, `NoReply` that it may have been
 received. A reply that nobody waits for any more is dropped. One timer serves
 the deadlines of all calls. Knows nothing of what a call means.
@@ -98,7 +99,10 @@ class Link(asyncio.Protocol):
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             self._flush()
         elif not self._will_flush:
-            self._flush_soon()
+            if len(self._waiting) == 1:
+                self._flush()  # the only one under way: others may follow in this turn, and need not be waited for
+            else:
+                self._flush_soon()
         return seqid, reply
 
     def forget(self, seqid: int) -> None:

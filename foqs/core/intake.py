@@ -26,6 +26,8 @@ TURN_COST: Final = 64
 
 _KIB: Final = 1024
 
+_LANES: Final = tuple(Lane)
+
 
 @dataclass(slots=True, frozen=True)
 class Share:
@@ -394,7 +396,7 @@ class Intake:
         """The next batch; its entries count as begun. `written` must follow before the next."""
         batch = Batch()
         shares, bytes_max = self._limits.shares, self._limits.flush_bytes_max
-        waiting = [(lane, line) for lane, line in zip(Lane, self._lines, strict=True) if line.items]
+        waiting = [(lane, line) for lane, line in zip(_LANES, self._lines, strict=True) if line.items]
         if waiting and not inserts and waiting[-1][0] is Lane.INSERT:
             waiting.pop()
         items_max = self._items_max

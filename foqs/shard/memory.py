@@ -395,13 +395,15 @@ class ShardMemory:
         facts = self._facts
         self.keys_repeated += decision.keys_repeated
         self.keys_in_conflict += decision.keys_in_conflict
-        self.due.update([_ENDED[old.state] for kind, old, _ in decision.changed if kind is Kind.DUE])
-        self.due.update([_ENDED_FOR_GOOD[row.state] for row in decision.gone.get(Kind.DUE, ())])
         if decision.inserted:
             facts.enqueued(len(decision.inserted))
         leased = len(decision.leased[1]) + sum([len(list(filter(None, rows))) for rows in decision.claimed])
         if leased:
             facts.handed_out(leased)
+        if not decision.changed and not decision.gone:
+            return
+        self.due.update([_ENDED[old.state] for kind, old, _ in decision.changed if kind is Kind.DUE])
+        self.due.update([_ENDED_FOR_GOOD[row.state] for row in decision.gone.get(Kind.DUE, ())])
         tally = {kind: len(rows) for kind, rows in decision.gone.items()}
         dead = 0
         for kind, old, new in decision.changed:

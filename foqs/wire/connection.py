@@ -78,6 +78,8 @@ class Connection(asyncio.Protocol):
         self._heard_at_watch = 0.0
         self._owes_since: float | None = None
         self._stuck_since: float | None = None
+        self._reading = False
+        """What was received is being read, and may be answered at once."""
         self._closing = False
         self._surplus_until: float | None = None
         """When it is closed at the latest, as there are too many."""
@@ -120,6 +122,7 @@ class Connection(asyncio.Protocol):
             return
         now = self.heard_at = self._loop.time()
         self._heard_at_watch = self._server.seconds()
+        self._reading = True
         try:
             for message, shed in self._frames.feed(data):
                 self._owes_since = None
@@ -129,6 +132,8 @@ class Connection(asyncio.Protocol):
         except BadFrame as error:
             self._refuse(str(error))
             return
+        finally:
+            self._reading = False
         if not self._frames.halfway:
             self._owes_since = None
         elif self._owes_since is None:
@@ -282,15 +287,19 @@ class Connection(asyncio.Protocol):
             server.changed()
 
     def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
-        """Writes a frame together with the others of this turn; calls `give_back` when it cannot be written."""
+        """Writes a frame together with the others of this turn; calls `give_back` when it cannot be written.
+
+        Where no other can come, because nothing else is under way, it is written now.
+        """
         replies = self._replies
-        if not replies:
+        alone = not self._calls and not self._reading
+        if not replies and not alone:
             self._loop.call_soon(self._write)
         replies.append(frame)
         if give_back is not None:
             self._give_backs.append(give_back)
         self._replies_bytes += len(frame)
-        if self._replies_bytes > GATHERED_BYTES_MAX:
+        if alone or self._replies_bytes > GATHERED_BYTES_MAX:
             self._write()
 
     def _write(self) -> None:

@@ -61,16 +61,18 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
-def test_calls_of_one_turn_leave_in_one_write_as_the_contract_spells_them() -> None:
+def test_the_first_call_leaves_at_once_and_others_of_one_turn_in_one_write_as_the_contract_spells_them() -> None:
     async def program(link: Link, wire: Wire) -> None:
-        numbers = [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)]
-        assert wire.written == []
-        await turn()
         request = ttypes.GetItemRequest("default", "3-1", timeout_ms=5)
-        assert wire.written == [b"".join(call("getItem", request, number) for number in numbers)]
+        first = link.send(ITEM, BODY, 9.0)[0]
+        assert wire.written == [call("getItem", request, first)]
+        numbers = [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)]
+        assert len(wire.written) == 1
+        await turn()
+        assert wire.written[1:] == [b"".join(call("getItem", request, number) for number in numbers)]
         link.send(ITEM, BODY, 9.0)
         await turn()
-        assert len(wire.written) == 2
+        assert len(wire.written) == 3
 
     linked(program)
 
@@ -84,23 +86,24 @@ def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_
         tasks = [asyncio.ensure_future(caller()) for _ in range(3)]
         await turn()
         await turn()
-        assert len(wire.written) == 1
+        assert len(wire.written) == 2
         link.data_received(b"".join(answer(number) for number in (1, 2, 3)))
         await turn()
         assert all(task.done() for task in tasks)
-        assert len(wire.written) == 2
+        assert len(wire.written) == 3
 
     linked(program)
 
 
 def test_much_is_written_before_the_turn_ends() -> None:
     async def program(link: Link, wire: Wire) -> None:
-        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
-        assert wire.written == []
-        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
-        assert len(wire.written) == 1
+        link.send(ITEM, BODY, 9.0)
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
         assert len(wire.written) == 1
+        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
+        assert len(wire.written) == 2
+        link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
+        assert len(wire.written) == 2
 
     linked(program)
 

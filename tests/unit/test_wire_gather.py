@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from foqs.wire import codec
 from foqs.wire.connection import GATHERED_BYTES_MAX, TURN_BYTES, Connection
 from foqs.wire.limits import WireLimits
 from foqs_client.idl import ttypes
@@ -49,6 +50,23 @@ def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
         connection.connection_lost(None)
         assert seqids(transport) == [[0, 1, 2, 3, 4]] * 2
         assert queue.given_back == []
+
+    run(main())
+
+
+def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> None:
+    async def main() -> None:
+        queue, connection, transport = await stocked(2)
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(2)))
+        first, second = connection._calls
+        first.answer(codec.dequeue_reply, [])
+        assert transport.writes == []
+        second.answer(codec.dequeue_reply, [])
+        assert seqids(transport) == [[0, 1]]
+        await asyncio.sleep(0)
+        assert len(transport.writes) == 1
+        connection.connection_lost(None)
 
     run(main())
 
@@ -132,7 +150,9 @@ def test_one_that_cannot_be_given_back_is_logged_and_the_others_are(caplog: pyte
 
     async def main() -> None:
         back: list[int] = []
-        _, connection, _ = await stocked(0)
+        queue, connection, _ = await stocked(0)
+        queue.gate = asyncio.Event()
+        connection.data_received(dequeues(range(1)))
         connection.send(b"first", broken)
         connection.send(b"second", lambda: back.append(2))
         connection.connection_lost(None)
