@@ -24,6 +24,7 @@ _COLUMNS: Final[list[Column]] = [
     ("AGE", lambda row: show_duration(row["age_ms"])),
     ("BYTES", lambda row: str(row["payload_bytes"])),
     ("WHY", lambda row: row["dead_reason"] or "-"),
+    ("METADATA", lambda row: short(row, "metadata")),  # where consumers write what went wrong
     ("PAYLOAD", lambda row: short(row, "payload")),
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -171,11 +172,13 @@ def test_what_is_meant_must_be_said_one_way(run: Run, client: FakeClient, line: 
 
 
 def test_dead_items_are_listed_with_the_reason(run: Run, client: FakeClient) -> None:
-    view = replace(VIEW, state="dead", dead_reason="given up by its consumer in attempt 2")
+    view = replace(
+        VIEW, state="dead", dead_reason="given up by its consumer in attempt 2", metadata=b"no such address"
+    )
     client.answers["dead"] = pages(ItemPage([], "x"), ItemPage([view], "y"))
     result = run("dead", "list", "--topic", "mail", "--limit", "1")
     assert result.exit_code == 0
-    assert "given up by its consumer" in result.stdout
+    assert re.search("given up by its consumer in attempt 2 +no such address", result.stdout)
     assert "There may be more" in result.stderr
     assert client.calls[1] == ("dead", ("mail",), {"limit": 1, "cursor": "x", "with_payload": False})
     client.answers["dead"] = ItemPage([], None)
