@@ -25,6 +25,8 @@ Column: TypeAlias = tuple[str, Callable[[Row], str]]
 
 _UNLIMITED_WIDTH: Final = 100_000
 _TEXT_SHOWN_MAX: Final = 60
+_GAP: Final = 2
+"""Spaces between two columns."""
 
 
 def bytes_fields(name: str, data: bytes | None) -> dict[str, Any]:
@@ -87,17 +89,36 @@ def _table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[printable(read(row)) for _, read in columns] for row in rows]
+    plain = None if sys.stdout.isatty() else io.StringIO()
+    console = Console() if plain is None else Console(file=plain, width=_UNLIMITED_WIDTH)
+    widths = _widths([[title for title, _ in columns], *cells], console.width)
+    console.width = max(console.width, sum(widths) + _GAP * len(widths))  # it reckons with a gap after the last, too
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title, _ in columns:
-        table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(read(row))) for _, read in columns))
-    if sys.stdout.isatty():
-        Console().print(table)
-    else:
-        plain = io.StringIO()
-        Console(file=plain, width=_UNLIMITED_WIDTH).print(table)
+    for (title, _), width in zip(columns, widths, strict=True):
+        table.add_column(title, overflow="fold", width=width)
+    for line in cells:
+        table.add_row(*map(Text, line))
+    console.print(table)
+    if plain is not None:
         click.echo("\n".join(line.rstrip() for line in plain.getvalue().splitlines()))
+
+
+def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
+    """Of each column, within `room` where that needs no word to be broken: an id is copied whole.
+
+    The widest columns give way first.
+    """
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    words = [max(cell_len(word) for cell in column for word in cell.split(" ")) for column in zip(*lines, strict=True)]
+    for _ in range(sum(widths) + _GAP * (len(widths) - 1) - room):
+        widest = max(range(len(widths)), key=lambda n: (widths[n] > words[n], widths[n]))
+        if widths[widest] == words[widest]:
+            break
+        widths[widest] -= 1
+    return widths
 
 
 def say(text: str) -> None:

@@ -1,0 +1,70 @@
+"""Tables on a terminal: what is copied out of them stays in one piece, however narrow it is."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from foqs.cli.output import Column, Row, show
+
+ROW = {"id": "1-8796093022814", "token": "8796093022316", "payload": "dear all, this is a rather long letter"}
+COLUMNS: list[Column] = [
+    ("ID", lambda row: row["id"]),
+    ("LEASE TOKEN", lambda row: row["token"]),
+    ("PAYLOAD", lambda row: row["payload"]),
+]
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Callable[[Row, int], list[str]]:
+    """The lines of a row's table on a terminal of so many columns."""
+
+    def draw(row: Row, columns: int) -> list[str]:
+        for name, value in {"COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}.items():
+            monkeypatch.setenv(name, value)
+        screen = Screen()
+        monkeypatch.setattr(sys, "stdout", screen)
+        show([row], COLUMNS, "table")
+        return screen.getvalue().splitlines()
+
+    return draw
+
+
+def below(lines: list[str]) -> list[str]:
+    """The lines of the row."""
+    return lines[next(n for n, line in enumerate(lines) if line.startswith("1-")) :]
+
+
+def words(lines: list[str]) -> list[str]:
+    """Of the last column, below its headline."""
+    return " ".join(line[32:] for line in below(lines)).split()
+
+
+def test_a_table_that_fits_has_a_line_for_a_row(drawn: Callable[[Row, int], list[str]]) -> None:
+    assert below(drawn(ROW, 70)) == ["1-8796093022814  8796093022316  dear all, this is a rather long letter"]
+
+
+def test_long_text_is_broken_between_words_and_nothing_is_cut(drawn: Callable[[Row, int], list[str]]) -> None:
+    lines = drawn(ROW, 50)
+    assert max(map(len, below(lines))) <= 50
+    assert any(line.startswith("1-8796093022814  8796093022316  dear all, this is") for line in lines)
+    assert words(lines) == str(ROW["payload"]).split()
+
+
+def test_an_id_is_whole_on_a_terminal_too_narrow_for_the_table(drawn: Callable[[Row, int], list[str]]) -> None:
+    lines = drawn(ROW, 20)
+    assert any(line.startswith("1-8796093022814  8796093022316  dear") for line in lines)
+    assert "letter" in words(lines)
+
+
+def test_wide_characters_count_as_two(drawn: Callable[[Row, int], list[str]]) -> None:
+    row = {**ROW, "payload": "日本語 の手紙"}
+    assert [line[32:].strip() for line in below(drawn(row, 41))] == ["日本語", "の手紙"]
