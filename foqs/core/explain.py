@@ -59,6 +59,11 @@ class Scene:
     breaker: str = "closed"
     rate_wait_ms: int = 0
 
+    @property
+    def is_held_up(self) -> bool:
+        """Nobody gets it now, whoever waits."""
+        return self.is_paused or self.is_suspended or self.is_draining or self.trouble is not None
+
     def command(self, words: str, *more: str) -> str:
         """A command line of `foqs` for this item's namespace."""
         where = "" if self.namespace == "default" else f" -n {shlex.quote(self.namespace)}"
@@ -189,12 +194,14 @@ def _order(scene: Scene, row: Row, told: Explanation) -> None:
     if not scene.is_in_memory:
         told.add("It is not among those held in memory, and is read from its table when its turn comes.")
     if scene.waiting:
-        one = scene.waiting == 1
-        told.add(
-            f"{'1 consumer waits' if one else f'{scene.waiting:,} consumers wait'} for its topic, which should not last "
-            "while an item is ready.",
-            "Ask again: it should be leased.",
-        )
+        wait = "1 consumer waits" if scene.waiting == 1 else f"{scene.waiting:,} consumers wait"
+        if scene.is_held_up:
+            told.add(f"{wait} for its topic, until something is handed out again.")
+        else:
+            told.add(
+                f"{wait} for its topic, which should not last while an item is ready.",
+                "Ask again: it should be leased.",
+            )
     else:
         lately = (
             "nobody has taken a ready item of it that this host remembers"

@@ -105,6 +105,13 @@ def test_the_weightiest_reason_comes_first(of: Row, around: dict[str, Any], orde
     assert all(word in said for word, said in zip(order, reasons, strict=True)), reasons
 
 
+@pytest.mark.parametrize("held", [{"is_paused": True}, {"trouble": "x"}, {"is_draining": True}, {"is_suspended": True}])
+def test_who_waits_while_nothing_is_handed_out_is_no_cause_for_surprise(held: dict[str, Any]) -> None:
+    said = told(READY, **held, waiting=2)
+    assert said.reasons[-1] == "2 consumers wait for its topic, until something is handed out again."
+    assert len(said.remedies) == 1
+
+
 def test_what_holds_up_enqueues_alone_is_not_said_of_an_item_that_cannot_be_read() -> None:
     assert len(told(None, unread="x", breaker="open", rate_wait_ms=5).reasons) == 1
 
