@@ -59,7 +59,7 @@ def dead_list(session: Session, topic: str | None, limit: int, payload: bool, wa
 
     def draw(session: Session, found: tuple[list[Row], bool]) -> None:
         rows, more = found
-        show(rows, _COLUMNS, session.form)
+        show(rows, _COLUMNS if payload else _COLUMNS[:-1], session.form)
         if not rows:
             say("No item is dead." if topic is None else "No item of this topic is dead.")
         elif more:

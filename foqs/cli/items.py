@@ -154,7 +154,7 @@ def peek(session: Session, topic: str, state: str, limit: int, payload: bool) ->
                 return rows
 
     rows = session.run(work)
-    show(rows, _VIEW_COLUMNS, session.form)
+    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.form)
     if not rows:
         say(f"No item of this topic is {state}.")
 

@@ -1,4 +1,4 @@
-"""docs/worker.md and README.md's worker: what they show works as it stands."""
+"""docs/worker.md: what it shows works as it stands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.support.processes import PROGRAM, HostProcess
 ROOT = Path(__file__).parents[2]
 ADDRESS = "foqs://127.0.0.1:7411"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "worker.md").read_text(), re.DOTALL)
-SECTION = (ROOT / "README.md").read_text().partition("\n## Workers\n")[2].partition("\n## ")[0]
 
 pytestmark = pytest.mark.process
 
@@ -82,18 +81,3 @@ def test_a_consumer_in_a_program_of_its_own_runs(tmp_path: Path) -> None:
         [sys.executable, "own.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "2 done"
-
-
-def test_the_readme_s_worker_runs(tmp_path: Path, host: HostProcess, client: SyncClient) -> None:
-    blocks = re.findall(r"^```(\w+)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
-    [(_, program)] = [block for block in blocks if block[0] == "python"]
-    [(_, commands)] = [block for block in blocks if block[0] == "sh"]
-    (tmp_path / "letters.py").write_text(program)
-    *before, start = [line.partition(" #")[0].strip() for line in commands.splitlines()]
-    for line in before:
-        subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment(host), check=True, timeout=60)
-    assert start == "foqs worker letters:worker"
-    out, err = run_until_empty(["bash", "-c", f"exec {start}"], tmp_path, host, client)
-    assert "sent hello" in out
-    assert "no such address" in err
-    assert len(client.dead().items) == 1

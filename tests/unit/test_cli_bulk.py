@@ -172,9 +172,7 @@ def test_what_is_meant_must_be_said_one_way(run: Run, client: FakeClient, line: 
 
 
 def test_dead_items_are_listed_with_the_reason(run: Run, client: FakeClient) -> None:
-    view = replace(
-        VIEW, state="dead", dead_reason="given up by its consumer in attempt 2", metadata=b"no such address"
-    )
+    view = replace(VIEW, state="dead", dead_reason="given up by its consumer in attempt 2", metadata=b"no such address")
     client.answers["dead"] = pages(ItemPage([], "x"), ItemPage([view], "y"))
     result = run("dead", "list", "--topic", "mail", "--limit", "1")
     assert result.exit_code == 0

@@ -88,6 +88,15 @@ def test_one_topic_is_shown_and_not_one_that_begins_so(run: Run, client: FakeCli
     assert "holds no item" in result.stderr
 
 
+@pytest.mark.parametrize(("command", "method"), [("peek mail", "peek"), ("dead list", "dead")])
+def test_payloads_have_a_column_where_they_were_asked_for(
+    run: Run, client: FakeClient, command: str, method: str
+) -> None:
+    client.answers[method] = ItemPage([VIEW], None)
+    assert "PAYLOAD" not in run(*command.split()).stdout
+    assert "PAYLOAD" in run(*command.split(), "--payload").stdout
+
+
 # --------------------------------------------------------------------- watch
 
 WATCHED: list[tuple[str, str, Any]] = [
