@@ -16,9 +16,8 @@ from foqs_client import Item, SyncClient
 from tests.support.poll import until
 from tests.support.processes import PROGRAM, HostProcess
 
-ROOT = Path(__file__).parents[2]
 ADDRESS = "foqs://127.0.0.1:7411"
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "worker.md").read_text(), re.DOTALL)
+EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "worker.md").read_text(), re.DOTALL)
 
 pytestmark = pytest.mark.process
 

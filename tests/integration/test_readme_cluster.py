@@ -1,138 +1,116 @@
-"""README.md's tour of a cluster: every command in it does what the text says, on a cluster that its first one starts."""
+"""README.md's tour of a cluster: every command in it does what the text says, on a cluster that one of them starts."""
 
 from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.integration.test_readme import README, commands
+from tests.integration.test_readme import WORKER, WORKING
 from tests.support.poll import until
 from tests.support.processes import PROGRAM
+from tests.support.terminal import Terminal
+from tests.support.tour import ADDRESSES, part
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
+ACTIVATE: Final = "source .venv/bin/activate"
 START: Final = "foqs dev --cluster 3"
-ADDRESSES: Final = "export FOQS_ADDRESS=foqs://127.0.0.1:7411,127.0.0.1:7413,127.0.0.1:7415"
-ALL_OWNED: Final = r"(?s)\A(?!.*(free|acquiring|recovering|draining|lost)).*(owned.*){8}"
+EXPORT: Final = f"export FOQS_ADDRESS={ADDRESSES}"
+BACK: Final = "foqs host --config FOLDER/host1/foqs.toml 2> host1.log &"
+LETTERS: Final = 4_000
+SOON_S: Final = 120.0
+
 SHOWN: Final = [
-    ("foqs cluster status", ALL_OWNED + r"\Z"),
-    ("foqs enqueue mail 'hello' --count 100", r"enqueued"),
-    ("kill -9 PID", r""),
-    ("foqs cluster status", r"(?s)\A(?!.*host1).*(owned.*){8}\Z"),
-    ("foqs dequeue mail=100 --wait 20s", r"(?s)(mail .*?hello.*?){100}"),
-    ("foqs host --config FOLDER/host1/foqs.toml &", r""),
+    (f"seq {LETTERS} | foqs enqueue letters.eu --lines > ids.txt", r"\A\Z"),
+    ("kill -9 PID", r"\A\Z"),
+    ("foqs cluster status", r"(?s)\A(?!.*host1)(?!.*(free|acquiring|recovering|draining|lost)).*(owned.*){8}\Z"),
+    (BACK, r"\[1\]"),
     ("foqs shard move 0 host1", r"Shard 0 goes to host1"),
     ("foqs host drain host2", r"host2 gives its shards to others"),
     ("foqs cluster status", r"(?s)host2 [^\n]+ 0 +1 +drained.*\n0 +owned +host1 .*moved to host1"),
     ("foqs host undrain host2", r"host2 may own shards again"),
+    ("foqs topic list --all", r"No topic has items"),
 ]
-"""Every line of the tour after the first two, and what it shows on either stream, at once or soon."""
-
-
-def tour() -> list[str]:
-    text = README.read_text().partition("\n## Several hosts\n")[2].partition("\n## ")[0]
-    return [
-        line for block in re.findall(r"^```sh\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) for line in commands(block)
-    ]
+"""Every line of the second terminal after its first, and what it shows, at once or soon."""
 
 
 def test_every_command_of_the_tour_is_accounted_for() -> None:
-    assert tour() == [START, ADDRESSES, *(line for line, _ in SHOWN)]
+    commands = [block.commands for block in part("A cluster") if block.language == "sh"]
+    assert commands[:2] == [[ACTIVATE, START], [EXPORT, WORKER]]
+    assert [line for block in commands[2:] for line in block] == [EXPORT, *(line for line, _ in SHOWN)]
 
 
-class Shell:
-    """The second terminal: a command at a time; what runs beside is ended with it."""
+class Started:
+    """The cluster that the first terminal has started, on ports that are free."""
 
-    def __init__(self, folder: Path, names: dict[str, str]) -> None:
-        self._folder = folder
-        self._names = names
-        self._beside: list[subprocess.Popen[bytes]] = []
-        self.environment = {
-            **os.environ,
-            "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
-            "FOQS_ADDRESS": names["ADDRESSES"],
+    def __init__(self, first: Terminal) -> None:
+        first.start(f"{START} --port 0")
+        until(lambda: "Stop with Ctrl-C" in first.shown or first.ended is not None, "the cluster is there", SOON_S)
+        assert first.ended is None, first.shown
+        patterns = {
+            "PID": r"^host1 .* pid (\d+)$",
+            "FOLDER": r"are in (\S+);",
+            "ADDRESSES": r"export FOQS_ADDRESS=(\S+)",
+        }
+        self.names: Mapping[str, str] = {
+            name: re.findall(pattern, first.shown, re.MULTILINE)[0] for name, pattern in patterns.items()
         }
 
-    def run(self, line: str) -> str:
-        """What it shows. One that ends with & is left running."""
-        filled = re.sub(r"\b(PID|FOLDER)\b", lambda found: self._names[found[0]], line)
-        if filled.endswith("&"):
-            command = ["bash", "-c", "exec " + filled.removesuffix("&")]
-            quiet = subprocess.DEVNULL
-            self._beside.append(subprocess.Popen(command, env=self.environment, stdout=quiet, stderr=quiet))
-            return ""
-        done = subprocess.run(
-            ["bash", "-c", filled],
-            cwd=self._folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stdout, done.stderr)
-        return done.stdout + done.stderr
-
-    def close(self) -> None:
-        for process in self._beside:
-            process.terminate()
-            process.wait(60)
+    def filled(self, line: str) -> str:
+        line = line.replace(ADDRESSES, self.names["ADDRESSES"])
+        return re.sub(r"\b(PID|FOLDER)\b", lambda found: self.names[found[0]], line)
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A shell beside the cluster that the first command has started, on ports that are free."""
-    with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(
-            [str(PROGRAM), *START.split()[1:], "--port", "0"],
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            cwd=tmp_path,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-    try:
-        assert process.stdout is not None
-        shown = ""
-        while "Stop with" not in shown:
-            line = process.stdout.readline()
-            assert line, (tmp_path / "said").read_text()
-            shown += line
-        names = {
-            name: re.findall(pattern, shown, re.MULTILINE)[0]
-            for name, pattern in {
-                "PID": r"^host1 .* pid (\d+)$",
-                "FOLDER": r"are in (\S+);",
-                "ADDRESSES": r"export FOQS_ADDRESS=(\S+)",
-            }.items()
-        }
-        shell = Shell(tmp_path, names)
-        yield shell
-        shell.close()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
-    finally:
-        process.kill()
-        process.communicate()
+def terminals(tmp_path: Path) -> Iterator[list[Terminal]]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_")}
+    environment = {**kept, "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
+    with ExitStack() as stack:
+        yield [stack.enter_context(Terminal(tmp_path, environment)) for _ in range(3)]
 
 
-def test_the_tour_goes_as_it_says(shell: Shell) -> None:
+def test_the_tour_goes_as_it_says(terminals: list[Terminal], tmp_path: Path) -> None:
+    first, second, third = terminals
+    [program] = [block.text for block in part("A worker") if block.language == "python"]
+    (tmp_path / "letters.py").write_text(program)
+    cluster = Started(first)
+    third.run(cluster.filled(EXPORT))
+    third.start(WORKER)
+    until(lambda: WORKING in third.shown, "the worker works")
+
+    second.run(cluster.filled(EXPORT))
+    [status] = [block for block in part("A cluster") if block.language == "text"]
     for line, pattern in SHOWN:
-        if line == "foqs cluster status":
 
-            def as_told(pattern: str = pattern) -> bool:
-                return re.search(pattern, shell.run("foqs cluster status")) is not None
+        def as_told(line: str = line, pattern: str = pattern) -> bool:
+            ended, said = second.run(cluster.filled(line))
+            return ended == 0 and re.search(pattern, said) is not None
 
-            until(as_told, pattern, 60)
+        if line.startswith(("foqs cluster status", "foqs topic list")):
+            until(as_told, f"{line} shows {pattern}", SOON_S)
         else:
-            shown = shell.run(line)
-            assert re.search(pattern, shown), (line, pattern, shown)
-            if line.endswith("&"):
-                until(lambda: "host1" in shell.run("foqs host list"), "host1 is back", 60)
+            assert as_told(), (line, pattern, second.shown)
+        if pattern == SHOWN[2][1]:
+            assert status.is_in(second.shown), (status.text, second.shown)
+        if line == BACK:
+            until(lambda: "host1" in second.run("foqs host list")[1], "host1 is back", SOON_S)
+
+    until(lambda: len(set(re.findall(r"^sent (\d+)$", third.shown, re.MULTILINE))) == LETTERS, "all are sent", SOON_S)
+    third.interrupt()
+    ended, said = third.wait()
+    assert ended == 0
+    [counts] = [block for block in part("A Spark job") if block.language == "text"]
+    assert counts.is_in(said)
+    assert int(re.findall(r"^done +(\d+)", said, re.MULTILINE)[0]) >= LETTERS
+
+    assert second.run("kill %1; wait")[0] == 0
+    first.interrupt()
+    ended, said = first.wait(SOON_S)
+    assert ended == 0, said
+    assert said.rstrip().endswith("Stopped.")

@@ -15,12 +15,11 @@ from foqs_client.spark.columns import COLUMNS
 from foqs_client.spark.options import KNOWN, NUMBERS
 from tests.support.aio import run
 from tests.support.processes import HostProcess
+from tests.support.tour import ADDRESS, ADDRESSES, part
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
 
-ROOT: Final = Path(__file__).parents[2]
-ADDRESS: Final = "foqs://127.0.0.1:7411"
-PAGE: Final = (ROOT / "docs" / "spark.md").read_text()
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def job(text: str) -> str:
@@ -47,10 +46,11 @@ async def deferred(address: str, topic: str) -> list[ItemView]:
 
 
 def test_the_job_of_the_readme_enqueues_its_thousand_letters(spark: SparkSession, host: HostProcess) -> None:
-    section = (ROOT / "README.md").read_text().partition("\n## From Spark\n")[2].partition("\n## ")[0]
-    exec(job(section).replace(ADDRESS, host.address), {})
-    assert run(held(host.address, "mail")) == 1_000
-    assert run(held(host.address, "mail", 9)) == 100
+    [program] = [block.text for block in part("A Spark job") if block.language == "python"]
+    assert ADDRESSES in program
+    exec(program.replace(ADDRESSES, host.address), {})
+    assert run(held(host.address, "letters.spark")) == 1_000
+    assert run(held(host.address, "letters.spark", 9)) == 100
 
 
 def test_the_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: HostProcess) -> None:

@@ -1,0 +1,49 @@
+"""README.md's tour, as a reader has it before him: parts, blocks, commands, and what is said that they show.
+
+Always true: nothing is left out but comments; numbers that are shown are those
+of one run, so any will do in their place. Knows nothing of what commands do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+README: Final = Path(__file__).parents[2] / "README.md"
+ADDRESS: Final = "foqs://127.0.0.1:7411"
+ADDRESSES: Final = "foqs://127.0.0.1:7411,127.0.0.1:7413,127.0.0.1:7415"
+
+
+@dataclass(frozen=True)
+class Block:
+    """What stands between two fences, and in which language."""
+
+    language: str
+    text: str
+
+    @property
+    def commands(self) -> Sequence[str]:
+        """Its lines, without their comments."""
+        return [line.partition(" #")[0].strip() for line in self.text.splitlines() if line.strip()]
+
+    def is_in(self, shown: str) -> bool:
+        """Whether this was shown: the same words, any for those with a digit, and any lines in place of `...`."""
+        lines = [r"(?:.*\n)*?" if line == "..." else _pattern(line) for line in self.text.splitlines()]
+        return re.search("".join(lines), shown + "\n") is not None
+
+
+def part(title: str) -> list[Block]:
+    """The blocks below a headline of the tour."""
+    text = README.read_text().partition(f"\n### {title}\n")[2]
+    assert text, f"there is no part {title!r}"
+    text = re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
+
+
+def _pattern(line: str) -> str:
+    """Of a line with its end."""
+    words = [r"\S+" if re.search(r"\d", word) else re.escape(word) for word in line.split()]
+    return r" *" + r" +".join(words) + r" *\n"
