@@ -1,0 +1,79 @@
+"""A client as others generate it from the contract: calls of one host, one after the other, and nothing besides.
+
+Always true: it is Thrift's own blocking client over one connection; it follows
+no map, tries nothing again and spreads nothing. Knows one host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from thrift.protocol.TBinaryProtocol import TBinaryProtocol
+from thrift.protocol.TCompactProtocol import TCompactProtocol
+from thrift.transport.TSocket import TSocket
+from thrift.transport.TTransport import TFramedTransport
+
+from foqs_client.idl import Foqs, ttypes
+
+_NAMESPACE: Final = "default"
+_SILENCE_MS: Final = 90_000
+"""A host that says nothing for so long has failed the test."""
+
+
+class ThinClient:
+    """Args:
+    address: of its host, `foqs://host:port`.
+    compact: speaks the compact protocol in place of the binary one.
+    """
+
+    def __init__(self, address: str, compact: bool = False) -> None:
+        url = urlsplit(address)
+        socket = TSocket(url.hostname, url.port)
+        socket.setTimeout(_SILENCE_MS)
+        self._transport = TFramedTransport(socket)
+        self._client = Foqs.Client((TCompactProtocol if compact else TBinaryProtocol)(self._transport))
+
+    def enqueue(self, topic: str, payloads: Sequence[bytes]) -> list[str]:
+        """Their ids."""
+        items = [ttypes.NewItem(topic=topic, payload=payload) for payload in payloads]
+        reply = self._client.enqueue(ttypes.EnqueueRequest(_NAMESPACE, items))
+        assert all(result.error is None for result in reply.results), reply
+        return [result.id for result in reply.results]
+
+    def dequeue(self, topic: str, count: int, wait_ms: int, lease_ms: int) -> list[Any]:
+        """Items as the contract has them."""
+        topics = [ttypes.TopicCount(topic, count)]
+        request = ttypes.DequeueRequest(_NAMESPACE, topics, wait_ms=wait_ms, timeout_ms=_SILENCE_MS, lease_ms=lease_ms)
+        return list(self._client.dequeue(request).items)
+
+    def ack(self, items: Sequence[Any]) -> list[Any]:
+        """An outcome for each."""
+        leases = [ttypes.Lease(item.id, item.token) for item in items]
+        return list(self._client.ack(ttypes.AckRequest(_NAMESPACE, leases)).outcomes)
+
+    def nack(self, items: Sequence[Any]) -> list[Any]:
+        """To be delivered again at once; an outcome for each."""
+        nacks = [ttypes.Nack(item.id, item.token, delay_ms=0) for item in items]
+        return list(self._client.nack(ttypes.NackRequest(_NAMESPACE, nacks)).outcomes)
+
+    def count(self, topic: str) -> int:
+        """Items of a topic, in every state."""
+        request = ttypes.CountItemsRequest(_NAMESPACE, ttypes.ItemFilter(topic=topic))
+        return int(self._client.countItems(request).items)
+
+    def owners(self) -> Mapping[int, int]:
+        """By shard the port of the host that serves it."""
+        reply = self._client.getRouting(ttypes.GetRoutingRequest())
+        return {shard.shard: shard.owner.port for shard in reply.shards if shard.state == "owned"}
+
+    def __enter__(self) -> Self:
+        self._transport.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._transport.close()
