@@ -105,7 +105,7 @@ async def _enqueue(
                 rows.clear()
     finally:
         if not streamed:
-            show(rows, _COLUMNS, session.form)
+            show(_for_people(rows) if session.form == "table" else rows, _COLUMNS, session.form)
     if not total:
         say("There was no line to enqueue.")
     return errors, total
@@ -128,6 +128,15 @@ def batches(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
 def _row(result: Enqueued) -> Row:
     outcome = result.error.code if result.error else "repeated" if result.repeated else "enqueued"
     return {"id": result.id, "outcome": outcome, "message": result.error.message if result.error else None}
+
+
+def _for_people(rows: Iterable[Row]) -> list[Row]:
+    """Neighbours that were refused alike are one row."""
+    found: list[Row] = []
+    for (name, outcome), alike in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
+        count = len(list(alike))
+        found.append({"id": name, "outcome": outcome if count == 1 else f"{outcome}, {count:,} items"})
+    return found
 
 
 def _payload(text: str | None) -> bytes:

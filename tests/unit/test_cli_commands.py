@@ -217,6 +217,17 @@ def test_one_bad_item_of_a_batch_is_shown_among_the_good(run: Callable[..., Resu
     assert "(1 of 2 failed)" in result.stderr
 
 
+def test_many_items_that_are_refused_alike_are_a_line_for_people(
+    run: Callable[..., Result], client: FakeClient
+) -> None:
+    refused = [Enqueued(None, NotFound("gone"), False)] * 1_000
+    client.answers["enqueue"] = [*refused, Enqueued("0-1", None, False), *refused[:1]]
+    result = run("enqueue", "t", "x", "--count", "3")
+    lines = [line.split(maxsplit=1) for line in result.stdout.splitlines()[1:]]
+    assert lines == [["-", "NOT_FOUND, 1,000 items"], ["0-1", "enqueued"], ["-", "NOT_FOUND"]]
+    assert len(json.loads(run("enqueue", "t", "x", "--count", "3", "-o", "json").stdout)) == 1_002
+
+
 # ------------------------------------------------------------ dequeue and ack
 
 
