@@ -150,7 +150,8 @@ class SqliteFile:
         (objects,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         if application != sql.APPLICATION_ID and (version or objects):
             raise StoreUnusable(f"{self.path} is the SQLite file of another program; choose another path")
-        for step in pending(version, sql.MIGRATIONS, str(self.path)):
+        steps = pending(version, sql.MIGRATIONS, str(self.path))
+        for step in steps:
             for statement in step.statements:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {step.number}")
@@ -161,6 +162,9 @@ class SqliteFile:
         if shard != self.shard:
             raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")
         db.execute(sql.COMMIT)
+        if steps:
+            # Who looks at the file alone (`sqlite_header`) shall see the schema that it has.
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def _unopened(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
         code = primary_code(error)

@@ -22,6 +22,7 @@ from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sql_migrations import Migration
 from foqs.store.sqlite import SqliteStore
 from foqs.store.sqlite_file import SqliteFile
+from foqs.store.sqlite_header import SqliteHeader, read_header
 from foqs.store.sqlite_reads import SqliteReads
 from tests.support.aio import run
 from tests.support.stores import OTHER, TOPIC, Ownership, contents, make_row, opened, reading
@@ -88,6 +89,16 @@ def test_weak_synchronous_is_refused_unless_accepted(tmp_path: Path, level: str)
     _open_and_close(SqliteStore(path, 1, synchronous=level, unsafe_durability=True))
     with pytest.raises(StoreUnusable, match="none of"):
         _open_and_close(SqliteStore(path, 1, synchronous="SOMETIMES"))
+
+
+def test_the_file_itself_tells_its_schema_while_it_is_open(tmp_path: Path) -> None:
+    file = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0)
+    db = file.open(create=True)
+    try:
+        header = read_header(file.path)
+        assert header == SqliteHeader(sql_sqlite.MIGRATIONS[-1].number, sql_sqlite.APPLICATION_ID)
+    finally:
+        db.close()
 
 
 def test_folders_are_created_and_odd_names_are_kept(tmp_path: Path) -> None:
