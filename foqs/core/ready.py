@@ -184,7 +184,7 @@ class ReadyIndex:
                 priority, after_ms, _ = unpack_key(keys[at])
                 if oldest is None or after_ms < oldest:
                     oldest = after_ms
-                if keys_max <= 0:
+                if keys_max <= 0 or at + 1 == len(keys):
                     break
                 at = bisect_left(keys, pack_key(priority + 1, 0, 0), at)
                 keys_max -= 1

@@ -28,20 +28,29 @@ ACTIVE: Final = (State.READY, State.LEASED)
 """A topic with items in one of these is active."""
 
 
-def stats_of(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial: bool) -> TopicStats:
-    """What these shards hold of a topic; `partial`: there are others, which are not served now."""
-    counts = counts_of(topic, shards)
-    holding = [shard for shard in shards if topic in shard.index]
-    heads = [head for shard in holding if (head := shard.index.head(topic)) is not None]
-    ages = [age_ms for shard in holding if (age_ms := shard.oldest_ready_age_ms(topic)) is not None]
+def stats_of(
+    topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, paused: bool, partial: bool
+) -> TopicStats:
+    """What these shards hold of a topic, of which `counts_of` says these; `partial`: there are others, not served now."""
+    best: Key | None = None
+    oldest_ms: int | None = None
+    for shard in shards:
+        head = shard.index.head(topic)
+        if head is None:
+            continue
+        if best is None or head < best:
+            best = head
+        age_ms = shard.oldest_ready_age_ms(topic)
+        if age_ms is not None and (oldest_ms is None or age_ms > oldest_ms):
+            oldest_ms = age_ms
     return TopicStats(
         topic=topic[1],
         ready=counts[State.READY],
         deferred=counts[State.DEFERRED],
         leased=counts[State.LEASED],
         dead=counts[State.DEAD],
-        best_priority=unpack_key(min(heads))[0] if heads else None,
-        oldest_ready_age_ms=max(ages, default=None),
+        best_priority=None if best is None else unpack_key(best)[0],
+        oldest_ready_age_ms=oldest_ms,
         next_due_in_ms=None,
         paused=paused,
         counts_lag=partial or any(shard.counts.lag for shard in shards),
@@ -50,11 +59,11 @@ def stats_of(topic: TopicName, shards: Sequence[Shard], *, paused: bool, partial
 
 def counts_of(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
     """The items of a topic by state, as far as these shards have counted them."""
-    counts = [0] * (max(State) + 1)
-    for shard in shards:
-        for state, items in enumerate(shard.counts.by_state(*topic)):
-            counts[state] += items
-    return [max(0, items) for items in counts]
+    found = [counts for shard in shards if (counts := shard.counts.by_state(*topic))]
+    if not found:
+        return [0] * (max(State) + 1)
+    # While the counts lag, one may be below nothing.
+    return [max(0, items) for items in (found[0] if len(found) == 1 else map(sum, zip(*found, strict=True)))]
 
 
 def cursor_of(key: Key, shard: int) -> str:

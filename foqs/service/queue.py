@@ -52,7 +52,7 @@ from foqs.service.bulk import change_matching, count_matching, list_matching
 from foqs.service.calls import Apply, Enqueue
 from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
-from foqs.service.listed import ACTIVE, cursor_of, place_of_cursor, stats_of
+from foqs.service.listed import ACTIVE, counts_of, cursor_of, place_of_cursor, stats_of
 from foqs.service.namespaces import Namespaces
 from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
@@ -412,16 +412,21 @@ class QueueService:
         if not shards:
             raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
         partial = len(shards) < len(self._statuses)
-        names = {name for shard in shards for name in shard.memory.topics(namespace)}
+        lag = any(shard.counts.lag for shard in shards)
+        names: Collection[str] = set().union(*[shard.memory.topics(namespace) for shard in shards])
+        if prefix:
+            names = [name for name in names if name.startswith(prefix)]
+        if cursor is not None:
+            names = [name for name in names if name > cursor]
         page: list[TopicStats] = []
-        for name in sorted(n for n in names if n.startswith(prefix) and (cursor is None or n > cursor)):
+        for name in sorted(names):
             topic = (namespace, name)
-            lag = any(shard.counts.lag for shard in shards)
-            if not lag and not any(shard.counts.of(topic, state) for shard in shards for state in wanted):
+            counts = counts_of(topic, shards)
+            if not lag and not any(counts[state] for state in wanted):
                 continue
             if len(page) == limit:
                 return page, page[-1].topic
-            page.append(stats_of(topic, shards, paused=topic in self._namespaces.paused, partial=partial))
+            page.append(stats_of(topic, shards, counts, paused=topic in self._namespaces.paused, partial=partial))
         return page, None
 
     async def peek(

@@ -13,7 +13,7 @@ from typing import Any
 
 from foqs.core.item import TopicName
 from foqs.core.names import SortedNames
-from foqs.service.listed import stats_of
+from foqs.service.listed import counts_of, stats_of
 from foqs.shard.shard import Shard
 from foqs.tier.journal import Changes, Journal
 from foqs_client.idl import ttypes
@@ -119,7 +119,7 @@ class LocalTopics:
         holding = [shard for shard in shards if shard.memory.has(topic)]
         if not holding:
             return ttypes.TopicSummary(*topic)
-        stats = stats_of(topic, holding, paused=False, partial=False)
+        stats = stats_of(topic, holding, counts_of(topic, holding), paused=False, partial=False)
         ready = stats.ready
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
             ready = 1  # it may have some, and who waits elsewhere must hear of it before all is counted

@@ -94,12 +94,11 @@ class TierTopics:
         lag = any(shard.counts.lag for shard in shards) or any(each.counts_lag for each in told)
         if not shards and not told:
             return None
-        if not lag:
-            own = counts_of(topic, shards)
-            if not any(own[state] or any(each[_FIELD[state]] for each in told) for state in wanted):
-                return None
+        own = counts_of(topic, shards)
+        if not lag and not any(own[state] or any(each[_FIELD[state]] for each in told) for state in wanted):
+            return None
         paused = topic in self._engine.namespaces.paused
-        stats = stats_of(topic, shards, paused=paused, partial=partial)
+        stats = stats_of(topic, shards, own, paused=paused, partial=partial)
         return _with(stats, told, asyncio.get_running_loop().time()) if told else stats
 
     def _is_partial(self) -> bool:
