@@ -185,12 +185,12 @@ def test_leases_of_very_different_lengths_are_looked_at_apart() -> None:
 
 def test_a_call_is_worth_it_when_a_quarter_is_free_or_a_handler_idles() -> None:
     hand = filled(16, concurrency=4)
-    assert not hand.wants
+    assert not hand.wants()
     for _ in range(4):
         begun(hand)
-    assert not hand.wants
+    assert not hand.wants()
     hand.drain(RELEASED)
-    assert not hand.wants  # they are not told yet, and every handler has something
+    assert not hand.wants()  # they are not told yet, and every handler has something
     full = filled(20, concurrency=19)
     assert full.room == 0
-    assert not full.wants
+    assert not full.wants()

@@ -103,23 +103,29 @@ def test_among_equals_the_oldest_comes_first() -> None:
     assert next(iter(turns.next(8))) == "old"
 
 
-def test_of_10000_topics_each_is_served_while_one_holds_nine_tenths_of_the_items() -> None:
-    names = [f"t{n:05}" for n in range(9_999)]
+def test_calls_under_way_ask_for_different_topics_and_what_comes_to_nothing_keeps_its_turns() -> None:
     turns = Turns(Selection(["*"]))
-    turns.listed([row("big", 90_000, age_ms=60_000)], 0.0)
-    backlog = Counter(dict.fromkeys(names, 1)) + Counter(big=90_000)
-    total: Counter[str] = Counter()
-    calls = 0
-    pages = [names[start : start + 1_000] for start in range(0, len(names), 1_000)]
-    while not all(total[name] for name in names):
-        if pages:
-            turns.listed([row(name) for name in pages.pop(0)], 0.0)
-        [brought] = rounds(turns, backlog, 400, 1)
-        total += brought
-        calls += 1
-    # 98 or so of each call's hundred names are others.
-    assert calls <= 9_999 / 98 + 1
-    assert total["big"] <= 0.6 * total.total()
+    names = {f"t{n:03}" for n in range(297)}
+    turns.listed([row(name, 9) for name in sorted(names)] + [row("urgent", 9, priority=-5)], 0.0)
+    calls = [turns.next(400) for _ in range(3)]
+    assert all(next(iter(wants)) == "urgent" for wants in calls)
+    assert set().union(*calls) == {*names, "urgent"}
+    turns.again(calls[1])
+    assert turns.next(400).keys() == calls[1].keys()
+
+
+def test_one_topic_alone_is_asked_by_several_calls() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row("only", 99)], 0.0)
+    assert turns.next(10).keys() == turns.next(10).keys() == {"only"}
+
+
+def test_the_urgent_have_a_quarter_also_of_calls_that_ask_for_less_than_they_may() -> None:
+    turns = Turns(Selection(["*"]))
+    turns.listed([row(f"t{n}", 9) for n in range(500)] + [row("urgent", 9, priority=-5)], 0.0)
+    wants = turns.next(1_000)
+    assert wants["urgent"] == 33
+    assert sum(wants.values()) == 132
 
 
 def test_a_topic_that_brings_nothing_is_asked_no_more_until_it_is_listed_again() -> None:

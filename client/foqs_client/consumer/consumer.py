@@ -35,6 +35,8 @@ from foqs_client.types import Delivery, Topic
 CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
 ITEMS_PER_CALL: Final = 500
+CALLS_MAX: Final = 4
+"""So many calls that take what is there are under way at a time, while they bring enough."""
 POLL_S: Final = 1.0
 """No poll waits longer, so that a stop needs not wait long for what it may bring."""
 SETTLE_S: Final = 5.0
@@ -116,7 +118,10 @@ class Consumer:
         self._settlement = Settlement(client, self._hand, self._wake.set, rng)
         self._renewal = Renewal(client, self._hand, lease_ms, self._lost)
         self._loop: asyncio.AbstractEventLoop
-        self._fetching = self._polling = False
+        self._fetching = 0
+        self._fetching_max = 1
+        """Calls for what is there: one, and one more for each that brought enough."""
+        self._polling = False
         self._giving_back = 0
         self._stopping = asyncio.Event()
         self.aborted = self._closed = False
@@ -167,17 +172,16 @@ class Consumer:
         return self.counts
 
     def _pull(self) -> None:
-        """Begins the call that is to be made now: for what is there, or where nothing is, one that waits."""
+        """Begins the calls that are to be made now: for what is there, or where nothing is, one that waits."""
         hand, turns = self._hand, self._turns
-        if not hand.wants:
-            return
         if turns.hot:
-            if not self._fetching:
-                items = min(hand.room, self._items_per_call)
-                self._fetching = True
+            while self._fetching < self._fetching_max and hand.wants(beside=self._fetching > 0):
+                wants = turns.next(min(hand.room, self._items_per_call))
+                items = min(hand.room, self._items_per_call, sum(wants.values()))
+                self._fetching += 1
                 hand.ask(items)
-                self._spawn(self._fetch(turns.next(items), items))
-        elif not self._polling:
+                self._spawn(self._fetch(wants, items))
+        elif not self._polling and hand.wants():
             # The other half is for what discovery finds meanwhile.
             items = min(hand.room - hand.room // 2, self._items_per_call)
             wants = turns.waits(items)
@@ -187,8 +191,9 @@ class Consumer:
                 self._spawn(self._poll(wants, items))
 
     async def _fetch(self, wants: Mapping[str, int], items: int) -> None:
-        await self._take(wants, items, 0)
-        self._fetching = False
+        brought = await self._take(wants, items, 0)
+        self._fetching -= 1
+        self._fetching_max = min(CALLS_MAX, self._fetching_max + 1) if 2 * brought >= items else 1
         self._wake.set()
 
     async def _poll(self, wants: Mapping[str, int], items: int) -> None:
@@ -197,8 +202,8 @@ class Consumer:
         self._polling = False
         self._wake.set()
 
-    async def _take(self, wants: Mapping[str, int], items: int, wait_ms: int) -> None:
-        """One call, and the pause after one that failed."""
+    async def _take(self, wants: Mapping[str, int], items: int, wait_ms: int) -> int:
+        """One call, and the pause after one that failed. Returns how many items it brought."""
         found: Sequence[Delivery] = ()
         failure: FoqsError | None = None
         try:
@@ -213,22 +218,23 @@ class Consumer:
             self._taking.worked()
             self._turns.took(wants, found, items, now_s)
             self._taken()
-            return
+            return len(found)
         self._turns.again(wants)
-        if not (isinstance(failure, LimitExceeded) and self._ask_less(failure)):
+        if not (isinstance(failure, LimitExceeded) and self._ask_less(failure, len(wants), items)):
             await self._pause(self._taking.failed(failure))
+        return 0
 
     def _taken(self) -> None:
         if not self._stopping.is_set():
             self._begin()
         self._renewal.watch()
 
-    def _ask_less(self, error: LimitExceeded) -> bool:
-        """A host may be configured to allow less in a call; False where nothing less can be asked for."""
-        if error.field == "topics" and self._turns.topics_per_call > 1:
-            self._turns.topics_per_call //= 2
-        elif error.field != "lease_ms" and self._items_per_call > 1:
-            self._items_per_call //= 2
+    def _ask_less(self, error: LimitExceeded, topics: int, items: int) -> bool:
+        """A host may be configured to allow less than this in a call; False where nothing less can be asked for."""
+        if error.field == "topics" and topics > 1:
+            self._turns.topics_per_call = min(self._turns.topics_per_call, topics // 2)
+        elif error.field != "lease_ms" and items > 1:
+            self._items_per_call = min(self._items_per_call, items // 2)
         else:
             return False
         return True
@@ -312,7 +318,7 @@ class Consumer:
     @property
     def _calls(self) -> bool:
         """Some call that takes items or gives them back is under way."""
-        return self._fetching or self._polling or self._giving_back > 0
+        return self._fetching > 0 or self._polling or self._giving_back > 0
 
     def _interrupt(self) -> None:
         for held in self._hand.running_now():

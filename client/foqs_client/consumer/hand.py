@@ -24,6 +24,8 @@ from foqs_client.types import Delivery
 
 RENEW_SHARE: Final = 0.5
 """A lease is renewed when so much of it is over."""
+ITEMS_BESIDE_MIN: Final = 100
+"""A call beside others is not worth what it costs for fewer."""
 AGAIN_S_MIN: Final = 0.05
 """A renewal that failed is not tried again sooner."""
 
@@ -114,11 +116,16 @@ class Hand:
         """Items that no handler has begun."""
         return self._waiting_count
 
-    @property
-    def wants(self) -> bool:
-        """It is worth a call: a quarter of the bound is free, or a handler has nothing to do."""
-        room = self.room
-        return room >= max(1, self.items_max // 4) or (
+    def wants(self, *, beside: bool = False) -> bool:
+        """It is worth a call: a quarter of the bound is free, or a handler has nothing to do.
+
+        Args:
+            beside: others are under way: it has to be for a quarter, and for some number of items.
+        """
+        room, quarter = self.room, max(1, self.items_max // 4)
+        if beside:
+            return room >= max(quarter, ITEMS_BESIDE_MIN)
+        return room >= quarter or (
             room > 0 and not self._waiting_count and not self._asked and self.running < self.concurrency
         )
 

@@ -4,9 +4,10 @@ Holds `Turns`, what is known of each topic. Always true: whoever has had the lea
 for its weight comes next, and who comes anew begins where the others are, so none
 starves; a quarter of what is asked for is the topic's with the best priority, and
 of those with the same the one's whose items have waited longest, on account of
-its own turns; what is told changes one topic, and nothing ever looks at all of
-them. Knows nothing of calls; a topic's figures are hints, and only what calls
-bring decides.
+its own turns; what a call under way asks for counts until it is answered, so calls
+beside each other ask for different topics where there are enough; what is told
+changes one topic, and nothing ever looks at all of them. Knows nothing of calls; a
+topic's figures are hints, and only what calls bring decides.
 
     quiet ──listed with ready items, or brought some──▶ hot ──an empty call, or three in vain──▶ quiet
 
@@ -39,18 +40,33 @@ class _Topic:
     """What is known of one topic.
 
     Attributes:
-        passed: items taken, divided by the weight; whoever has the least is next.
+        passed: items taken, divided by the weight; whoever has the least, with `asked`, is next.
+        asked: items that calls under way ask for, divided by the weight.
+        rank: `passed` and `asked` together, as of its place among the turns.
         order: of its place among the turns; 0: it has none.
         urgency: of its place among the urgent; 0: it has none.
     """
 
-    __slots__ = ("best_priority", "exact", "hot", "misses", "name", "oldest_s", "order", "passed", "urgency", "weight")
+    __slots__ = (
+        "asked",
+        "best_priority",
+        "exact",
+        "hot",
+        "misses",
+        "name",
+        "oldest_s",
+        "order",
+        "passed",
+        "rank",
+        "urgency",
+        "weight",
+    )
 
     def __init__(self, name: str, weight: float, *, exact: bool) -> None:
         self.name = name
         self.weight = weight
         self.exact = exact
-        self.passed = 0.0
+        self.passed = self.asked = self.rank = 0.0
         self.hot = False
         self.misses = 0
         self.best_priority = 0
@@ -97,26 +113,35 @@ class Turns:
         """
         if not self._hot:
             return {}
+        glanced = self._glanced()
+        first = self._most_urgent() if min(self._hot, self.topics_per_call) > 1 else None
+        places = max(1, self.topics_per_call - len(glanced) - (first is not None))
+        turns = self._pop_turns(min(self._hot, 2 * items, places))
+        every = len(turns) == self._hot
+        weights = sum([topic.weight for topic in turns])
+        counts = [max(1, ceil(2 * items * topic.weight / weights if every else topic.weight)) for topic in turns]
         wants: dict[str, int] = {}
-        urgent = self._urgent_items(items) if self._hot > 1 else 0
-        if urgent and (first := self._most_urgent()) is not None:
+        if first is not None and (urgent := self._urgent_items(min(items, sum(counts) / (1 - URGENT_SHARE)))):
             wants[first.name] = urgent
-        for name in self._glanced():
+        for name in glanced:
             wants[name] = 1
-        rest = max(1, items - urgent)
-        turns = self._pop_turns(min(self._hot, 2 * rest, max(1, self.topics_per_call - len(wants))))
-        weights = sum(topic.weight for topic in turns)
+        for topic, count in zip(turns, counts, strict=True):
+            if topic.name not in wants:
+                wants[topic.name] = count
+            elif topic is turns[0]:
+                wants[topic.name] += count
+        self._ask(wants)
         for topic in turns:
-            share = 2 * rest * topic.weight / weights if len(turns) == self._hot else topic.weight
-            if topic.name not in wants or topic is turns[0]:
-                wants[topic.name] = wants.get(topic.name, 0) + max(1, ceil(share))
+            self._queue(topic)
         return wants
 
     def waits(self, items: int) -> dict[str, int]:
         """What to wait for while no topic is hot: those that were named, and those that had items lately."""
         names = self._rotated(self._named, self.topics_per_call)
         names += list(self._lingering)[::-1][: self.topics_per_call - len(names)]
-        return dict.fromkeys(names, items)
+        wants = dict.fromkeys(names, items)
+        self._ask(wants)
+        return wants
 
     @property
     def waits_for_all(self) -> bool:
@@ -150,36 +175,45 @@ class Turns:
             last[delivery.topic] = delivery
         # Beyond the last topic that brought something, a full call says nothing.
         unknown = found[-1].topic if len(found) >= items_max else None
-        for name in wants:
+        judged = True
+        for name, count in wants.items():
             topic = self._topics.get(name)
             if topic is None:
                 continue
-            if name in counts:
+            topic.asked = max(0.0, topic.asked - count / topic.weight)
+            if not judged:
+                pass
+            elif name in counts:
                 topic.misses = 0
                 topic.passed += counts[name] / topic.weight
                 topic.best_priority = last[name].priority
                 topic.oldest_s = now_s - last[name].age_ms / 1_000
                 self._heat(topic)
-                self._queue(topic)
             elif topic.hot:
                 topic.misses += 1
                 topic.passed += 1 / topic.weight
                 if not found or topic.misses >= MISSES_MAX:
                     self._cool(topic)
-                else:
-                    self._queue(topic)
-            if name == unknown:
-                break
-        self.again(wants)
+            if topic.hot:
+                self._queue(topic)
+            judged = judged and name != unknown
 
     def again(self, wants: Mapping[str, int]) -> None:
-        """Those that a call did not come to, or that failed, keep their turns."""
-        for name in wants:
+        """The call for these came to nothing: they have their turns as if it had not been made."""
+        for name, count in wants.items():
             topic = self._topics.get(name)
-            if topic is not None and topic.hot and not topic.order:
-                self._queue(topic)
+            if topic is not None:
+                topic.asked = max(0.0, topic.asked - count / topic.weight)
+                if topic.hot:
+                    self._queue(topic)
 
     # ---------------------------------------------------------------- the turns
+
+    def _ask(self, wants: Mapping[str, int]) -> None:
+        """A call for these is made, until it is told of by `took` or `again`."""
+        for name, count in wants.items():
+            topic = self._topics[name]
+            topic.asked += count / topic.weight
 
     def _heat(self, topic: _Topic) -> None:
         if not topic.hot:
@@ -190,8 +224,7 @@ class Turns:
             self._lingering.pop(topic.name, None)
             topic.passed = max(topic.passed, self._now)
             self._queue(topic)
-        elif topic.order:
-            self._queue_urgent(topic)
+        self._queue_urgent(topic)
 
     def _cool(self, topic: _Topic) -> None:
         topic.hot = False
@@ -206,29 +239,31 @@ class Turns:
             del self._lingering[name], self._topics[name]
 
     def _queue(self, topic: _Topic) -> None:
-        """Gives it a place in both orders; the one that it had counts no more."""
+        """Gives it its place among the turns; the one that it had counts no more."""
+        rank = topic.passed + topic.asked
+        if topic.order and rank == topic.rank:
+            return
         self._numbers += 1
-        topic.order = self._numbers
-        heappush(self._turns, (topic.passed, topic.order, topic))
-        self._queue_urgent(topic)
+        topic.order, topic.rank = self._numbers, rank
+        heappush(self._turns, (rank, topic.order, topic))
         if len(self._turns) > 64 + 4 * self._hot:
             self._turns = sorted(entry for entry in self._turns if entry[1] == entry[2].order)
-        if len(self._urgent) > 64 + 4 * self._hot:
-            self._urgent = sorted(entry for entry in self._urgent if entry[2] == entry[3].urgency)
 
     def _queue_urgent(self, topic: _Topic) -> None:
         self._numbers += 1
         topic.urgency = self._numbers
         heappush(self._urgent, (topic.best_priority, topic.oldest_s, topic.urgency, topic))
+        if len(self._urgent) > 64 + 4 * self._hot:
+            self._urgent = sorted(entry for entry in self._urgent if entry[2] == entry[3].urgency)
 
     def _pop_turns(self, count: int) -> list[_Topic]:
         """The next so many; they have no turn until they are queued again."""
         found: list[_Topic] = []
         while self._turns and len(found) < count:
-            passed, order, topic = heappop(self._turns)
+            _, order, topic = heappop(self._turns)
             if order == topic.order:
                 topic.order = 0
-                self._now = max(self._now, passed)
+                self._now = max(self._now, topic.passed)
                 found.append(topic)
         return found
 
@@ -240,11 +275,12 @@ class Turns:
             heappop(self._urgent)
         return None
 
-    def _urgent_items(self, items: int) -> int:
+    def _urgent_items(self, items: float) -> int:
+        """How many of a call for so many are the most urgent topic's."""
         self._credit += items * URGENT_SHARE
         whole = int(self._credit)
         self._credit -= whole
-        return min(whole, items)
+        return whole
 
     def _glanced(self) -> list[str]:
         return self._rotated(self._named, self.topics_per_call // 2)

@@ -1,0 +1,129 @@
+"""A consumer of many topics, one of which holds nine tenths of the items: in how many calls each has its first.
+
+The hosts are counts of items behind a client's calls, which take a moment of virtual time each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from foqs_client import Delivery, Outcome
+from foqs_client.consumer import Consumer, Job
+from foqs_client.types import Topic, TopicPage
+from tests.support.virtual import run_virtual
+
+IN_FLIGHT: Final = 800
+TOPICS_PER_CALL: Final = 100
+LATENCY_S: Final = 0.01
+
+
+class Hosts:
+    """A client of hosts that hold so many items of each topic.
+
+    Attributes:
+        calls: what each dequeue asked for, in their order.
+        at_once_max: so many dequeues were under way at a time.
+        held_max: so many items were delivered and not acked, or asked for, at a time.
+    """
+
+    timeout_ms = 10_000
+
+    def __init__(self, backlog: Mapping[str, int]) -> None:
+        self.backlog = dict(sorted(backlog.items()))
+        self.calls: list[dict[str, int]] = []
+        self.at_once = self.at_once_max = 0
+        self.held = self.held_max = 0
+        self.delivered: Counter[str] = Counter()
+
+    async def topics(self, prefix: str, *, limit: int, cursor: str | None) -> TopicPage:
+        await asyncio.sleep(LATENCY_S)
+        names = [name for name, items in self.backlog.items() if items and (cursor is None or name > cursor)]
+        page = [Topic(name, self.backlog[name], 0, 0, 0, 0, 0, None, False, False) for name in names[:limit]]
+        return TopicPage(page, names[limit - 1] if len(names) > limit else None)
+
+    async def dequeue(self, wants: Mapping[str, int], *, items_max: int, **options: Any) -> list[Delivery]:
+        assert len(wants) <= TOPICS_PER_CALL
+        self.calls.append(dict(wants))
+        self.at_once += 1
+        self.at_once_max = max(self.at_once_max, self.at_once)
+        self.held += items_max
+        self.held_max = max(self.held_max, self.held)
+        found: list[Delivery] = []
+        for topic, count in wants.items():
+            count = min(count, self.backlog[topic], items_max - len(found))
+            self.backlog[topic] -= count
+            found += [Delivery(topic=topic, lease_remaining_ms=30_000) for _ in range(count)]
+        await asyncio.sleep(LATENCY_S)
+        self.held -= items_max - len(found)
+        self.at_once -= 1
+        self.delivered.update([delivery.topic for delivery in found])
+        return found
+
+    async def ack(self, leases: Sequence[Any]) -> list[Outcome]:
+        await asyncio.sleep(LATENCY_S)
+        self.held -= len(leases)
+        return [Outcome()] * len(leases)
+
+    async def release(self, leases: Sequence[Any]) -> list[Outcome]:
+        return await self.ack(leases)
+
+
+def firsts(hosts: Hosts) -> None:
+    """Has a consumer work until every topic's first item was handled."""
+
+    async def main() -> None:
+        seen: set[str] = set()
+        over = asyncio.Event()
+        every = len(hosts.backlog)
+
+        async def handle(job: Job) -> None:
+            seen.add(job.topic)
+            if len(seen) == every:
+                over.set()
+
+        consumer = Consumer(
+            hosts,  # type: ignore[arg-type]
+            handle,
+            ["*"],
+            concurrency=IN_FLIGHT // 2,
+            in_flight=IN_FLIGHT,
+            rng=Random(1),
+        )
+        running = asyncio.ensure_future(consumer.run())
+        await over.wait()
+        consumer.stop()
+        await running
+
+    run_virtual(main, until_s=600.0)
+
+
+def test_of_10000_topics_each_is_asked_for_once_before_any_is_asked_again() -> None:
+    names = [f"t{n:05}" for n in range(9_999)]
+    hosts = Hosts({**dict.fromkeys(names, 1), "big": 90_000})
+    firsts(hosts)
+    asked: set[str] = set()
+    calls = 0
+    while not asked.issuperset(names):
+        asked.update(hosts.calls[calls])
+        calls += 1
+    # A call names the large topic and 99 others; the first ones come while topics are still being found.
+    assert calls <= 9_999 / 99 + 5
+    # A quarter goes to the topic whose items are the oldest, on account of its own turns.
+    assert hosts.delivered["big"] <= 0.26 * hosts.delivered.total()
+
+
+def test_calls_for_many_topics_are_made_beside_each_other_and_stay_within_what_may_be_in_flight() -> None:
+    hosts = Hosts({f"t{n:05}": 1 for n in range(3_000)})
+    firsts(hosts)
+    assert hosts.at_once_max == 4
+    assert hosts.held_max <= IN_FLIGHT
+
+
+def test_a_topic_that_has_little_is_asked_by_one_call_at_a_time() -> None:
+    hosts = Hosts({f"t{n:05}": 1 for n in range(30)})
+    firsts(hosts)
+    assert hosts.at_once_max == 1
