@@ -420,9 +420,9 @@ def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> N
             await asyncio.sleep(1)
             return [Outcome()] * len(entries)
 
-        def settled(entry: int, outcome: Outcome) -> bool:
-            told.append(entry)
-            return False
+        def settled(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
+            told.extend(entries)
+            return ()
 
         outbox: Outbox[int] = Outbox(call, settled, Random(1))
         outbox.put(0)
@@ -447,7 +447,7 @@ def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
             batches.append(list(entries))
             return [Outcome()] * len(entries)
 
-        outbox: Outbox[int] = Outbox(call, lambda entry, _: entry == 1 and len(batches) == 1, Random(1))
+        outbox: Outbox[int] = Outbox(call, lambda entries, _: entries[1:] if len(batches) == 1 else (), Random(1))
         for entry in (0, 1):
             outbox.put(entry)
         loop.call_later(WAIT_S_MIN / 4, outbox.put, 2)

@@ -78,9 +78,12 @@ class HandMachine(RuleBasedStateMachine):
             self.settling.append(held)
 
     @precondition(lambda self: self.settling)
-    @rule(fate=st.sampled_from([Fate.DONE, Fate.LOST]))
-    def settle(self, fate: Fate) -> None:
-        self.hand.settle(self.settling.pop(), fate)
+    @rule(to_no_avail=st.booleans())
+    def settle(self, to_no_avail: bool) -> None:
+        if to_no_avail:
+            self.hand.settle_in_vain(self.settling.pop())
+        else:
+            self.hand.settle([self.settling.pop() for _ in range(min(2, len(self.settling)))])
 
     @rule()
     def drain(self) -> None:
@@ -146,7 +149,7 @@ def test_what_is_told_is_renewed_no_more_and_kept_by_nobody() -> None:
     hand.end(first, DONE)
     renew, _ = hand.due(5.0)
     assert first not in renew
-    hand.settle(first, Fate.DONE)
+    hand.settle([first])
     hand.renewed(renew, 5.0)
     second = begun(hand)
     hand.end(second, DONE)

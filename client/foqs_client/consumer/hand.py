@@ -186,10 +186,19 @@ class Hand:
             self._settle(held, verdict)
         return found
 
-    def settle(self, held: Held, fate: Fate) -> None:
-        """What was to be told is told; LOST: to no avail."""
+    def settle(self, told: Sequence[Held]) -> None:
+        """What was to be told of these is told: they end as that."""
+        for held in told:
+            assert held.state is State.SETTLING
+            assert held.verdict is not None
+            held.state = State.GONE
+            del self._held[held]
+            self.fates[held.verdict.fate] += 1
+
+    def settle_in_vain(self, held: Held) -> None:
+        """What was to be told was told to no avail: it is lost."""
         assert held.state is State.SETTLING
-        self._leave(held, fate)
+        self._leave(held, Fate.LOST)
 
     def _settle(self, held: Held, verdict: Verdict) -> None:
         held.state = State.SETTLING

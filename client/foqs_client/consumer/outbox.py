@@ -27,13 +27,13 @@ class Outbox(Generic[E]):
 
     Args:
         call: tells hosts of entries; an outcome for each, in order.
-        told: takes an entry's outcome; True: it is to be told again.
+        told: takes entries and their outcomes; returns those that are to be told again.
     """
 
     def __init__(
         self,
         call: Callable[[Sequence[E]], Awaitable[Sequence[Outcome]]],
-        told: Callable[[E, Outcome], bool],
+        told: Callable[[Sequence[E], Sequence[Outcome]], Sequence[E]],
         rng: Random,
     ) -> None:
         self._call = call
@@ -81,14 +81,14 @@ class Outbox(Generic[E]):
             self._under_way = 0
             self._task = None
 
-    async def _tell(self, batch: Sequence[E]) -> list[E]:
+    async def _tell(self, batch: Sequence[E]) -> Sequence[E]:
         try:
             outcomes = await self._call(batch)
         except LimitExceeded as error:
             if len(batch) > 1:
                 self._entries_max = max(1, len(batch) // 2)
-                return list(batch)
+                return batch
             outcomes = [Outcome(error)]
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(batch)
-        return [entry for entry, outcome in zip(batch, outcomes, strict=True) if self._told(entry, outcome)]
+        return self._told(batch, outcomes)

@@ -87,31 +87,48 @@ class Settlement:
     async def _release(self, batch: Sequence[Held]) -> Sequence[Outcome]:
         return await self._client.release([held.delivery for held in batch])
 
-    def _acked(self, held: Held, outcome: Outcome) -> bool:
-        if isinstance(outcome.error, LATER):
-            return True
-        self._settle(held, outcome.error)
-        return False
+    def _acked(self, batch: Sequence[Held], outcomes: Sequence[Outcome]) -> Sequence[Held]:
+        return self._told(batch, outcomes, lambda held, error: isinstance(error, LATER))
 
-    def _nacked(self, held: Held, outcome: Outcome) -> bool:
-        error, verdict = outcome.error, held.verdict
+    def _nacked(self, batch: Sequence[Held], outcomes: Sequence[Outcome]) -> Sequence[Held]:
+        return self._told(batch, outcomes, self._nack_again)
+
+    def _told(
+        self, batch: Sequence[Held], outcomes: Sequence[Outcome], again: Callable[[Held, FoqsError], bool]
+    ) -> Sequence[Held]:
+        """Those that were told leave the hand. Returns the others."""
+        errors = [outcome.error for outcome in outcomes]
+        if errors.count(None) == len(batch):
+            self._hand.settle(batch)
+            self._changed()
+            return ()
+        settled: list[Held] = []
+        left: list[Held] = []
+        for held, error in zip(batch, errors, strict=True):
+            if error is None:
+                settled.append(held)
+            elif again(held, error):
+                left.append(held)
+            else:
+                assert held.verdict is not None
+                fate = held.verdict.fate.value
+                log.warning("item %s: the hosts were told %r to no avail: %s", held.delivery.id, fate, error)
+                self._hand.settle_in_vain(held)
+        self._hand.settle(settled)
+        if len(left) < len(batch):
+            self._changed()
+        return left
+
+    def _nack_again(self, held: Held, error: FoqsError) -> bool:
+        verdict = held.verdict
         assert verdict is not None
-        if isinstance(error, LATER) and asyncio.get_running_loop().time() < held.until_s:
-            return True
+        if isinstance(error, LATER):
+            return asyncio.get_running_loop().time() < held.until_s
         if isinstance(error, InvalidArgument | LimitExceeded) and verdict.metadata is not None:
             log.warning("item %s keeps its metadata, as the new one was refused: %s", held.delivery.id, error)
             held.verdict = Verdict(verdict.fate, verdict.delay_ms, None, verdict.error)
             return True
-        self._settle(held, error)
         return False
-
-    def _settle(self, held: Held, error: FoqsError | None) -> None:
-        verdict = held.verdict
-        assert verdict is not None
-        if error is not None:
-            log.warning("item %s: the hosts were told %r to no avail: %s", held.delivery.id, verdict.fate.value, error)
-        self._hand.settle(held, verdict.fate if error is None else Fate.LOST)
-        self._changed()
 
 
 def _nack_of(held: Held) -> Nack:
