@@ -11,11 +11,16 @@ import asyncio
 import inspect
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from contextvars import Context, copy_context
+from typing import Any, Final, Protocol, TypeAlias
 
 from foqs_client.consumer.job import Job
+
+TURN_S: Final = 0.005
+"""So long a task does jobs whose handlers end at once before others of the loop have their turn."""
 
 Handler: TypeAlias = Callable[[Job], Any]
 Done: TypeAlias = Callable[[Job, BaseException | None], None]
@@ -46,37 +51,98 @@ class Runner(Protocol):
 
 
 class TaskRunner:
-    """Coroutine functions: a task for each job."""
+    """Coroutine functions, in tasks that do one job after the other while there are some.
+
+    One task is tried alone, so that handlers that end at once share it; when jobs are
+    left after its turn, each gets a task. A job sees no cancellation and no context
+    variable of another one: a task that has either does no further job.
+    """
 
     def __init__(self, handler: Callable[[Job], Coroutine[Any, Any, object]]) -> None:
         self._handler = handler
-        self._running: dict[asyncio.Task[object], tuple[Job, Done]] = {}
+        self._jobs: deque[tuple[Job, Done]] = deque()
+        """Those that no task does yet."""
+        self._running: dict[Job, asyncio.Task[None]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._will_start = False
         self._loop: asyncio.AbstractEventLoop
+        self._context: Context
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
 
     def begin(self, job: Job, done: Done) -> None:
-        task = self._loop.create_task(self._handler(job))
-        self._running[task] = (job, done)
-        task.add_done_callback(self._ended)
+        self._jobs.append((job, done))
+        if not self._will_start:
+            self._will_start = True
+            self._loop.call_soon(self._start_one)
 
     def interrupt(self, job: Job) -> None:
-        for task, (other, _) in self._running.items():
-            if other is job:
-                task.cancel()
+        task = self._running.get(job)
+        if task is not None:
+            task.cancel()
+            return
+        for entry in self._jobs:
+            if entry[0] is job:
+                self._jobs.remove(entry)
+                self._loop.call_soon(entry[1], job, _cancelled())
+                return
 
     def lose(self, job: Job, *, interrupt: bool) -> None:
         if interrupt:
             self.interrupt(job)
 
     async def close(self) -> None:
-        for task in self._running:
+        self._jobs.clear()
+        for task in self._tasks:
             task.cancel()
 
-    def _ended(self, task: asyncio.Task[object]) -> None:
-        job, done = self._running.pop(task)
-        done(job, asyncio.CancelledError("it was cancelled") if task.cancelled() else task.exception())
+    def _start_one(self) -> None:
+        if self._jobs:
+            self._start()
+            self._loop.call_soon(self._start_all)  # after that task's turn
+        else:
+            self._will_start = False
+
+    def _start_all(self) -> None:
+        self._will_start = False
+        for _ in self._jobs:
+            self._start()
+
+    def _start(self) -> None:
+        task = self._loop.create_task(self._work(), context=self._context.copy())
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+
+    async def _work(self) -> None:
+        """A task."""
+        task = asyncio.current_task()
+        assert task is not None
+        context = copy_context()
+        until_s = self._loop.time() + TURN_S
+        while self._jobs:
+            job, done = self._jobs.popleft()
+            self._running[job] = task
+            error: BaseException | None = None
+            try:
+                await self._handler(job)
+            except asyncio.CancelledError:
+                error = _cancelled()
+            except Exception as raised:
+                error = raised
+            finally:
+                del self._running[job]
+            done(job, error)
+            del error  # its traceback holds this frame
+            if task.cancelling() or copy_context() != context:
+                if self._jobs and not self._will_start:
+                    self._will_start = True
+                    self._loop.call_soon(self._start_all)
+                return
+            if self._loop.time() >= until_s:
+                await asyncio.sleep(0)
+                until_s = self._loop.time() + TURN_S
 
 
 class ThreadRunner:
@@ -93,6 +159,9 @@ class ThreadRunner:
         self._idle = 0
         self._loop: asyncio.AbstractEventLoop
         self._jobs: queue.SimpleQueue[tuple[Job, Done] | None] = queue.SimpleQueue()
+        self._over: deque[tuple[Done, Job, BaseException | None]] = deque()
+        """Of which the loop has not been told."""
+        self._will_tell = False
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -124,14 +193,25 @@ class ThreadRunner:
                 call_plain(self._handler, job)
             except BaseException as raised:
                 error = raised
-            # The loop is closed where nobody waited for this handler.
-            with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._ended, done, job, error)
+            self._over.append((done, job, error))
+            if not self._will_tell:
+                self._will_tell = True
+                # The loop is closed where nobody waited for this handler.
+                with suppress(RuntimeError):
+                    self._loop.call_soon_threadsafe(self._tell)
             del work, job, done, error
 
-    def _ended(self, done: Done, job: Job, error: BaseException | None) -> None:
-        self._idle += 1
-        done(job, error)
+    def _tell(self) -> None:
+        """All that are over, those too that end meanwhile; whoever ends later has this called again."""
+        self._will_tell = False
+        while self._over:
+            done, job, error = self._over.popleft()
+            self._idle += 1
+            done(job, error)
+
+
+def _cancelled() -> asyncio.CancelledError:
+    return asyncio.CancelledError("it was cancelled")
 
 
 def call_plain(handler: Handler, job: Job) -> None:

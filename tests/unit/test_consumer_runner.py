@@ -1,0 +1,185 @@
+"""Handlers as tasks of the loop and in threads: each is told of once, and knows nothing of the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from foqs_client import Delivery
+from foqs_client.consumer import Job
+from foqs_client.consumer.runner import Runner, TaskRunner, ThreadRunner
+from tests.support.aio import run
+
+COUNT = 300
+
+
+def jobs(count: int = COUNT) -> list[Job]:
+    return [Job(Delivery(id=str(n)), lambda job, lease_ms: None) for n in range(count)]
+
+
+class Ends:
+    """What a runner has told: an error or None by job."""
+
+    def __init__(self, count: int) -> None:
+        self.errors: dict[str, BaseException | None] = {}
+        self._count = count
+        self._all = asyncio.Event()
+
+    def __call__(self, job: Job, error: BaseException | None) -> None:
+        assert job.id not in self.errors
+        self.errors[job.id] = error
+        if len(self.errors) == self._count:
+            self._all.set()
+
+    async def all(self) -> dict[str, BaseException | None]:
+        async with asyncio.timeout(60):
+            await self._all.wait()
+        return self.errors
+
+
+async def ended(runner: Runner, works: list[Job]) -> dict[str, BaseException | None]:
+    """Has all of them done."""
+    ends = Ends(len(works))
+    await runner.start()
+    for job in works:
+        runner.begin(job, ends)
+    return await ends.all()
+
+
+def test_handlers_that_end_at_once_share_a_task() -> None:
+    async def main() -> None:
+        tasks: set[asyncio.Task[Any] | None] = set()
+
+        async def handle(job: Job) -> None:
+            tasks.add(asyncio.current_task())
+
+        assert list((await ended(TaskRunner(handle), jobs())).values()) == [None] * COUNT
+        assert len(tasks) < COUNT / 4  # more than one only where it took them long
+
+    run(main())
+
+
+def test_handlers_that_wait_do_so_together() -> None:
+    async def main() -> None:
+        begun: list[Job] = []
+        all_begun = asyncio.Event()
+
+        async def handle(job: Job) -> None:
+            begun.append(job)
+            if len(begun) == COUNT:
+                all_begun.set()
+            async with asyncio.timeout(60):
+                await all_begun.wait()
+
+        assert list((await ended(TaskRunner(handle), jobs())).values()) == [None] * COUNT
+
+    run(main())
+
+
+def test_a_handler_sees_no_context_variable_of_another() -> None:
+    async def main() -> None:
+        variable = ContextVar("variable", default="none")
+        seen: list[str] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(variable.get())
+            variable.set(job.id)
+
+        variable.set("given")
+        runner = TaskRunner(handle)
+        await runner.start()
+        ends = Ends(COUNT)
+        left = jobs()
+
+        def next_one(job: Job, error: BaseException | None) -> None:
+            ends(job, error)
+            if left:
+                runner.begin(left.pop(), next_one)
+
+        for _ in range(10):
+            runner.begin(left.pop(), next_one)
+        await ends.all()
+        assert seen == ["given"] * COUNT
+
+    run(main())
+
+
+def test_what_a_handler_raises_is_its_own() -> None:
+    async def main() -> None:
+        async def handle(job: Job) -> None:
+            if job.id == "1":
+                raise ValueError("no")
+            if job.id == "2":
+                raise asyncio.CancelledError
+
+        errors = await ended(TaskRunner(handle), jobs(4))
+        assert [type(errors[str(n)]) for n in range(4)] == [type(None), ValueError, asyncio.CancelledError, type(None)]
+
+    run(main())
+
+
+def interrupted(handle: Callable[[Job], Coroutine[Any, Any, None]]) -> dict[str, BaseException | None]:
+    """The first of three jobs is interrupted while it waits, the second before its turn has come."""
+
+    async def main() -> dict[str, BaseException | None]:
+        runner = TaskRunner(handle)
+        ends = Ends(3)
+        await runner.start()
+        first, second, third = jobs(3)
+        runner.begin(first, ends)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        runner.begin(second, ends)
+        runner.begin(third, ends)
+        runner.interrupt(first)
+        runner.interrupt(second)
+        return await ends.all()
+
+    return run(main())
+
+
+def test_an_interrupted_handler_is_cancelled_and_no_other() -> None:
+    begun: list[str] = []
+
+    async def handle(job: Job) -> None:
+        begun.append(job.id)
+        if job.id == "0":
+            await asyncio.Event().wait()
+
+    errors = interrupted(handle)
+    assert begun == ["0", "2"]
+    assert [type(errors[name]) for name in "012"] == [asyncio.CancelledError, asyncio.CancelledError, type(None)]
+
+
+def test_a_handler_that_withstands_its_cancellation_hands_it_to_no_other() -> None:
+    cancellations: list[int] = []
+
+    async def handle(job: Job) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations.append(task.cancelling())
+        if job.id == "0":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return
+
+    errors = interrupted(handle)
+    assert (errors["0"], errors["2"]) == (None, None)
+    assert cancellations == [0, 0]
+
+
+def test_threads_tell_of_every_job_once() -> None:
+    async def main() -> None:
+        def handle(job: Job) -> None:
+            if int(job.id) % 7 == 0:
+                raise ValueError(job.id)
+
+        runner = ThreadRunner(handle, 8)
+        errors = await ended(runner, jobs())
+        assert {name for name, error in errors.items() if error is not None} == {str(n) for n in range(0, COUNT, 7)}
+        await runner.close()
+
+    run(main())
