@@ -2,7 +2,9 @@
 
 Both empty the same queue on the same host, one after the other in every round: the
 bare client with callers that dequeue and ack in turn, the consumer with as many
-items in hand and a handler that does nothing. Nothing else is under way. And with
+items in hand and a handler that does nothing. Nothing else is under way. Beside the
+ratio of their rates is that of the CPU of an item in client, host and database, which
+others on the machine change less. And with
 `--topics`: one topic holds nine tenths of the items; when was the first item of
 each other one handled?
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -24,7 +27,7 @@ from perf.lib.stage import PLAIN, Stage, stage
 
 SHOWN: Final = (
     "system", "handler", "items", "in_flight", "bare_items_per_s", "consumer_items_per_s", "ratio", "bare_client_us",
-    "consumer_client_us", "topics", "first_of_each_s", "first_median_s",
+    "consumer_client_us", "cpu_ratio", "topics", "first_of_each_s", "first_median_s", "cpu_s",
 )  # fmt: skip
 _PUT: Final = 500
 _CALL: Final = 100
@@ -47,11 +50,13 @@ async def _compare(report: Report, found: Stage, options: argparse.Namespace, ha
     assert found.host is not None
     rates: dict[str, list[float]] = {"bare": [], "consumer": []}
     cpu_us: dict[str, list[float]] = {"bare": [], "consumer": []}
+    servers_us: dict[str, list[float]] = {"bare": [], "consumer": []}
     async with Client(found.host.address, automatic_keys=False, timeout_ms=30_000) as client:
         for place in range(options.rounds):
             # Who is first has the warmer machine, or the colder: they take turns.
             for kind in ("bare", "consumer")[:: 1 if place % 2 else -1]:
                 await _fill(client, ["t"] * options.items, options.payload)
+                servers_s = sum(found.cpu_s().values())
                 begun_s, cpu_s = time.perf_counter(), time.process_time()
                 if kind == "bare":
                     await _bare(client, options.items, options.in_flight)
@@ -60,14 +65,19 @@ async def _compare(report: Report, found: Stage, options: argparse.Namespace, ha
                 took_s = time.perf_counter() - begun_s
                 rates[kind].append(options.items / took_s)
                 cpu_us[kind].append((time.process_time() - cpu_s) / options.items * 1e6)
+                servers_us[kind].append((sum(found.cpu_s().values()) - servers_s) / options.items * 1e6)
                 say(f"{handler}, {kind}: {rates[kind][-1]:,.0f} items/s")
     bare, consumer = middle(rates["bare"]), middle(rates["consumer"])
+    all_us = {kind: middle(cpu_us[kind]) + middle(servers_us[kind]) for kind in rates}
     report.add(
         {"system": found.system, "handler": handler, "items": options.items, "payload_bytes": options.payload,
          "in_flight": options.in_flight, "rounds": options.rounds},
         {"bare_items_per_s": round(bare), "consumer_items_per_s": round(consumer), "ratio": round(consumer / bare, 3),
          "bare_client_us": round(middle(cpu_us["bare"]), 1),
-         "consumer_client_us": round(middle(cpu_us["consumer"]), 1), "rates": rates},
+         "consumer_client_us": round(middle(cpu_us["consumer"]), 1),
+         "bare_servers_us": round(middle(servers_us["bare"]), 1),
+         "consumer_servers_us": round(middle(servers_us["consumer"]), 1),
+         "cpu_ratio": round(all_us["bare"] / all_us["consumer"], 3), "rates": rates},
     )  # fmt: skip
 
 
@@ -99,22 +109,16 @@ async def _bare(client: Client, items: int, in_flight: int) -> None:
 
 
 async def _consume(client: Client, items: int, in_flight: int, handler: str) -> None:
-    over = asyncio.get_running_loop().create_future()
-    begun = 0
-
-    def count() -> None:
-        nonlocal begun
-        begun += 1
-        if begun == items:
-            over.set_result(None)
-
     loop = asyncio.get_running_loop()
+    over = loop.create_future()
+    begun = itertools.count(1)
 
     async def work(job: Job) -> None:
-        count()
+        plain(job)
 
     def plain(job: Job) -> None:
-        loop.call_soon_threadsafe(count)
+        if next(begun) == items:
+            loop.call_soon_threadsafe(over.set_result, None)
 
     consumer = Consumer(
         client, work if handler == "async" else plain, ["t"], concurrency=in_flight // 2 if handler == "async" else 8,
