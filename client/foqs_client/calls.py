@@ -70,11 +70,11 @@ class Calls:
         """Asks the host of an item's shard, and where that has changed the one that has it now."""
         self._router.look()
         try:
-            return await self._call(method, request, timeout_ms, self._owner(request.id))
+            return await self._call(method, request, timeout_ms, self.owner(request.id))
         except errors.NotOwner:
             self._router.stale()
             await self._router.settled()
-            return await self._call(method, request, timeout_ms, self._owner(request.id))
+            return await self._call(method, request, timeout_ms, self.owner(request.id))
 
     async def _ask(self, method: Method, request: Any, timeout_ms: int | None, at: Address | None) -> bytes:
         """What the host answers. One of the map that cannot be reached is `Unavailable`: another may do, or a newer map."""
@@ -88,7 +88,8 @@ class Calls:
                 raise errors.Unavailable(f"nothing was sent: {error}") from None
             raise
 
-    def _owner(self, id: str) -> Address | None:
+    def owner(self, id: str) -> Address | None:
+        """The host that an item's shard was at when the map was last read; None where none is known."""
         return None if self._router.routes is None else self._router.routes.owner(id)
 
     async def _first_of_items(self, items: Sequence[Item], timeout_ms: int) -> Attempt[Item, Enqueued]:
@@ -169,9 +170,7 @@ class Calls:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
         size = None if self._gatherer is None or at_once else _size_of_entries(entries)
-        hosts = (
-            _ANY if self._router.routes is None or size is None else list({self._owner(name) for name in size.names})
-        )
+        hosts = _ANY if self._router.routes is None or size is None else list({self.owner(name) for name in size.names})
         first: list[Outcome] | errors.FoqsError
         if self._gatherer is None or size is None or len(hosts) > 1:
             first = await _told(self._send_entries(method, request, entries, timeout_ms))

@@ -305,7 +305,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         )
         now = asyncio.get_running_loop().time()
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
-            at = self._owner(delivery.id)
+            at = self.owner(delivery.id)
             if outcome.error is None and at is not None:
                 self._heads.returned(at, delivery.topic, delivery.priority, now)
 

@@ -15,8 +15,6 @@ import pytest
 from foqs.testing import FakeHost
 from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, StaleLease, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
-from foqs_client.consumer.backoff import WAIT_S_MIN
-from foqs_client.consumer.outbox import Outbox
 from tests.support.aio import run
 from tests.support.virtual import run_virtual
 
@@ -407,54 +405,6 @@ def test_an_ack_that_may_not_have_been_written_is_told_again() -> None:
         assert await fake.items("t") == []
 
     play(story)
-
-
-def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        batches: list[list[int]] = []
-        told: list[int] = []
-
-        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
-            batches.append(list(entries))
-            await asyncio.sleep(1)
-            return [Outcome()] * len(entries)
-
-        def settled(entries: Sequence[int], outcomes: Sequence[Outcome]) -> Sequence[int]:
-            told.extend(entries)
-            return ()
-
-        outbox: Outbox[int] = Outbox(call, settled, Random(1))
-        outbox.put(0)
-        outbox.put(1)
-        for moment in range(2, 9):
-            loop.call_later(moment / 10, outbox.put, moment)
-        await asyncio.sleep(0.95)
-        await outbox.empty()
-        assert batches == [[0, 1], list(range(2, 9))]
-        assert told == list(range(9))
-        assert loop.time() == 2.0
-
-    run_virtual(main)
-
-
-def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        batches: list[list[int]] = []
-
-        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
-            batches.append(list(entries))
-            return [Outcome()] * len(entries)
-
-        outbox: Outbox[int] = Outbox(call, lambda entries, _: entries[1:] if len(batches) == 1 else (), Random(1))
-        for entry in (0, 1):
-            outbox.put(entry)
-        loop.call_later(WAIT_S_MIN / 4, outbox.put, 2)
-        await outbox.empty()
-        assert batches == [[0, 1], [1, 2]]
-
-    run_virtual(main)
 
 
 def test_never_more_are_in_hand_than_the_bound_and_handlers_never_more_than_wanted() -> None:

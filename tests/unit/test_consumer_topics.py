@@ -39,6 +39,9 @@ class Hosts:
         self.held = self.held_max = 0
         self.delivered: Counter[str] = Counter()
 
+    def owner(self, id: str) -> None:
+        """All of them are one."""
+
     async def topics(self, prefix: str, *, limit: int, cursor: str | None) -> TopicPage:
         await asyncio.sleep(LATENCY_S)
         names = [name for name, items in self.backlog.items() if items and (cursor is None or name > cursor)]

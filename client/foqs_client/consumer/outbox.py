@@ -1,15 +1,16 @@
 """What the hosts are to be told of items, a call at a time.
 
-Holds `Outbox`. Always true: one call is under way, and what comes meanwhile goes
-with the next, so batches form without a delay; what may be told again is, in the
-order in which it came; nothing is told twice at a time. Knows nothing of what is
-told.
+Holds `Outbox`, and `Outboxes`, of which each host has its own, so that one that
+does not answer holds up nothing that the others are told. Always true: of each,
+one call is under way, and what comes meanwhile goes with the next, so batches form
+without a delay; what may be told again is, in the order in which it came; nothing
+is told twice at a time. Knows nothing of what is told.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from random import Random
 from typing import Final, Generic, TypeVar
 
@@ -92,3 +93,32 @@ class Outbox(Generic[E]):
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(batch)
         return self._told(batch, outcomes)
+
+
+class Outboxes(Generic[E]):
+    """Entries of one kind, by where they go.
+
+    Args:
+        make: an outbox more.
+        where: an entry goes; it is asked once, when the entry is put.
+    """
+
+    def __init__(self, make: Callable[[], Outbox[E]], where: Callable[[E], Hashable]) -> None:
+        self._make = make
+        self._where = where
+        self._boxes: dict[Hashable, Outbox[E]] = {}
+
+    def put(self, entry: E) -> None:
+        """See `Outbox.put`."""
+        where = self._where(entry)
+        box = self._boxes.get(where)
+        if box is None:
+            # Hosts come and go: those that nothing goes to are forgotten.
+            self._boxes = {place: other for place, other in self._boxes.items() if other}
+            box = self._boxes[where] = self._make()
+        box.put(entry)
+
+    async def close(self) -> None:
+        """See `Outbox.close`."""
+        for box in self._boxes.values():
+            await box.close()

@@ -1,7 +1,7 @@
 """Telling the hosts what came of items.
 
 Holds `Settlement`. Always true: acks, nacks and releases each go in batches of
-their own, and none holds up another; what may be told again is, an ack until a
+their own, to each host its own, and none holds up another; what may be told again is, an ack until a
 host says what holds, the others until the lease ends, as the item comes back by
 itself then; every item that was told of, or needs not be any more, leaves the
 hand. Knows nothing of handlers.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from random import Random
 from typing import Final
 
 from foqs_client.client import Client
 from foqs_client.consumer.hand import Hand, Held
-from foqs_client.consumer.outbox import Outbox
+from foqs_client.consumer.outbox import Outbox, Outboxes
 from foqs_client.consumer.verdict import Fate, Verdict
 from foqs_client.errors import (
     DeadlineExceeded,
@@ -58,9 +58,9 @@ class Settlement:
         self._client = client
         self._hand = hand
         self._changed = changed
-        self._acks: Outbox[Held] = Outbox(self._ack, self._acked, rng)
-        self._nacks: Outbox[Held] = Outbox(self._nack, self._nacked, rng)
-        self._releases: Outbox[Held] = Outbox(self._release, self._nacked, rng)
+        self._acks: Outboxes[Held] = Outboxes(lambda: Outbox(self._ack, self._acked, rng), self._where)
+        self._nacks: Outboxes[Held] = Outboxes(lambda: Outbox(self._nack, self._nacked, rng), self._where)
+        self._releases: Outboxes[Held] = Outboxes(lambda: Outbox(self._release, self._nacked, rng), self._where)
 
     def tell(self, held: Held) -> None:
         """It has a verdict."""
@@ -75,8 +75,11 @@ class Settlement:
 
     async def close(self) -> None:
         """Ends the calls under way; they may or may not have been read."""
-        for outbox in (self._acks, self._nacks, self._releases):
-            await outbox.close()
+        for outboxes in (self._acks, self._nacks, self._releases):
+            await outboxes.close()
+
+    def _where(self, held: Held) -> Hashable:
+        return self._client.owner(held.delivery.id)
 
     async def _ack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
         return await self._client.ack([held.delivery for held in batch])
