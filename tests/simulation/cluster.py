@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 from foqs.catalog.memory import MemoryCatalog
 from foqs.core.cuts import Cuts
 from foqs.core.fence import Fence
-from foqs.core.item import format_id
+from foqs.core.item import State, format_id
 from foqs.service.engine import Engine
 from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
@@ -234,6 +234,12 @@ class Cluster:
     def is_at_rest(self) -> bool:
         """Nothing is under way in any shard that a live host serves."""
         return all(is_at_rest(shard) for shard in self._shards())
+
+    def is_still(self) -> bool:
+        """No COMMIT is on its way, and nothing is going to happen to an item that is not dead."""
+        rows = [row for shard in self.shards for row in self._table(shard).rows.values()]
+        committing = any(server.is_committing() for server in self.servers.values())
+        return not committing and all(row.due_ms is None or row.state is State.DEAD for row in rows)
 
     def differences(self) -> list[str]:
         """What live hosts remember otherwise than the tables hold it; to be asked at rest."""

@@ -104,6 +104,7 @@ class Fleet(Cluster):
         self._drains: list[asyncio.Task[None]] = []
         self._expiring: dict[str, Incarnation] = {}
         """By nonce, those whose sessions end with their next COMMIT."""
+        self._session_over = asyncio.Event()
 
     async def begin(self) -> None:
         """The cluster is made; no host of it runs yet."""
@@ -244,6 +245,7 @@ class Fleet(Cluster):
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
         engine = me.engine = Engine(
             _settings(WILD if self.wild else SETTINGS),
+        registry.session_over = self._session_over.set
             lambda shard, _: self.servers[shard].store(shard),
             membership.agent,
             RegistryCatalog(registry, 1_000_000),
@@ -257,6 +259,7 @@ class Fleet(Cluster):
         try:
             await membership.open()
             await engine.open()
+        self._session_over.set()  # it has not begun one
         except (RegistryError, CatalogError):
             me.gone.set()
             return
@@ -351,15 +354,27 @@ class Fleet(Cluster):
             await asyncio.sleep(_LOOK_S)
 
     def _served_without_session(self, host: Incarnation) -> str | None:
-        registry, engine = self.registries.get(host), host.engine
-        if registry is None or engine is None or registry.lives or not host.process.runs:
+        engine = host.engine
+        if engine is None or not host.process.runs or not self._is_without_session(host):
             return None
         served = [number for number, shard in engine.shards.items() if shard.serving]
         return f"{host.process.name} serves {served} without a session" if served else None
 
+            if not any(map(self._is_without_session, self.running())):
+                seen = []
+                self._session_over.clear()
+                await self._session_over.wait()
+            if not any(map(self._is_without_session, self.running())):
+                self._session_over.clear()
+                await self._session_over.wait()
 
 def _nonce(number: int) -> str:
     return f"nonce-{number}"
+
+    def _is_without_session(self, host: Incarnation) -> bool:
+        """And has an engine, which may serve."""
+        registry = self.registries.get(host)
+        return registry is not None and host.engine is not None and not registry.lives
 
 
 def _settings(settings: EngineSettings) -> EngineSettings:

@@ -34,6 +34,12 @@ CONSUMERS: Final = ("default", "default", "default", "other", "other")
 _USED_KEPT: Final = 20
 """So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
 STEPS_BETWEEN_TROUBLES: Final = (900, 5_600)
+_ON_ITS_WAY_S: Final = 1.0
+"""What was sent to a database before all was healed has arrived there by then."""
+_STILL_S_MAX: Final = 10.0
+"""And by then nothing is delayed any more."""
+_QUIET_S: Final = 6.0
+"""Nothing is delayed for longer."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -120,7 +126,9 @@ class Run:
         if not self.cluster.running():
             self.cluster.start("alpha")
         await self._until(lambda: any(each.ready for each in self.cluster.running()))
-        await asyncio.sleep(10)
+        until_s = self.cluster.loop.time() + _STILL_S_MAX
+        await asyncio.sleep(_ON_ITS_WAY_S)
+        await self._until(lambda: self.cluster.is_still() or self.cluster.loop.time() >= until_s)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
         """At rest, what is remembered is what the tables hold, and so is what is listed."""
@@ -371,10 +379,10 @@ class Run:
             old += rng.sample(done, 1) if rng.random() < 0.1 else []
 
     async def _drain(self, name: str, namespace: str) -> None:
-        """Acks whatever still comes, until nothing has come for longer than anything is delayed."""
+        """Acks whatever still comes, until none but dead items are left, or nothing has come for longer than anything is delayed."""
         client = self._recording(name, namespace, OPERATOR)
         quiet_since = self.cluster.loop.time()
-        while self.cluster.loop.time() - quiet_since < 6:
+        while self.cluster.loop.time() - quiet_since < _QUIET_S and self._are_left(namespace):
             deliveries = await client.dequeue(dict.fromkeys((*TOPICS, TOPIC), 20), wait_ms=500)
             if deliveries:
                 quiet_since = self.cluster.loop.time()
@@ -385,6 +393,9 @@ class Run:
         self.calls += 1
         return await asked
 
+
+    def _are_left(self, namespace: str) -> bool:
+        return any(row["state"] != "dead" for row in self.cluster.rows(namespace))
 
 def _item(rng: Random, topic: str, payload: bytes) -> Item:
     return Item(

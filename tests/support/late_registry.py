@@ -26,6 +26,7 @@ class LateRegistry(LocalRegistry):
 
     Attributes:
         lost: how likely it is that a call, or its answer, is lost though the session goes on.
+        session_over: told when a session of it has ended at the service.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class LateRegistry(LocalRegistry):
     ) -> None:
         super().__init__(ensemble, session_timeout_ms, boot_ms)
         self.lost = lost
+        self.session_over: Callable[[], None] = lambda: None
         self._loop = loop
         self._rng = rng
 
@@ -61,6 +63,10 @@ class LateRegistry(LocalRegistry):
 
     async def withdraw(self, folder: str, name: str) -> None:
         await self._ask(lambda: LocalRegistry.withdraw(self, folder, name), RegistryUnknown("no answer"))
+
+    def _end_session(self) -> None:
+        super()._end_session()
+        self.session_over()
 
     async def _ask(self, call: Callable[[], Awaitable[T]], unanswered: Exception) -> T:
         session = self.session

@@ -115,6 +115,10 @@ class Server(MemoryDatabase):
         self.troubles = NONE
         self._disk_full_until_s = self._away_until_s = self._read_only_until_s = self._slow_until_s = 0.0
 
+    def is_committing(self) -> bool:
+        """A COMMIT has come that has not taken effect yet."""
+        return bool(self._syncing)
+
     # -------------------------------------------------- what its stores ask for
 
     def store(self, shard: int, faults: object = None) -> ServerStore:
