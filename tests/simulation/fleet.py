@@ -23,6 +23,7 @@ from foqs.catalog.shared import NAME as CATALOG
 from foqs.catalog.shared import RegistryCatalog
 from foqs.config import Config
 from foqs.core.fence import Fence
+from foqs.core.item import parse_id
 from foqs.membership import Membership
 from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
@@ -40,9 +41,10 @@ from shardmgr.documents import PLAN, parse_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.registry import Link, RegistryError
-from tests.simulation import hops, principals
+from tests.simulation import hops, principals, surplus
 from tests.simulation.cluster import NAMESPACES, PORT, SETTINGS, WILD, Cluster, Incarnation
 from tests.simulation.hops import CountedPeers
+from tests.simulation.surplus import Row, Surplus
 from tests.support.late_registry import LateRegistry
 from tests.support.network import Connect, Factory
 from tests.support.reckon import Bounds
@@ -70,6 +72,7 @@ NAMES: Final = (
     "assignments",
     "hand-overs",
     *hops.NAMES,
+    *surplus.NAMES,
 )
 """What a fleet counts."""
 
@@ -94,17 +97,18 @@ class Fleet(Cluster):
     def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
         super().__init__(loop, seed, wild=wild)
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
+        self.surplus = Surplus(self.counts, loop.time, self._row)
         self.registries: dict[Incarnation, LateRegistry] = {}
         self._tiers: dict[Incarnation, Tier] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
         self._ensemble.planned = self._planned
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
         self._plan = Plan()
+        self._session_over = asyncio.Event()
         self._lost = _LOST
         self._drains: list[asyncio.Task[None]] = []
         self._expiring: dict[str, Incarnation] = {}
         """By nonce, those whose sessions end with their next COMMIT."""
-        self._session_over = asyncio.Event()
 
     async def begin(self) -> None:
         """The cluster is made; no host of it runs yet."""
@@ -241,11 +245,11 @@ class Fleet(Cluster):
         clock = self._host_clock(rng)
         nonce = _nonce(number)
         registry = LateRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
+        registry.session_over = self._session_over.set
         self.registries[me] = registry
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
         engine = me.engine = Engine(
             _settings(WILD if self.wild else SETTINGS),
-        registry.session_over = self._session_over.set
             lambda shard, _: self.servers[shard].store(shard),
             membership.agent,
             RegistryCatalog(registry, 1_000_000),
@@ -255,11 +259,11 @@ class Fleet(Cluster):
             nonce,
             membership.sharing,
         )
+        self._session_over.set()  # it has not begun one
         engine.queue.placement.owner_of = membership.owner_of
         try:
             await membership.open()
             await engine.open()
-        self._session_over.set()  # it has not begun one
         except (RegistryError, CatalogError):
             me.gone.set()
             return
@@ -270,7 +274,9 @@ class Fleet(Cluster):
         def open_pool(address: tuple[str, int]) -> Pool:
             return Pool([address], 1, connect, greet)
 
-        peers = CountedPeers(self.counts, lambda: cluster.hosts, nonce, "default", "", open_pool)
+        peers = CountedPeers(
+            self.counts, self.surplus, me.process.name, lambda: cluster.hosts, nonce, "default", "", open_pool
+        )
 
         def together(alone: Handlers) -> TierCalls:
             tier = self._tiers[me] = Tier(
@@ -326,6 +332,11 @@ class Fleet(Cluster):
 
     # ------------------------------------------------------------------ watching
 
+    def _row(self, id: str) -> Row | None:
+        shard, number = parse_id(id, "id")
+        row = self._table(shard).rows.get(number)
+        return None if row is None else (row.token, row.attempt)
+
     def _planned(self, plan: Plan) -> None:
         """12: an epoch is issued once, and higher than all before."""
         for number, assignment in plan.assignments.items():
@@ -349,9 +360,18 @@ class Fleet(Cluster):
         """12: who has no session serves nothing, or is frozen. A moment is given to him who hears of it."""
         seen: list[str] = []
         while True:
+            if not any(map(self._is_without_session, self.running())):
+                seen = []
+                self._session_over.clear()
+                await self._session_over.wait()
             before, seen = seen, [each for host in self.running() if (each := self._served_without_session(host))]
             self.disorder.update(dict.fromkeys(f"invariant 12: {each}" for each in seen if each in before))
             await asyncio.sleep(_LOOK_S)
+
+    def _is_without_session(self, host: Incarnation) -> bool:
+        """And has an engine, which may serve."""
+        registry = self.registries.get(host)
+        return registry is not None and host.engine is not None and not registry.lives
 
     def _served_without_session(self, host: Incarnation) -> str | None:
         engine = host.engine
@@ -360,21 +380,9 @@ class Fleet(Cluster):
         served = [number for number, shard in engine.shards.items() if shard.serving]
         return f"{host.process.name} serves {served} without a session" if served else None
 
-            if not any(map(self._is_without_session, self.running())):
-                seen = []
-                self._session_over.clear()
-                await self._session_over.wait()
-            if not any(map(self._is_without_session, self.running())):
-                self._session_over.clear()
-                await self._session_over.wait()
 
 def _nonce(number: int) -> str:
     return f"nonce-{number}"
-
-    def _is_without_session(self, host: Incarnation) -> bool:
-        """And has an engine, which may serve."""
-        registry = self.registries.get(host)
-        return registry is not None and host.engine is not None and not registry.lives
 
 
 def _settings(settings: EngineSettings) -> EngineSettings:

@@ -14,12 +14,16 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from foqs.core.item import State
+from foqs_client import Client, Delivery
+from tests.simulation import hops
 from tests.simulation.administrator import Administrator, listing_differences
 from tests.simulation.cluster import NAMESPACES, PORT, Incarnation
 from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
 from tests.simulation.overseer import Overseer
-from tests.simulation.principals import OPERATOR, PRODUCER, token
+from tests.simulation.principals import CONSUMER, OPERATOR, PRODUCER, token
+from tests.simulation.surplus import CountedClient
 from tests.simulation.thin import ThinProducer
+from tests.simulation.thin_consumer import ThinConsumer
 from tests.simulation.workload import TOPICS, Plan, Run
 from tests.support.recording import RecordingClient
 
@@ -29,7 +33,7 @@ LISTED_S: Final = 1.0
 """So long after a change every host lists it."""
 QUIET_S_MAX: Final = 300.0
 _THIN: Final = ("default", "other")
-"""The namespace of each producer that knows one host."""
+"""The namespace of each producer that knows one host, and of each consumer."""
 SETTLED_S_MAX: Final = 30.0
 """When all is healed, every shard is served by then."""
 
@@ -46,7 +50,13 @@ class FleetRun(Run):
 
     def __init__(self, fleet: Fleet, seed: int, plan: Plan) -> None:
         super().__init__(fleet, seed, plan)
+        hops.install(fleet.counts)
         self._overseer: Overseer
+
+    async def play(self) -> None:
+        await super().play()
+        dead = [each.process.name for each in self.cluster.incarnations if not each.process.alive]
+        self.differences += [*self.cluster.surplus.wrong, *self.cluster.surplus.kept(dead)]
 
     async def _begin(self) -> None:
         """Two hosts are there; the third joins them when some work is done."""
@@ -64,12 +74,29 @@ class FleetRun(Run):
             name = f"thin-{number}"
             rng = Random(f"{self._rng.random()}/{name}")
             yield self._thin(name, namespace, rng).work(lambda: not self._working)
+            name = f"thin-consumer-{number}"
+            rng = Random(f"{self._rng.random()}/{name}")
+            yield self._thin_consumer(name, namespace, rng).work(lambda: not self._working)
+
+    def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
+        return CountedClient(self.cluster.surplus, name, *arguments, **options)
 
     def _thin(self, name: str, namespace: str, rng: Random) -> ThinProducer:
         def open_client(address: str) -> RecordingClient:
             return self._recording(name, namespace, PRODUCER, f"{address}:{PORT}")
 
         return ThinProducer(name, open_client, rng, ADDRESSES, TOPICS, self._sent)
+
+    def _thin_consumer(self, name: str, namespace: str, rng: Random) -> ThinConsumer:
+        old: list[Delivery] = []
+
+        def open_client(address: str) -> RecordingClient:
+            return self._recording(name, namespace, CONSUMER, f"{address}:{PORT}")
+
+        async def treat(client: RecordingClient, deliveries: Sequence[Delivery]) -> None:
+            await self._treat(client, rng, deliveries, old)
+
+        return ThinConsumer(open_client, treat, rng, ADDRESSES, TOPICS, self._count_call)
 
     def _sent(self, items: int) -> None:
         self.calls += 1

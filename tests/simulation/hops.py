@@ -1,4 +1,4 @@
-"""What hosts of a simulated fleet pass on to each other, counted.
+"""What hosts of a simulated fleet pass on to each other, and where clients are sent by them, counted.
 
 Holds `CountedPeers`. Always true: as of `Peers`, in whose way it does not stand.
 """
@@ -6,39 +6,123 @@ Holds `CountedPeers`. Always true: as of `Peers`, in whose way it does not stand
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.core.errors import FoqsError, UnknownOutcome
+from foqs.tier.passing import Passing
 from foqs.tier.peers import Peer, Peers, Unreached
+from foqs_client.attempts import Attempts
+from foqs_client.errors import NotOwner
 from foqs_client.idl import ttypes
 from foqs_client.message import Method
+from tests.simulation import surplus
+from tests.simulation.surplus import Surplus
 
-NAMES: Final = ("forwards", "redirects", "forwards refused", "forwards unanswered", "peers not reached")
-"""Enqueues that another host had room for, or a slot; what else came of it."""
+_KINDS: Final = ("enqueues", "keys", "dequeues", "calls by id")
+NAMES: Final = (
+    *(f"{kind} forwarded" for kind in _KINDS),
+    *(f"{kind} unanswered" for kind in _KINDS),
+    "forwards refused",
+    "peers not reached",
+    "redirects",
+)
+"""Of what was passed on: to whoever had room, to the owner of a key's slot or of an item, or to who had the best; what was
+sent and not answered; and entries that one host refused as not its own and the client had done by another."""
+
+_BY_ID: Final = (
+    ttypes.AckRequest,
+    ttypes.NackRequest,
+    ttypes.ExtendLeaseRequest,
+    ttypes.ReleaseRequest,
+    ttypes.CancelRequest,
+    ttypes.UpdateRequest,
+    ttypes.RedriveRequest,
+    ttypes.GetItemRequest,
+)
+_GIVING_BACK: Final = {ttypes.ReleaseRequest: "leases", ttypes.NackRequest: "nacks"}
 
 
 class CountedPeers(Peers):
     """Args:
     counts: what is counted, by `NAMES`.
+    surplus: where it keeps what comes to the host.
+    name: of the host, for the story.
     """
 
-    def __init__(self, counts: Counter[str], *arguments: Any) -> None:
+    def __init__(self, counts: Counter[str], surplus: Surplus, name: str, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.surplus = surplus
         self._counts = counts
+        self._name = name
 
     async def call(self, peer: Peer, method: Method, request: Any, deadline: float) -> Any:
+        kind = _kind(request)
+        forwarded = getattr(request, "forwarded", None)
+        given_back = None if forwarded else _GIVING_BACK.get(type(request))
+        leases: Sequence[Any] = () if given_back is None else getattr(request, given_back)
+        self.surplus.told(leases)
         try:
             reply = await super().call(peer, method, request, deadline)
         except Unreached:
             self._counts["peers not reached"] += 1
             raise
         except UnknownOutcome:
-            self._counts["forwards unanswered"] += 1
+            if kind is not None and forwarded:
+                self._counts[f"{kind} unanswered"] += 1
             raise
         except FoqsError:
             self._counts["forwards refused"] += 1
             raise
-        if isinstance(request, ttypes.EnqueueRequest):
-            keyed = request.items[0].idempotency_key is not None
-            self._counts["redirects" if keyed else "forwards"] += 1
+        if kind is not None and forwarded:
+            self._counts[f"{kind} forwarded"] += 1
+        if leases:
+            self.surplus.released(surplus.NAMES[0], leases, [outcome.error for outcome in reply.outcomes or ()])
+        if kind == "dequeues":
+            self.surplus.came(self._name, reply.items or ())
         return reply
+
+
+def _kind(request: Any) -> str | None:
+    if isinstance(request, ttypes.EnqueueRequest):
+        return "enqueues" if request.items[0].idempotency_key is None else "keys"
+    if isinstance(request, ttypes.DequeueRequest):
+        return "dequeues"
+    return "calls by id" if isinstance(request, _BY_ID) else None
+
+
+_installed = False
+_redirects: Counter[str] = Counter()
+
+
+def install(counts: Counter[str]) -> None:
+    """Counts from now on, in this process, what no part of a run could be told otherwise."""
+    global _installed, _redirects
+    _redirects = counts
+    if not _installed:
+        _installed = True
+        Attempts.take = _take(Attempts.take)  # type: ignore[method-assign]
+        Passing._tell = _tell(Passing._tell)  # type: ignore[method-assign]
+
+
+def _take(original: Callable[..., bool]) -> Callable[..., bool]:
+    def take(self: Any, told: Sequence[Any]) -> bool:
+        refused: set[int] = vars(self).setdefault("refused", set())
+        for place, result in zip(self._places, told, strict=False):
+            if isinstance(result.error, NotOwner):
+                refused.add(place)
+            elif result.error is None and place in refused:
+                _redirects["redirects"] += 1
+        return original(self, told)
+
+    return take
+
+
+def _tell(original: Callable[..., None]) -> Callable[..., None]:
+    def tell(self: Any, shape: Any, value: Any, give_back: Any) -> None:
+        peers = self._dequeues.peers
+        if shape is ttypes.DequeueReply and isinstance(peers, CountedPeers):
+            peers.surplus.told(value)
+        original(self, shape, value, give_back)
+
+    return tell

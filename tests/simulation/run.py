@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import planted_ownership, planted_telling, tally
+from tests.simulation import planted_ownership, planted_surplus, planted_telling, tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.fleet import Fleet
 from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
@@ -96,7 +96,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    return {**planted_ownership.BUGS, **planted_telling.BUGS} if fleet else BUGS
+    return {**planted_ownership.BUGS, **planted_telling.BUGS, **planted_surplus.BUGS} if fleet else BUGS
 
 
 def _work(task: tuple[int, bool, str | None, bool]) -> Result:
@@ -137,7 +137,7 @@ def main() -> int:
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument(
         "--plant",
-        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py and planted_telling.py",
+        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py, _telling.py, _surplus.py",
     )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)
@@ -158,6 +158,8 @@ def main() -> int:
     print(
         f"{len(results)} seeds from {options.base}: " + ", ".join(f"{name} {count}" for name, count in totals.items())
     )
+    happened = {name: sum(result.counts[name] > 0 for result in results) for name in totals}
+    print("seeds in which it happened: " + ", ".join(f"{name} {count}" for name, count in happened.items()))
     print("least of any seed: " + ", ".join(f"{name} {count}" for name, count in least.items()))
     print(f"{len(results) - len(bad)} passed, {len(bad)} failed")
     return 1 if bad else 0

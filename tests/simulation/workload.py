@@ -204,7 +204,8 @@ class Run:
     # ---------------------------------------------------------------- clients
 
     def _client(self, name: str, namespace: str, shown: str | None, url: str | None = None) -> Client:
-        return Client(
+        return self._open(
+            name,
             f"foqs://{url or self.url}",
             namespace=namespace,
             timeout_ms=3_000,
@@ -213,6 +214,10 @@ class Run:
             connect=self.cluster.connector(name, Random(f"{self._fate.random()}/{name}")),
             rng=Random(f"{self._fate.random()}/keys"),
         )
+
+    def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
+        """A client, that somebody calls `name`."""
+        return Client(*arguments, **options)
 
     def _recording(self, name: str, namespace: str, principal: str, url: str | None = None) -> RecordingClient:
         client = self._client(name, namespace, token(principal), url)
@@ -389,13 +394,13 @@ class Run:
                 await client.ack(deliveries)
         await client.client.close()
 
+    def _are_left(self, namespace: str) -> bool:
+        return any(row["state"] != "dead" for row in self.cluster.rows(namespace))
+
     async def _call(self, asked: Awaitable[T]) -> T:
         self.calls += 1
         return await asked
 
-
-    def _are_left(self, namespace: str) -> bool:
-        return any(row["state"] != "dead" for row in self.cluster.rows(namespace))
 
 def _item(rng: Random, topic: str, payload: bytes) -> Item:
     return Item(

@@ -1,0 +1,108 @@
+"""What came to a host or a client beyond what anybody there wanted, and what became of it.
+
+Holds `Surplus`, the book of one run, and `CountedClient`, a client that keeps it;
+of hosts `CountedPeers` keeps it. Always true: it stands in nobody's way. An item
+that came goes to a caller, or its release is asked for; a release that succeeds
+costs no attempt. Both are invariant 8: what nobody received was not tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+from foqs_client import Client, Delivery, Outcome
+
+NAMES: Final = ("surplus released by hosts", "surplus released by clients")
+"""Items."""
+HELD_S_MAX: Final = 0.5
+"""Longer than a client keeps what no call wants, for the next one."""
+
+Leased: TypeAlias = tuple[str, int]
+"""An item's id, and its lease's token."""
+Row: TypeAlias = tuple[int, int]
+"""An item's last token, and its attempts as they count now."""
+
+
+class Surplus:
+    """Args:
+    counts: what is counted, by `NAMES`.
+    now_s: on the observer's clock.
+    row: of an item in the tables; None where it is gone.
+    """
+
+    def __init__(self, counts: Counter[str], now_s: Callable[[], float], row: Callable[[str], Row | None]) -> None:
+        self.wrong: dict[str, None] = {}
+        """What releases showed."""
+        self._counts = counts
+        self._now_s = now_s
+        self._row = row
+        self._attempts: dict[Leased, int] = {}
+        self._kept: dict[Leased, tuple[str, float]] = {}
+        """By lease, who has it, and since when."""
+
+    def came(self, who: str, deliveries: Iterable[Any]) -> None:
+        """Somebody got these, and has not yet said what becomes of them."""
+        now_s = self._now_s()
+        for each in deliveries:
+            self._attempts[each.id, each.token] = each.attempt
+            self._kept[each.id, each.token] = who, now_s
+
+    def told(self, deliveries: Iterable[Any]) -> None:
+        """Callers got these; or somebody asks for their release."""
+        for each in deliveries:
+            self._kept.pop((each.id, each.token), None)
+
+    def released(self, name: str, leases: Iterable[Any], errors: Iterable[object]) -> None:
+        """A release was answered, with an error or None for each."""
+        for lease, error in zip(leases, errors, strict=False):
+            attempt, row = self._attempts.get((lease.id, lease.token)), self._row(lease.id)
+            if error is not None or attempt is None:
+                continue
+            self._counts[name] += 1
+            if row is not None and row[0] == lease.token and row[1] >= attempt:
+                self.wrong[
+                    f"invariant 8: nobody received attempt {attempt} of {lease.id}, which was released and counts"
+                ] = None
+
+    def kept(self, dead: Iterable[str]) -> list[str]:
+        """What was neither given to anybody nor released when all is over, but for what the dead had."""
+        gone, now_s = set(dead), self._now_s()
+        return [
+            f"invariant 8: {who} kept {id}, token {token}, which no caller of its got, and did not release it"
+            for (id, token), (who, since_s) in self._kept.items()
+            if who not in gone and now_s - since_s > HELD_S_MAX
+        ]
+
+
+class CountedClient(Client):
+    """Args:
+    surplus: where it keeps what comes to it.
+    name: of the client, for the story.
+    """
+
+    def __init__(self, surplus: Surplus, name: str, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._surplus = surplus
+        self._called = name
+
+    async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
+        deliveries = await super().dequeue(*arguments, **options)
+        self._surplus.told(deliveries)
+        return deliveries
+
+    async def _dequeue_at(self, *arguments: Any) -> list[Delivery]:
+        deliveries = await super()._dequeue_at(*arguments)
+        self._surplus.came(self._called, deliveries)
+        return deliveries
+
+    async def _by_id(
+        self, method: Any, request: Any, entries: list[Any], kind: Any, timeout_ms: int | None, *, at_once: bool = False
+    ) -> list[Outcome]:
+        if at_once:
+            self._surplus.told(entries)
+        outcomes = await super()._by_id(method, request, entries, kind, timeout_ms, at_once=at_once)
+        if at_once:
+            self._surplus.released(NAMES[1], entries, [outcome.error for outcome in outcomes])
+        return outcomes
