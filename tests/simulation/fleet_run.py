@@ -28,7 +28,6 @@ from tests.simulation.workload import TOPICS, Plan, Run
 from tests.support.recording import RecordingClient
 
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
-STEPS_BETWEEN_TROUBLES: Final = (500, 3_000)
 LISTED_S: Final = 1.0
 """So long after a change every host lists it."""
 QUIET_S_MAX: Final = 300.0
@@ -47,6 +46,7 @@ class FleetRun(Run):
 
     cluster: Fleet
     url: ClassVar[str] = URL
+    steps_between_troubles: ClassVar[tuple[int, int]] = (500, 3_000)
 
     def __init__(self, fleet: Fleet, seed: int, plan: Plan) -> None:
         super().__init__(fleet, seed, plan)
@@ -153,9 +153,9 @@ class FleetRun(Run):
     # --------------------------------------------------------------- troubles
 
     def _on_step(self, step: int) -> None:
-        if step < self._next_trouble or not self._working:
+        if not self._working:
             return
-        self._next_trouble = self.cluster.loop.steps + self._fate.randint(*STEPS_BETWEEN_TROUBLES)
+        self._schedule_trouble()
         cluster, fate = self.cluster, self._fate
         running = cluster.running()
         if not running or (len(running) < len(ADDRESSES) and fate.random() < 0.2):

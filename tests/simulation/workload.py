@@ -33,7 +33,6 @@ PRODUCERS: Final = ("default", "default", "other")
 CONSUMERS: Final = ("default", "default", "default", "other", "other")
 _USED_KEPT: Final = 20
 """So many of the last keys are used again: those of the last second or two, and now and then one that is over."""
-STEPS_BETWEEN_TROUBLES: Final = (900, 5_600)
 _ON_ITS_WAY_S: Final = 1.0
 """What was sent to a database before all was healed has arrived there by then."""
 _STILL_S_MAX: Final = 10.0
@@ -56,9 +55,11 @@ class Run:
 
     Attributes:
         url: of the hosts.
+        steps_between_troubles: at least, and at most.
     """
 
     url: ClassVar[str] = URL
+    steps_between_troubles: ClassVar[tuple[int, int]] = (900, 5_600)
 
     def __init__(self, cluster: Cluster, seed: int, plan: Plan) -> None:
         self.cluster = cluster
@@ -67,7 +68,6 @@ class Run:
         self.items = self.calls = self.crashes = 0
         self._rng = Random(f"{seed}/workload")
         self._fate = Random(f"{seed}/troubles")
-        self._next_trouble = 0
         self._working = True
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
@@ -142,11 +142,12 @@ class Run:
     # --------------------------------------------------------------- troubles
 
     def _schedule_trouble(self) -> None:
-        self._next_trouble = self.cluster.loop.steps + self._fate.randint(*STEPS_BETWEEN_TROUBLES)
+        loop = self.cluster.loop
+        loop.tell_from = loop.steps + self._fate.randint(*self.steps_between_troubles)
 
     def _on_step(self, step: int) -> None:
         """At a step drawn by lot, between any two awaits of anybody, something happens."""
-        if step < self._next_trouble or not self._working:
+        if not self._working:
             return
         self._schedule_trouble()
         cluster, fate = self.cluster, self._fate

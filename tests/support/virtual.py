@@ -166,13 +166,15 @@ class VirtualLoop(BaseEventLoop):
     order in which they were set.
 
     `on_step` is called with the number of the step (from 1) before every
-    callback that runs; it may kill processes, and what it raises ends the run.
+    callback that runs, from step `tell_from` on; it may kill processes, and what
+    it raises ends the run.
     """
 
     def __init__(self, *, on_step: Callable[[int], None] | None = None, until_s: float | None = None) -> None:
         super().__init__()
         self.steps = 0
         self.on_step = on_step
+        self.tell_from = 0
         self.failures: list[BaseException] = []
         """What callbacks and forgotten tasks raised."""
         self._until_s = until_s
@@ -214,7 +216,6 @@ class VirtualLoop(BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Step:
-        self._check_closed()  # type: ignore[attr-defined]
         step = _Step(self._now_s, callback, args, copy_context() if context is None else context)
         self._due.append(step)
         return step
@@ -227,40 +228,42 @@ class VirtualLoop(BaseEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Step:
-        self._check_closed()  # type: ignore[attr-defined]
         step = _Step(when, callback, args, copy_context() if context is None else context)
         self._timers_set += 1
         heappush(self._timers, (when, self._timers_set, step))
         return step
 
     def _run_once(self) -> None:
-        """One turn: what is due by now, in order; when nothing is, the clock jumps first."""
-        due, timers = self._due, self._timers
-        if not due and not self._stopping:
-            self._jump()
-        until_s = self._now_s + _RESOLUTION_S
-        while timers and timers[0][0] < until_s:
-            due.append(heappop(timers)[2])
-        for _ in range(len(due)):
-            step = due.popleft()
-            owner = step.owner
-            if step.gone:
-                continue
-            if owner is not None and not owner.runs:
-                owner.put_off(step)
-                continue
-            self.steps += 1
-            if self.on_step is not None:
-                self.on_step(self.steps)
+        """Turn after turn, until the loop is stopped: what is due by now, in order; when nothing is, the clock jumps first."""
+        due, timers, take = self._due, self._timers, self._due.popleft
+        while True:
+            if not due and not self._stopping:
+                self._jump()
+            until_s = self._now_s + _RESOLUTION_S
+            while timers and timers[0][0] < until_s:
+                due.append(heappop(timers)[2])
+            for _ in range(len(due)):
+                step = take()
+                if step.gone:
+                    continue
+                owner = step.owner
                 if owner is not None and not owner.runs:
                     owner.put_off(step)
                     continue
-            try:
-                step.context.run(step.call, *step.args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
+                self.steps = number = self.steps + 1
+                if number >= self.tell_from and self.on_step is not None:
+                    self.on_step(number)
+                    if owner is not None and not owner.runs:
+                        owner.put_off(step)
+                        continue
+                try:
+                    step.context.run(step.call, *step.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"failed: {step.call!r}", "exception": error})
+            if self._stopping:
+                return
 
     def _jump(self) -> None:
         """Moves the clock to the next timer."""
