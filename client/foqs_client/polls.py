@@ -151,7 +151,10 @@ class Polls:
 
     async def close(self) -> None:
         """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
-        held = [delivery for left in self._left.values() for poll in left.values() for delivery in _found(poll)]
+        held: list[Delivery] = []
+        for left in self._left.values():
+            for host in [host for host, poll in left.items() if _found(poll)]:
+                held += left.pop(host).result()  # no call that is still made gets what is released
         if held:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._released(held), LEAVE_S)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 from foqs.service.api import Pending
 from foqs.wire.methods import Caller
-from foqs_client import Client
+from foqs_client import Client, Delivery, FoqsError
 from foqs_client.polls import HOLD_S
 from tests.support.builders import new_item
 from tests.support.tier_engines import TierHost, TierWorld, play_tier
@@ -113,6 +114,29 @@ def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
             await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
         await world.pass_s(0.05)
         assert (await two.caller.one()).row.attempt == 1
+
+    play_tier(story)
+
+
+def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_made() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, two, _ = hosts
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
+            await world.until(lambda: all(host.waiters for host in hosts))
+            await one.caller.put()
+            await waiting
+            await two.caller.put()
+            await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
+            closing = asyncio.ensure_future(client.close())
+            await asyncio.sleep(0)
+            begun = world.loop.time()
+            found: list[Delivery] = []
+            with contextlib.suppress(FoqsError):
+                found = await client.dequeue({"t": 1}, wait_ms=50)
+            assert found == [] or world.loop.time() > begun
+            await closing
 
     play_tier(story)
 
