@@ -181,7 +181,7 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _join(path: str, key: str) -> str:
-    part = _cut(json.dumps(key)[1:-1])
+    part = key if key.isidentifier() and key.isascii() and len(key) <= _SHOWN_MAX else _cut(json.dumps(key)[1:-1])
     return f"{path}.{part}" if path else part
 
 

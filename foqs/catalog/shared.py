@@ -36,6 +36,8 @@ class RegistryCatalog:
         self._bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
         self._seen: tuple[Entry | None, int] | None = None
         """What was loaded last, and the version of the document in it."""
+        self._parsed: tuple[bytes, Document] | None = None
+        """The text that was read last, and what it says."""
         self._heard = asyncio.Event()
         registry.on_change(self._heard.set)
 
@@ -82,9 +84,13 @@ class RegistryCatalog:
             raise CatalogFailed(str(error)) from None
         if entry is None:
             return None, EMPTY
+        if self._parsed is not None and self._parsed[0] == entry.data:
+            return entry, self._parsed[1]
         try:
-            return entry, parse(entry.data)
+            document = parse(entry.data)
         except Malformed as error:
             raise CatalogFailed(
                 f"the document {NAME!r} of the registry is damaged: {error}; delete it and import an export"
             ) from None
+        self._parsed = entry.data, document
+        return entry, document

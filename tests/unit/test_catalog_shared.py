@@ -76,6 +76,18 @@ def test_other_changes_of_the_registry_are_no_change_of_the_catalog() -> None:
     told(story)
 
 
+def test_a_text_that_is_loaded_again_is_not_parsed_again_until_it_changes() -> None:
+    async def story(world: World, place: Place) -> None:
+        _, catalog = await place.view()
+        await catalog.replace(FIRST)
+        first = await catalog.load()
+        assert await catalog.load() is first
+        await catalog.replace(changes.pause(FIRST, "default", "t", paused=True))
+        assert (await catalog.load()).version == 2
+
+    told(story)
+
+
 def test_a_change_between_a_load_and_the_wait_is_seen() -> None:
     async def story(world: World, place: Place) -> None:
         _, catalog = await place.view()

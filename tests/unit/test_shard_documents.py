@@ -81,6 +81,14 @@ def test_a_member_is_read_as_it_was_written(member: Member) -> None:
     assert parse_member(member.nonce, render_member(member)) == member
 
 
+def test_a_text_that_is_read_again_is_not_parsed_again() -> None:
+    plan, layout = Plan({}, {1: 1}), Layout({1: ShardSpec(1, "main")})
+    member = Member("alpha", "n1", "alpha:1")
+    assert parse_plan(render_plan(plan)) is parse_plan(render_plan(plan))
+    assert parse_layout(render_layout(layout)) is parse_layout(render_layout(layout))
+    assert parse_member("n1", render_member(member)) is parse_member("n1", render_member(member))
+
+
 def test_equal_plans_have_equal_texts() -> None:
     one, two = Assignment("a", "n1", 1), Assignment("b", "n2", 2)
     first, second = Plan({1: one, 2: two}, {1: 1, 2: 2}), Plan({2: two, 1: one}, {2: 2, 1: 1})
