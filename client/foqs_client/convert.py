@@ -226,8 +226,8 @@ def _slots(bits: bytes | None) -> tuple[int, ...]:
     """The numbers of the bits that are set; the lowest of the first byte is 0."""
     if not bits:
         return ()
-    number = int.from_bytes(bits, "little")
-    return tuple([slot for slot in range(len(bits) * 8) if number >> slot & 1])
+    digits = f"{int.from_bytes(bits, 'little'):b}"
+    return tuple([slot for slot, digit in enumerate(reversed(digits)) if digit == "1"])
 
 
 def _address(address: Any) -> tuple[str, int] | None:

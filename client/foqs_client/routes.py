@@ -49,13 +49,14 @@ class Routes:
         self._slots: list[Address | None] = [None] * SLOTS
         self._slots_at: dict[Address, list[int]] = {}
         for shard in shards:
-            if shard.owner is not None:
-                for slot in shard.slots:
-                    if slot < SLOTS:
-                        self._slots[slot] = shard.owner
-                        # A shard that takes no new items would refuse none with a key, but is to become empty.
-                        if shard.state == "owned" and not shard.draining:
-                            self._slots_at.setdefault(shard.owner, []).append(slot)
+            slots = [slot for slot in shard.slots if slot < SLOTS]
+            if shard.owner is None or not slots:
+                continue
+            for slot in slots:
+                self._slots[slot] = shard.owner
+            # A shard that takes no new items would refuse none with a key, but is to become empty.
+            if shard.state == "owned" and not shard.draining:
+                self._slots_at.setdefault(shard.owner, []).extend(slots)
 
     def owner(self, id: str) -> Address | None:
         """The host of an item's shard; None where it is not known."""
