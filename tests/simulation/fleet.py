@@ -14,6 +14,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from random import Random
 from typing import ClassVar, Final
 
@@ -390,6 +391,7 @@ def _settings(settings: EngineSettings) -> EngineSettings:
     return replace(settings, shards=None, shard=replace(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
 
 
+@cache
 def _config(name: str) -> Config:
     return Config.model_validate(
         {

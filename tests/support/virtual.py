@@ -223,7 +223,11 @@ class VirtualLoop(BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> _Step:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        when = self._now_s + delay
+        step = _Step(when, callback, args, copy_context() if context is None else context)
+        self._timers_set += 1
+        heappush(self._timers, (when, self._timers_set, step))
+        return step
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
