@@ -10,7 +10,6 @@ there is one at each host for each call that waits. Knows nothing of connections
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
@@ -42,7 +41,8 @@ class Polls:
     def __init__(self, release: Release) -> None:
         self._release = release
         self._left: dict[Hashable, dict[Address, Poll]] = {}
-        self._releasing: set[asyncio.Task[object]] = set()
+        self._releasing: dict[asyncio.Task[object], None] = {}
+        """In the order in which they began."""
 
     async def first(
         self,
@@ -155,9 +155,11 @@ class Polls:
         for left in self._left.values():
             for host in [host for host, poll in left.items() if _found(poll)]:
                 held += left.pop(host).result()  # no call that is still made gets what is released
-        if held:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._released(held), LEAVE_S)
+        self.give_back(held)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + LEAVE_S
+        while self._releasing and (left_s := until_s - loop.time()) > 0:
+            await asyncio.wait(list(self._releasing), timeout=left_s)
         polls = [poll for left in self._left.values() for poll in left.values()]
         for task in (*polls, *self._releasing):
             task.cancel()
@@ -199,8 +201,8 @@ class Polls:
         """Releases these; nobody waits for it."""
         if deliveries:
             task: asyncio.Task[object] = asyncio.ensure_future(self._released(deliveries))
-            self._releasing.add(task)
-            task.add_done_callback(self._releasing.discard)
+            self._releasing[task] = None
+            task.add_done_callback(self._releasing.pop)
 
     async def _released(self, deliveries: Sequence[Delivery]) -> None:
         """What cannot be released comes back when its lease ends."""

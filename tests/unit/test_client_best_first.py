@@ -118,6 +118,19 @@ def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
     play_tier(story)
 
 
+def test_what_nobody_wanted_just_before_the_client_closes_is_released() -> None:
+    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+        one, _, _ = hosts
+        await one.caller.put()
+        async with world.client(*hosts) as client:
+            await mapped(client)
+            client._polls.give_back(await client.dequeue({"t": 1}))
+        await world.pass_s(0.05)
+        assert (await one.caller.one()).row.attempt == 1
+
+    play_tier(story)
+
+
 def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_made() -> None:
     async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
         one, two, _ = hosts
