@@ -30,7 +30,7 @@ from tests.support.recording import RecordingClient
 FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 LISTED_S: Final = 1.0
 """So long after a change every host lists it."""
-QUIET_S_MAX: Final = 300.0
+QUIET_S_MAX: Final = 30.0
 _THIN: Final = ("default", "other")
 """The namespace of each producer that knows one host, and of each consumer."""
 SETTLED_S_MAX: Final = 30.0
