@@ -65,6 +65,10 @@ class Journal:
         """How many topics are there."""
         return len(self._at) - len(self._gone)
 
+    def __contains__(self, topic: TopicName) -> bool:
+        """The topic is there, as was said of it last."""
+        return topic in self._at and topic not in self._gone
+
     def changed(self, topic: TopicName, *, there: bool) -> None:
         """A topic has come, has changed, or (not `there`) has gone."""
         if there:

@@ -2,7 +2,7 @@
 
 Holds `LocalTopics`. Always true: a topic is looked at only when something of it
 has changed, was served anew, or is served here no more; what is told is what is
-so when it is told. The shards note in passing what changes, from when they are
+so when it is told, but of what was gone when it was looked at, only that. The shards note in passing what changes, from when they are
 seen first. Knows nothing of who asks.
 """
 
@@ -111,9 +111,13 @@ class LocalTopics:
         return self._journal.since(version, whole_since, topics_max)
 
     def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
-        """A TopicSummary of each."""
+        """A TopicSummary of each.
+
+        One that is back, and was not looked at since, is told as gone: it may go
+        again before that, and nothing would be told of it then.
+        """
         shards = list(self.serving().values())
-        return [self._summary(topic, shards) for topic in topics]
+        return [self._summary(topic, shards if topic in self._journal else ()) for topic in topics]
 
     def _summary(self, topic: TopicName, shards: Sequence[Shard]) -> Any:
         holding = [shard for shard in shards if shard.memory.has(topic)]

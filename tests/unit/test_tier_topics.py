@@ -75,6 +75,40 @@ def test_a_topic_that_is_empty_everywhere_is_listed_nowhere() -> None:
     play_tier(story)
 
 
+def test_a_topic_that_comes_and_goes_between_two_looks_is_believed_by_nobody_to_be_there() -> None:
+    async def story(world: TierWorld) -> None:
+        host, _, _ = await world.three()
+        local = host.telling.local
+        version: int | None = None
+        believed: set[str] = set()
+
+        def hear() -> None:
+            nonlocal version
+            changes = local.since(version, None, 100)
+            for summary in local.summaries(changes.topics):
+                (believed.discard if summary.ready is None else believed.add)(summary.topic)
+            version = changes.version
+
+        await host.caller.put("t")
+        local.gather(100)
+        hear()
+        assert believed == {"t"}
+        await host.caller.do(Kind.ACK, (await host.caller.get("t")).items)
+        local.gather(100)
+        await host.caller.put("t")
+        hear()
+        await host.caller.do(Kind.ACK, (await host.caller.get("t")).items)
+        local.gather(100)
+        hear()
+        assert believed == set()
+        await host.caller.put("t")
+        local.gather(100)
+        hear()
+        assert believed == {"t"}
+
+    play_tier(story)
+
+
 def test_a_shard_that_moves_takes_its_topics_along() -> None:
     async def story(world: TierWorld) -> None:
         one, two, three = await world.three()
