@@ -101,17 +101,22 @@ def test_what_a_poll_brings_while_its_consumer_is_busy_for_a_moment_is_his_next(
     play_tier(story)
 
 
+async def brought(world: TierWorld, client: Client, hosts: Sequence[TierHost]) -> None:
+    """A poll at the second host brings an item for which no call waits any more."""
+    waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
+    await world.until(lambda: all(host.waiters for host in hosts))
+    await hosts[0].caller.put()
+    await waiting
+    await hosts[1].caller.put()
+    await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
+
+
 def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
     async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
-        one, two, _ = hosts
+        _, two, _ = hosts
         async with world.client(*hosts) as client:
             await mapped(client)
-            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
-            await world.until(lambda: all(host.waiters for host in hosts))
-            await one.caller.put()
-            await waiting
-            await two.caller.put()
-            await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
+            await brought(world, client, hosts)
         await world.pass_s(0.05)
         assert (await two.caller.one()).row.attempt == 1
 
@@ -133,15 +138,9 @@ def test_what_nobody_wanted_just_before_the_client_closes_is_released() -> None:
 
 def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_made() -> None:
     async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
-        one, two, _ = hosts
         async with world.client(*hosts) as client:
             await mapped(client)
-            waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
-            await world.until(lambda: all(host.waiters for host in hosts))
-            await one.caller.put()
-            await waiting
-            await two.caller.put()
-            await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
+            await brought(world, client, hosts)
             closing = asyncio.ensure_future(client.close())
             await asyncio.sleep(0)
             begun = world.loop.time()
