@@ -35,7 +35,6 @@ from foqs.tier.tier import Tier
 from foqs.wire.cluster import cluster_calls
 from foqs.wire.handlers import Handlers
 from foqs_client.credentials import greeting
-from foqs_client.polls import HOLD_S
 from foqs_client.pool import Pool
 from shardmgr import administration
 from shardmgr.documents import PLAN, parse_plan
@@ -233,12 +232,8 @@ class Fleet(Cluster):
         return connect
 
     def bounds(self) -> Bounds:
-        """A change of the catalog holds late where a host was cut off meanwhile.
-
-        A call may be given what was leased for a poll `HOLD_S` before it was made.
-        """
-        bounds = super().bounds()
-        return replace(bounds, slew_ms=bounds.slew_ms + HOLD_S * 1000, spread_ms=TROUBLE_S_MAX * 1000 + SESSION_MS)
+        """A change of the catalog holds late where a host was cut off meanwhile."""
+        return replace(super().bounds(), spread_ms=TROUBLE_S_MAX * 1000 + SESSION_MS)
 
     async def _host(self, me: Incarnation, number: int) -> None:
         """What foqs.host does in a cluster, without sockets and signals."""

@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
-from foqs_client import Client, Delivery, Outcome
+from foqs_client import Delivery, Outcome
+from tests.support.dated import DatedClient
 
 NAMES: Final = ("surplus released by hosts", "surplus released by clients")
 """Items."""
@@ -76,7 +77,7 @@ class Surplus:
         ]
 
 
-class CountedClient(Client):
+class CountedClient(DatedClient):
     """Args:
     surplus: where it keeps what comes to it.
     name: of the client, for the story.

@@ -21,6 +21,7 @@ from tests.simulation.guest import Guest
 from tests.simulation.operator import BRIEF, TOPIC, Operator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
 from tests.support.admittance import NOBODY
+from tests.support.dated import DatedClient
 from tests.support.history import History
 from tests.support.recording import RecordingClient
 from tests.support.recording_admin import RecordingAdmin
@@ -218,7 +219,7 @@ class Run:
 
     def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
         """A client, that somebody calls `name`."""
-        return Client(*arguments, **options)
+        return DatedClient(*arguments, **options)
 
     def _recording(self, name: str, namespace: str, principal: str, url: str | None = None) -> RecordingClient:
         client = self._client(name, namespace, token(principal), url)

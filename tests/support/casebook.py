@@ -35,7 +35,9 @@ class Receipt:
 
     @property
     def requested(self) -> Stamp:
-        return self.call.invoked
+        """When it was asked for: by its call, or by a poll that the call took over."""
+        asked_ms = self.result.get("asked_at")
+        return self.call.invoked if asked_ms is None else Stamp(asked_ms, "a poll", 0)
 
     @property
     def received(self) -> Stamp:

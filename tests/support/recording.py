@@ -3,8 +3,10 @@
 Holds `RecordingClient`, which stands where a `foqs_client.Client` stands for
 the calls that a history knows. Always true: a call's event is written before it
 is sent, its end when it is known; a call that is cancelled or fails in an
-unforeseen way ends unknown; a killed process writes no end at all. The workload
-makes payloads unique. Knows nothing of what is right.
+unforeseen way ends unknown; a killed process writes no end at all. What a
+dequeue brings that was asked for before it is written down with that moment,
+where the client is one that knows it. The workload makes payloads unique. Knows
+nothing of what is right.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
+from tests.support.dated import DatedClient
 from tests.support.history import UNKNOWN, Event, History, mark
 
 Lease: TypeAlias = Delivery | tuple[str, int]
@@ -26,6 +29,7 @@ class RecordingClient:
     """One client of one process.
 
     Args:
+        history: its clock and the loop's are one.
         process: who calls, for the story.
         wall_ms: the clock against which `deliver_after_ms` was chosen.
         principal: who the client is, written down where not everything is granted to it.
@@ -57,9 +61,16 @@ class RecordingClient:
         lease_ms: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
+        begun_s = asyncio.get_running_loop().time()
         call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
         asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
-        return await self._finish(call, asked, _delivery)
+
+        def tell(delivery: Delivery) -> Event:
+            since_s = self.client.asked_s(delivery) if isinstance(self.client, DatedClient) else None
+            before = {} if since_s is None or since_s >= begun_s else {"asked_at": round(since_s * 1_000, 3)}
+            return _delivery(delivery) | before
+
+        return await self._finish(call, asked, tell)
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         call = self._invoke("ack", [_lease(lease) for lease in leases])

@@ -46,11 +46,10 @@ from tests.support.tables import Tables
 SHARDS: Final = 8
 BOUNDS: Final = Bounds(
     attempts_max_default=0,
-    slew_ms=500,
+    slew_ms=50,
     slew_ratio=0.05,
     late_ms=5_000,
 )
-"""`slew_ms`: a client may take a poll over that was answered while this process waited for a core."""
 _ROUTING_MS: Final = 1_000
 _SETTLE_S: Final = 90.0
 

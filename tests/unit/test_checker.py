@@ -240,6 +240,10 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     # 4
     "delivered after its ack": (4, item().dequeue(20, 30, 1).op("ack", 40, 50, 1).dequeue(2000, 2010, 2)),
     "delivered after its cancel": (4, item().op("cancel", 40, 50).dequeue(51, 60, 1)),
+    "delivered after its cancel, by a poll that began later": (
+        4,
+        item().op("cancel", 40, 50).dequeue(60, 65, 1, asked_at=51.0),
+    ),
     "delivered after an ack that found it gone": (4, item().op("ack", 40, 50, 1, gone=True).dequeue(51, 60, 2)),
     "leased again while its ack was under way": (
         4,
@@ -282,6 +286,10 @@ BROKEN: dict[str, tuple[int, Tale]] = {
     "nacked and released at once": (
         6,
         item().dequeue(20, 30, 1).op("nack", 40, 60, 1).op("release", 45, 65, 1),
+    ),
+    "tokens that fall, brought by a poll": (
+        6,
+        item(lease_ms=10).dequeue(60, 65, 1, asked_at=56.0).dequeue(45, 55, 2),
     ),
     "tokens that fall": (6, item().dequeue(20, 30, 2, attempt=1).dequeue(1100, 1110, 1, attempt=2)),
     # 7
@@ -356,6 +364,12 @@ BROKEN: dict[str, tuple[int, Tale]] = {
 }
 
 SOUND: dict[str, Tale] = {
+    "cancelled while a poll brought it that a later call took over": item()
+    .op("cancel", 40, 50)
+    .dequeue(51, 60, 1, asked_at=45.0),
+    "leased again before a call took over the poll that had brought it": item(lease_ms=10)
+    .dequeue(60, 65, 1, asked_at=20.0)
+    .dequeue(45, 55, 2),
     "another namespace is told that it is gone": (
         item().op("cancel", 20, 30).op("cancel", 40, 50, gone=True, namespace="m").present(60)
     ),

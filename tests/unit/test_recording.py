@@ -23,12 +23,23 @@ from foqs_client import (
 from foqs_client.attempts import ById
 from foqs_client.message import Method
 from tests.support.checker import check
+from tests.support.dated import DatedClient
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.recording import RecordingClient, row_event
 from tests.support.virtual import VirtualLoop, run_virtual
 
 DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10)
 WALL_MS = 1_000_000.0
+
+
+class Polling(DatedClient):
+    """Each call brings what a poll brought that began with the call before."""
+
+    _poll: asyncio.Task[list[Delivery]] | None = None
+
+    async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
+        poll, self._poll = self._poll, asyncio.ensure_future(self._dequeue_at())
+        return [] if poll is None else await poll
 
 
 class Scripted(Client):
@@ -164,6 +175,26 @@ def test_a_killed_process_writes_no_end() -> None:
         return history
 
     assert kinds(run_virtual(program)) == ["invoke"]
+
+
+def test_what_was_asked_for_before_its_call_is_dated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(_client: Client) -> list[Delivery]:
+        await asyncio.sleep(1)
+        return [DELIVERY]
+
+    async def program() -> list[Event]:
+        loop = asyncio.get_running_loop()
+        history = History(lambda: loop.time() * 1000)
+        client = RecordingClient(Polling("foqs://nowhere"), history, "worker", lambda: WALL_MS)
+        for _ in range(2):
+            await client.dequeue({"t": 1})
+            await asyncio.sleep(0.25)
+        return history.events
+
+    monkeypatch.setattr(Client, "_dequeue_at", answer)
+    first, _, second, ended = run_virtual(program)
+    assert (first["at"], second["at"]) == (0, 250)
+    assert [result["asked_at"] for result in ended["results"]] == [0]
 
 
 def test_a_row_of_the_tables_matches_what_was_enqueued() -> None:
