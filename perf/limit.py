@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import random
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,8 @@ SHOWN: Final = (
     "database", "shape", "flush_items", "payload_bytes", "items_per_s", "database_us", "driver_us", "flush_p50_ms",
     "commit_p50_ms",
 )  # fmt: skip
+_RATED_MAX: Final = 500
+"""Flushes of a run whose pace is given."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
 
@@ -52,7 +55,8 @@ def measure(report: Report, database: str, options: argparse.Namespace) -> None:
         if shape.name not in options.shape:
             continue
         for size in [shape.rows] if shape.rows else options.flush:
-            flushes = max(5, (options.singles if size == 1 else options.items) // size)
+            items = options.singles if size == 1 else options.items
+            flushes = max(5, min(items, _RATED_MAX if shape.rate else items) // size)
             parameters = {
                 "database": database,
                 "shape": shape.name,
@@ -76,7 +80,7 @@ def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> 
     with MariaDb() as server:
         connection = server.connect()
         for shard in range(shape.shards):
-            _mariadb_tables(connection, shard)
+            mariadb_tables(connection, shard)
         connection.close()
         places = [f"{server.socket}:{shard}" for shard in range(shape.shards)]
         return _race(_on_mariadb, places, shape, size, flushes, payload, server.pid)
@@ -132,7 +136,7 @@ def _race(
 
 
 def _flushes(shape: str, size: int, count: int) -> Iterable[Flush]:
-    return next(known for known in rows.SHAPES if known.name == shape).flushes(rows.batches(size, count))
+    return rows.shape(shape).flushes(rows.batches(size, count))
 
 
 def _content(size: int) -> bytes:
@@ -140,12 +144,17 @@ def _content(size: int) -> bytes:
     return (bytes(range(256)) * (size // 256 + 1))[:size]
 
 
-def _timed(steps: list[Any], write: Callable[[Any], None], commit: Callable[[], None], barrier: Any) -> dict[str, Any]:
-    """Runs the prepared flushes, one after the other, when everybody is ready."""
+def _timed(
+    steps: list[Any], write: Callable[[Any], None], commit: Callable[[], None], rate: float | None, barrier: Any
+) -> dict[str, Any]:
+    """Runs the prepared flushes, one after the other, when everybody is ready; `rate` a second, where one is given."""
     flush_ms, commit_ms = [], []
+    rng = random.Random(0)
     barrier.wait(300)
     used_s, start = machine.own_cpu_s(), time.monotonic()
     for step in steps:
+        if rate is not None:
+            time.sleep(rng.expovariate(rate))
         begun = time.monotonic()
         write(step)
         written = time.monotonic()
@@ -164,14 +173,14 @@ def _timed(steps: list[Any], write: Callable[[Any], None], commit: Callable[[], 
 
 # ----------------------------------------------------------------- MariaDB
 
-_SESSION: Final = (
+SESSION: Final = (
     "SET NAMES binary",
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
 )
 
 
-def _mariadb_tables(connection: Connection, shard: int) -> None:
+def mariadb_tables(connection: Connection, shard: int) -> None:
     """The product's own tables, empty and owned."""
     names = {name: f"foqs_{shard}_{name}" for name in ("item", "owner", "topic", "key", "slot", "cut")}
     for step in sql_mysql.MIGRATIONS:
@@ -182,9 +191,8 @@ def _mariadb_tables(connection: Connection, shard: int) -> None:
 def _on_mariadb(place: str, shape: str, size: int, count: int, payload: int, barrier: Any, results: Any) -> None:
     path, _, shard = place.rpartition(":")
     connection = Connection(Path(path), DATABASE)
-    run_all(connection, _SESSION)
-    content = _content(payload).replace(b"\\", b"\\\\").replace(b"'", b"\\'")
-    steps = [_packet(f"foqs_{shard}", flush, content, payload) for flush in _flushes(shape, size, count)]
+    run_all(connection, SESSION)
+    steps = packets(f"foqs_{shard}", shape, size, count, payload)
     committed = query("COMMIT")
 
     def write(step: tuple[bytes, list[int]]) -> None:
@@ -195,11 +203,12 @@ def _on_mariadb(place: str, shape: str, size: int, count: int, payload: int, bar
     def commit() -> None:
         connection.run(committed)
 
-    if shape == "bare-commit":
+    rate = rows.shape(shape).rate
+    if shape in rows.BARE:
         # Autocommit: the statement is its own commit.
-        results.put(_timed([committed] * len(steps), lambda _: None, _each(write, steps), barrier))
+        results.put(_timed([committed] * len(steps), lambda _: None, _each(write, steps), rate, barrier))
     else:
-        results.put(_timed(steps, write, commit, barrier))
+        results.put(_timed(steps, write, commit, rate, barrier))
     connection.close()
 
 
@@ -208,8 +217,14 @@ def _each(write: Callable[[Any], None], steps: Iterable[Any]) -> Callable[[], No
     return lambda: write(next(following))
 
 
+def packets(tables: str, shape: str, size: int, count: int, payload: int) -> list[tuple[bytes, list[int]]]:
+    """The flushes of a run, each up to its COMMIT, and how many rows each statement must match. `tables`: their prefix."""
+    content = _content(payload).replace(b"\\", b"\\\\").replace(b"'", b"\\'")
+    return [_packet(tables, flush, content, payload) for flush in _flushes(shape, size, count)]
+
+
 def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[bytes, list[int]]:
-    """A flush up to its COMMIT, and how many rows each statement must match. `content` is escaped."""
+    """One of `packets`. `content` is escaped."""
     texts: list[bytes] = []
     expected: list[int] = []
     if flush.number:
@@ -285,7 +300,7 @@ def _on_sqlite(place: str, shape: str, size: int, count: int, payload: int, barr
     def commit() -> None:
         db.execute("COMMIT")
 
-    results.put(_timed(steps, write, commit, barrier))
+    results.put(_timed(steps, write, commit, rows.shape(shape).rate, barrier))
     db.close()
 
 

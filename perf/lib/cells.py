@@ -18,7 +18,7 @@ from typing import Final
 
 from foqs_client import Client, Item, Namespace
 from perf import limit
-from perf.lib import machine, rows
+from perf.lib import chain, machine, rows
 from perf.lib.race import Broken, Race
 from perf.lib.report import say
 from perf.lib.stage import COORDINATED, stage
@@ -33,7 +33,6 @@ SMALL: Final = replace(PLAIN, batch=1)
 STEADY: Final = replace(PLAIN, rate=STEADY_RATE)
 DRAIN: Final = replace(PLAIN, mode="consume", payload_bytes=100, empty=False, buffer_pool_mib=2048)
 PRIORITIES: Final = 100
-IDLE_RATE: Final = 50.0
 QUIET_RATE: Final = 100.0
 """With the seconds that are measured where little happens: enough items for a p99."""
 OWN_SHARE: Final = 0.25
@@ -84,7 +83,7 @@ class Cells:
             "shards-32": replace(STEADY, shards=32, **timed),
             "mixed-2": replace(STEADY, priorities=PRIORITIES, **timed),
             "mixed-32": replace(STEADY, priorities=PRIORITIES, shards=32, **timed),
-            "idle": replace(SMALL, rate=IDLE_RATE, **idle),
+            "idle": replace(SMALL, rate=rows.IDLE_RATE, **idle),
             "half": replace(SMALL, callers=256, **timed),
             "zookeeper": replace(PLAIN, system=COORDINATED, **timed),
             "zookeeper-1": replace(SMALL, system=COORDINATED, **timed),
@@ -101,6 +100,8 @@ class Cells:
         self._special: dict[str, Callable[[], Figures]] = {
             "limit": self._limit,
             "bare": self._bare,
+            "rested": self._rested,
+            "chain": self._chain,
             "half": self._half,
             "rest": self._rest,
             "deep": self._drain_deep,
@@ -134,9 +135,15 @@ class Cells:
     def _bare(self) -> Figures:
         return self._bare_limit("bare-commit", 1, max(5, self._items // 30))
 
+    def _rested(self) -> Figures:
+        """As often as items come when idle."""
+        return self._bare_limit("rested-commit", 1, max(5, round(self._idle_s * rows.IDLE_RATE)))
+
+    def _chain(self) -> Figures:
+        return {**chain.once(rows.IDLE_RATE, self._idle_s, PLAIN.payload_bytes)}
+
     def _bare_limit(self, name: str, size: int, flushes: int) -> Figures:
-        shape = next(shape for shape in rows.SHAPES if shape.name == name)
-        return {**limit.once("mariadb", shape, size, flushes, PLAIN.payload_bytes)}
+        return {**limit.once("mariadb", rows.shape(name), size, flushes, PLAIN.payload_bytes)}
 
     def _half(self) -> Figures:
         """At half of what the host does at most with the same calls."""

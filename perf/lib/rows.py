@@ -19,6 +19,8 @@ NONCE: Final = "0123456789abcdef0123456789abcdef"
 NOW_MS: Final = 1_800_000_000_000
 LEASE_MS: Final = 30_000
 NOTHING: Final = range(0)
+IDLE_RATE: Final = 50.0
+"""A second: so few that the machine rests between them, and enough for a median."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,6 +53,7 @@ class Shape:
     Attributes:
         flushes: (the ids that are born in each flush in turn) to the flushes of a whole run.
         shards: how many run it at once.
+        rate: flushes a second, at random moments; None: one after the other.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Shape:
     flushes: Callable[[Sequence[range]], Iterator[Flush]]
     rows: int | None = None
     shards: int = 2
+    rate: float | None = None
 
 
 def batches(size: int, count: int) -> list[range]:
@@ -120,4 +124,12 @@ SHAPES: Final = (
     Shape("combined-read", "the same, payloads read before they are leased", lambda born: _combined(born, read=True)),
     Shape("born-leased", "fence, delete, insert already leased", _born_leased),
     Shape("bare-commit", "one row, one statement, no fence, one shard", _bare, rows=1, shards=1),
+    Shape("rested-commit", "the same, 50 a second at random moments", _bare, rows=1, shards=1, rate=IDLE_RATE),
 )
+BARE: Final = ("bare-commit", "rested-commit")
+"""Shapes of one statement, which is its own transaction."""
+
+
+def shape(name: str) -> Shape:
+    """The shape of that name."""
+    return next(known for known in SHAPES if known.name == name)

@@ -102,6 +102,14 @@ ROWS: Final = (
         "idle", "enqueue to waiting consumer, idle, p50, against a bare single-row commit's p50", ("idle", "bare"),
         lambda found: float(found["idle"]["delivery_p50_ms"] / found["bare"]["flush_p50_ms"]), 8, 4, least=False,
     ),
+    Row(
+        "rested", "the same, against one that is made as rarely",
+        ("idle", "rested"), lambda found: float(found["idle"]["delivery_p50_ms"] / found["rested"]["flush_p50_ms"]), least=False,
+    ),
+    Row(
+        "chain", "the least chain of producer, server, database and consumer, idle, p50, against a bare commit's",
+        ("chain", "bare"), lambda found: float(found["chain"]["delivery_p50_ms"] / found["bare"]["flush_p50_ms"]), least=False,
+    ),
     Row("half", "half load, open loop, p99 against idle p99", ("half", "idle"), ratio("half", "idle", "delivery_p99_ms"), 6, 3, least=False),
     Row("deep", "deep backlog against 100 thousand, drain rate", ("deep", "shallow"), ratio("deep", "shallow"), 0.8, 0.95),
     Row("topics", "10,000 topics against 1", ("topics", "behind"), ratio("topics", "behind"), 0.7, 0.9),

@@ -10,11 +10,8 @@ servers.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
 import random
-import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +19,7 @@ from typing import Any, Final
 
 import uvloop
 
+from perf.lib.alarm import Alarm
 from perf.lib.caller import Batch, Caller
 from perf.lib.systems import session
 
@@ -36,8 +34,6 @@ PRODUCE, CONSUME, STOPPED = 0, 1, 2
 
 _LOOK_AGAIN_S: Final = 0.005
 _IN_FLIGHT_MAX: Final = 2_000
-_CLOCK_MONOTONIC: Final = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True, frozen=True)
@@ -192,7 +188,7 @@ class _Worker:
         rng = random.Random(load.seed)
         free = asyncio.Semaphore(load.callers)
         tasks: set[asyncio.Task[None]] = set()
-        alarm = _Alarm()
+        alarm = Alarm()
         at_ns = time.monotonic_ns()
         mean_ns = load.batch / rate * 1e9
 
@@ -254,35 +250,3 @@ class _Worker:
         # One of a call's items stands for them all: with the calls of many items it is throughput that is asked for.
         stamp_ns = int(payloads[0][NUMBER_BYTES:HEAD_BYTES])
         self._latencies.append((stamp_ns / 1e9, (received_ns - stamp_ns) / 1e9))
-
-
-class _Alarm:
-    """Wakes a task at a moment of the monotonic clock, finer than the millisecond of an event loop's own timers."""
-
-    def __init__(self) -> None:
-        self._file = _libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._file < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None
-        self._loop.add_reader(self._file, self._rang)
-
-    async def until(self, at_ns: int) -> None:
-        if at_ns <= time.monotonic_ns():
-            return
-        self._waiting = self._loop.create_future()
-        timer = struct.pack("qqqq", 0, 0, at_ns // 1_000_000_000, at_ns % 1_000_000_000)
-        if _libc.timerfd_settime(self._file, 1, timer, None):
-            raise OSError(ctypes.get_errno(), "timerfd_settime failed")
-        await self._waiting
-
-    def _rang(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._file, 8)
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_result(None)
-
-    def close(self) -> None:
-        self._loop.remove_reader(self._file)
-        os.close(self._file)

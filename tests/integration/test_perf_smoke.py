@@ -85,8 +85,8 @@ def test_limit_measures_every_shape_on_both_databases() -> None:
 
     measured = {(line["parameters"]["database"], line["parameters"]["shape"]) for line in found}
     assert {database for database, _ in measured} == {"mariadb", "sqlite"}
-    assert len({shape for _, shape in measured}) == 5
-    assert len(measured) == 10
+    assert len({shape for _, shape in measured}) == 6
+    assert len(measured) == 12
     assert all(line["figures"]["items_per_s"] > 0 for line in found)
 
 
@@ -207,16 +207,18 @@ def test_plan_measures_every_moment_of_a_cluster() -> None:
 
 def test_bench_judges_a_row_by_its_cells() -> None:
     found = lines(
-        "bench", "--seconds", "2", "--warmup", "0.1", *ONCE, "--idle-seconds", "0.3", "--items", "200", "--deep", "50000",
-        "--rows", "sqlite", "rest", "keys", "memory", "start", "--no-plots",
+        "bench", "--seconds", "2", "--warmup", "0.1", *ONCE, "--idle-seconds", "1", "--items", "200", "--deep", "50000",
+        "--rows", "sqlite", "rest", "keys", "rested", "chain", "memory", "start", "--no-plots",
     )  # fmt: skip
 
     rows = {line["parameters"]["row"]: line["figures"] for line in found if "row" in line["parameters"]}
     cells = {line["parameters"]["cell"] for line in found if "cell" in line["parameters"]}
-    assert cells == {"sqlite", "foqs", "keyed", "rest", "deep", "tiny"}
+    assert cells == {"sqlite", "foqs", "keyed", "rest", "idle", "rested", "chain", "bare", "deep", "tiny"}
     assert rows["sqlite"]["value"] > 0
     assert rows["start"]["value"] > 0
     assert rows["keys"]["value"] > 0
+    assert rows["rested"]["value"] > 0
+    assert rows["chain"]["value"] > 0
     drawn = table.markdown(found)
     assert "| with automatic keys against without | at least 0.7 | 0.9 | " in drawn
     assert found[0]["machine"]["commit"][:12] in drawn
