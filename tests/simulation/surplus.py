@@ -13,12 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from foqs_client import Delivery, Outcome
-from tests.support.dated import DatedClient
+from tests.support.dated import KEPT_S_MAX, DatedClient
 
 NAMES: Final = ("surplus released by hosts", "surplus released by clients")
 """Items."""
-HELD_S_MAX: Final = 0.5
-"""Longer than a client keeps what no call wants, for the next one."""
 
 Leased: TypeAlias = tuple[str, int]
 """An item's id, and its lease's token."""
@@ -73,7 +71,7 @@ class Surplus:
         return [
             f"invariant 8: {who} kept {id}, token {token}, which no caller of its got, and did not release it"
             for (id, token), (who, since_s) in self._kept.items()
-            if who not in gone and now_s - since_s > HELD_S_MAX
+            if who not in gone and now_s - since_s > KEPT_S_MAX
         ]
 
 

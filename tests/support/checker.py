@@ -4,7 +4,8 @@ Holds `check` and its `Violation`s, for invariants 1 to 9, 11, 15 to 17 and 19 o
 design (ARCHITECTURE.md names them). Always true: it concludes only
 what holds for every order of events that the time stamps allow, and treats an
 unknown call as one that took effect, did not, or still will. So it raises no
-false alarm, and two calls that overlap prove little.
+false alarm, and two calls that overlap prove little; nor does a delivery by a
+poll that had begun when what forbids it happened.
 
 What the server may drop by itself is known in one of two ways: where the
 history says `drops known`, it is what the history lists; otherwise it is what

@@ -9,7 +9,8 @@ Lines, all with `at` (milliseconds on the observer's clock), `source` and `seq`:
 - `invoke`: `call`, `process`, `op`, `args` (of the whole call), `items` (one
   object for each item of the batch).
 - `ok`: `call`, `results`: for each item an object, `{"error": CODE}` where that
-  one failed. For dequeue: one object for each delivery.
+  one failed. For dequeue: one object for each delivery, with `asked_at` where a
+  poll that the call took over had asked for it before.
 - `fail`: `call`, `error`: the code of the whole call. `UNKNOWN_OUTCOME` is
   written as `unknown`.
 - `unknown`: `call`. A call that never returned is unknown as well.

@@ -87,7 +87,7 @@ def _item_lease(case: Case, bounds: Bounds) -> float | None:
 def lease_over_ms(case: Case, receipt: Receipt, bounds: Bounds) -> float:
     """The earliest moment at which a lease can have run out; minus infinity when that is not known.
 
-    It was granted after it was asked for. An extension replaces the end, so the
+    It was granted after it was asked for, and after the item was ready first. An extension replaces the end, so the
     last one counts; any that may have been the last may be it.
     """
     lease = receipt.call.args.get("lease_ms")
@@ -95,19 +95,20 @@ def lease_over_ms(case: Case, receipt: Receipt, bounds: Bounds) -> float:
         lease = _item_lease(case, bounds)
     if lease is None:
         lease = receipt.result.get("lease_remaining_ms")
-    grants: list[tuple[Stamp, Stamp | None, float | None]] = [(receipt.requested, receipt.received, lease)]
+    begun_ms = max(receipt.requested.at_ms, due_ms(case, bounds)) if case.origins else receipt.requested.at_ms
+    grants: list[tuple[float, Stamp | None, float | None]] = [(begun_ms, receipt.received, lease)]
     extensions = case.maybe("extend", token=receipt.token)
     for entry in extensions:
         asked = entry.asked.get("lease_ms")
-        grants.append((entry.invoked, entry.returned, _item_lease(case, bounds) if asked is None else asked))
+        grants.append((entry.invoked.at_ms, entry.returned, _item_lease(case, bounds) if asked is None else asked))
     acknowledged = [entry.invoked for entry in extensions if entry.end is End.OK]
     ends = []
-    for start, answered, length in grants:
+    for start_ms, answered, length in grants:
         if answered is not None and any(answered.before(other) for other in acknowledged):
             continue
         if length is None:
             return float("-inf")
-        ends.append(start.at_ms + bounds.shortest(length))
+        ends.append(start_ms + bounds.shortest(length))
     return min(ends)
 
 

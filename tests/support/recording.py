@@ -29,7 +29,7 @@ class RecordingClient:
     """One client of one process.
 
     Args:
-        history: its clock and the loop's are one.
+        history: its clock and the loop's are one, to the millisecond.
         process: who calls, for the story.
         wall_ms: the clock against which `deliver_after_ms` was chosen.
         principal: who the client is, written down where not everything is granted to it.
@@ -61,14 +61,13 @@ class RecordingClient:
         lease_ms: int | None = None,
         timeout_ms: int | None = None,
     ) -> list[Delivery]:
-        begun_s = asyncio.get_running_loop().time()
+        called_s = asyncio.get_running_loop().time()
         call = self._invoke("dequeue", [], topics=dict(wants), wait_ms=wait_ms, lease_ms=lease_ms)
         asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
 
         def tell(delivery: Delivery) -> Event:
-            since_s = self.client.asked_s(delivery) if isinstance(self.client, DatedClient) else None
-            before = {} if since_s is None or since_s >= begun_s else {"asked_at": round(since_s * 1_000, 3)}
-            return _delivery(delivery) | before
+            asked_s = self.client.pop_asked_s(delivery, called_s) if isinstance(self.client, DatedClient) else None
+            return _delivery(delivery) | ({} if asked_s is None else {"asked_at": round(asked_s * 1_000, 3)})
 
         return await self._finish(call, asked, tell)
 

@@ -287,6 +287,14 @@ BROKEN: dict[str, tuple[int, Tale]] = {
         6,
         item().dequeue(20, 30, 1).op("nack", 40, 60, 1).op("release", 45, 65, 1),
     ),
+    "received again during the lease that a poll had brought": (
+        5,
+        item().dequeue(600, 610, 1, asked_at=500.0).dequeue(1400, 1410, 2),
+    ),
+    "received again too soon after its enqueue, the lease brought by a poll that began before": (
+        5,
+        Tale().enqueue(800, 810).dequeue(820, 830, 1, asked_at=0.0).dequeue(1700, 1710, 2),
+    ),
     "tokens that fall, brought by a poll": (
         6,
         item(lease_ms=10).dequeue(60, 65, 1, asked_at=56.0).dequeue(45, 55, 2),
@@ -367,6 +375,9 @@ SOUND: dict[str, Tale] = {
     "cancelled while a poll brought it that a later call took over": item()
     .op("cancel", 40, 50)
     .dequeue(51, 60, 1, asked_at=45.0),
+    "received again after the lease that a poll had brought": item()
+    .dequeue(600, 610, 1, asked_at=300.0)
+    .dequeue(1390, 1400, 2),
     "leased again before a call took over the poll that had brought it": item(lease_ms=10)
     .dequeue(60, 65, 1, asked_at=20.0)
     .dequeue(45, 55, 2),

@@ -33,7 +33,7 @@ WALL_MS = 1_000_000.0
 
 
 class Polling(DatedClient):
-    """Each call brings what a poll brought that began with the call before."""
+    """A call brings what a poll brought that began with the call before."""
 
     _poll: asyncio.Task[list[Delivery]] | None = None
 
@@ -177,7 +177,17 @@ def test_a_killed_process_writes_no_end() -> None:
     assert kinds(run_virtual(program)) == ["invoke"]
 
 
-def test_what_was_asked_for_before_its_call_is_dated(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("between_s", "dated"),
+    [
+        pytest.param(0.25, True, id="before it came"),
+        pytest.param(1.5, True, id="soon after it had come"),
+        pytest.param(1.75, False, id="long after it had come"),
+    ],
+)
+def test_what_was_asked_for_before_its_call_is_dated(
+    monkeypatch: pytest.MonkeyPatch, between_s: float, dated: bool
+) -> None:
     async def answer(_client: Client) -> list[Delivery]:
         await asyncio.sleep(1)
         return [DELIVERY]
@@ -188,13 +198,13 @@ def test_what_was_asked_for_before_its_call_is_dated(monkeypatch: pytest.MonkeyP
         client = RecordingClient(Polling("foqs://nowhere"), history, "worker", lambda: WALL_MS)
         for _ in range(2):
             await client.dequeue({"t": 1})
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(between_s)
         return history.events
 
     monkeypatch.setattr(Client, "_dequeue_at", answer)
     first, _, second, ended = run_virtual(program)
-    assert (first["at"], second["at"]) == (0, 250)
-    assert [result["asked_at"] for result in ended["results"]] == [0]
+    assert (first["at"], second["at"]) == (0, between_s * 1000)
+    assert [result.get("asked_at") for result in ended["results"]] == [0 if dated else None]
 
 
 def test_a_row_of_the_tables_matches_what_was_enqueued() -> None:
