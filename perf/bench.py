@@ -117,7 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--items", type=int, default=30_000, help="items of each shard in the runs of the limit")
     parser.add_argument("--seconds", type=float, default=5.0, help="measured in each run")
     parser.add_argument(
-        "--idle-seconds", type=float, default=20.0, help="the same where little happens: idle, quiet, rest"
+        "--idle-seconds",
+        type=float,
+        default=20.0,
+        help="the same where little happens: idle, rested, chain, quiet, rest",
     )
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--repeats", type=int, default=3, help="rounds; the medians are told")

@@ -10,6 +10,7 @@ server: its process is both.
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import random
 import sqlite3
@@ -32,7 +33,7 @@ SHOWN: Final = (
     "database", "shape", "flush_items", "payload_bytes", "items_per_s", "database_us", "driver_us", "flush_p50_ms",
     "commit_p50_ms",
 )  # fmt: skip
-_RATED_MAX: Final = 500
+RATED_MAX: Final = 500
 """Flushes of a run whose pace is given."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -55,8 +56,9 @@ def measure(report: Report, database: str, options: argparse.Namespace) -> None:
         if shape.name not in options.shape:
             continue
         for size in [shape.rows] if shape.rows else options.flush:
-            items = options.singles if size == 1 else options.items
-            flushes = max(5, min(items, _RATED_MAX if shape.rate else items) // size)
+            flushes = max(5, (options.singles if size == 1 else options.items) // size)
+            if shape.rate is not None:
+                flushes = min(flushes, RATED_MAX)
             parameters = {
                 "database": database,
                 "shape": shape.name,
@@ -86,14 +88,17 @@ def once(database: str, shape: Shape, size: int, flushes: int, payload: int) -> 
         return _race(_on_mariadb, places, shape, size, flushes, payload, server.pid)
 
 
-def _result(results: Any, processes: Sequence[Any]) -> Any:
-    """What one of the processes found. Raises RuntimeError when one failed: nobody else would say so."""
+def result(results: Any, processes: Sequence[Any], within_s: float = math.inf) -> Any:
+    """What one of the processes found. Raises RuntimeError when one failed, for nobody else would say so, or in time none has ended."""
+    until_s = time.monotonic() + within_s
     while True:
         try:
             return results.get(timeout=1)
         except Empty:
             if any(process.exitcode for process in processes):
                 raise RuntimeError("a process of the race failed; what it says stands above") from None
+            if time.monotonic() > until_s:
+                raise RuntimeError(f"the processes of the race found nothing within {within_s:.0f} s") from None
 
 
 def _race(
@@ -116,7 +121,7 @@ def _race(
         process.start()
     barrier.wait(300)
     before = machine.cpu_s(server) if server else 0.0
-    found = [_result(results, processes) for _ in processes]
+    found = [result(results, processes) for _ in processes]
     database_s = machine.cpu_s(server) - before if server else sum(result["cpu_s"] for result in found)
     for process in processes:
         process.join(30)
@@ -147,14 +152,16 @@ def _content(size: int) -> bytes:
 def _timed(
     steps: list[Any], write: Callable[[Any], None], commit: Callable[[], None], rate: float | None, barrier: Any
 ) -> dict[str, Any]:
-    """Runs the prepared flushes, one after the other, when everybody is ready; `rate` a second, where one is given."""
+    """Runs the prepared flushes, one after the other, when everybody is ready; at random moments, `rate` a second, where one is given."""
     flush_ms, commit_ms = [], []
     rng = random.Random(0)
     barrier.wait(300)
     used_s, start = machine.own_cpu_s(), time.monotonic()
+    due = start
     for step in steps:
         if rate is not None:
-            time.sleep(rng.expovariate(rate))
+            due += rng.expovariate(rate)
+            time.sleep(max(0.0, due - time.monotonic()))
         begun = time.monotonic()
         write(step)
         written = time.monotonic()
@@ -204,7 +211,7 @@ def _on_mariadb(place: str, shape: str, size: int, count: int, payload: int, bar
         connection.run(committed)
 
     rate = rows.shape(shape).rate
-    if shape in rows.BARE:
+    if rows.shape(shape).bare:
         # Autocommit: the statement is its own commit.
         results.put(_timed([committed] * len(steps), lambda _: None, _each(write, steps), rate, barrier))
     else:
@@ -330,7 +337,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--flush", nargs="+", type=int, default=[32, 100, 200], help="items of a flush")
     parser.add_argument("--payload", type=int, default=1024, help="bytes of an item")
     parser.add_argument("--items", type=int, default=30_000, help="items of a run, in each shard")
-    parser.add_argument("--singles", type=int, default=2_000, help="items of a run in flushes of one")
+    parser.add_argument(
+        "--singles",
+        type=int,
+        default=2_000,
+        help=f"items of a run in flushes of one; of a shape with a pace {RATED_MAX} at most",
+    )
     parser.add_argument("--repeats", type=int, default=3, help="runs of each; the medians are told")
     parser.add_argument("--no-plots", action="store_true")
     return parser

@@ -1,6 +1,6 @@
-"""An alarm clock for load: it rings at the microsecond, as an event loop's own timers do not.
+"""An alarm clock: it rings at the microsecond, as an event loop's own timers do not.
 
-Holds `Alarm`. Knows nothing of load.
+Holds `Alarm`. Knows nothing of what is timed.
 """
 
 from __future__ import annotations

@@ -39,23 +39,28 @@ def once(rate: float, seconds: float, payload_bytes: int) -> dict[str, float]:
         limit.mariadb_tables(connection, 0)
         connection.close()
         results: Any = _SPAWN.Queue()
-        ready = _SPAWN.Barrier(2)
+        ready = _SPAWN.Barrier(3)
         to_server, to_consumer = (each.getsockname()[1] for each in (serving, consuming))
-        calls: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
+        mains: tuple[tuple[Callable[..., Any], tuple[Any, ...]], ...] = (
             (_serve, (serving, server.socket, to_consumer, ready)),
-            (_consume, (consuming, results)),
+            (_consume, (consuming, ready, results)),
             (_produce, (to_server, rate, ready)),
         )
         processes = [
-            _SPAWN.Process(target=_run, args=(main, *given, count, payload_bytes), daemon=True) for main, given in calls
+            _SPAWN.Process(target=_run, args=(main, *given, count, payload_bytes), daemon=True) for main, given in mains
         ]
-        for process in processes:
-            process.start()
-        took_ms = sorted(results.get(timeout=seconds + _PATIENCE_S))
-        for process in processes:
-            process.join(_PATIENCE_S)
+        try:
+            for process in processes:
+                process.start()
+            took_ms, lasted_s = limit.result(results, processes, seconds + _PATIENCE_S)
+        finally:
+            for process in processes:
+                if process.pid is not None:
+                    process.kill()
+                    process.join()
+    took_ms.sort()
     return {
-        "items_per_s": rate,
+        "items_per_s": (count - 1) / lasted_s,
         "delivery_p50_ms": percentile(took_ms, 0.5) or 0.0,
         "delivery_p99_ms": percentile(took_ms, 0.99) or 0.0,
     }
@@ -96,27 +101,29 @@ async def _serve(listener: socket.socket, database: Path, to: int, ready: Any, c
     for text in limit.SESSION:
         await connection.run(query(text))
     inbox, commit = _Inbox(size), query("COMMIT")
-    flushes = [packet for packet, _ in limit.packets("foqs_0", "insert", 1, count, size)]
+    flushes = limit.packets("foqs_0", "insert", 1, count, size)
     consumer = await _connect(to)
     await asyncio.get_running_loop().create_server(lambda: inbox, sock=listener)
     ready.wait(_PATIENCE_S)
-    for flush in flushes:
+    for flush, expected in flushes:
         message = await inbox.messages.get()
-        await connection.run(flush)
+        if [found.matched for found in await connection.run(flush)] != expected:
+            raise AssertionError("a statement did not match the rows it names")
         await connection.run(commit)
         consumer.write(message)
-    consumer.close()
-    connection.close()
+    await inbox.messages.get()
 
 
-async def _consume(listener: socket.socket, results: Any, count: int, size: int) -> None:
+async def _consume(listener: socket.socket, ready: Any, results: Any, count: int, size: int) -> None:
     inbox = _Inbox(size)
     await asyncio.get_running_loop().create_server(lambda: inbox, sock=listener)
-    took_ms = []
+    ready.wait(_PATIENCE_S)
+    took_ms, came_s = [], []
     for _ in range(count):
         message = await inbox.messages.get()
         took_ms.append((time.monotonic_ns() - int(message[:_STAMP_BYTES])) / 1e6)
-    results.put(took_ms)
+        came_s.append(time.monotonic())
+    results.put((took_ms, came_s[-1] - came_s[0]))
 
 
 async def _produce(to: int, rate: float, ready: Any, count: int, size: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from perf.lib import machine
+from perf.lib import machine, rows
 from perf.lib.report import Report
 
 _COLOURS: Final = {"host": "#1f6f8b", "database": "#e0a030", "clients": "#8a8f98"}
@@ -74,7 +74,7 @@ def limits(report: Report) -> Path:
         shapes: dict[str, list[tuple[int, float]]] = {}
         for line in report.lines:
             parameters = line["parameters"]
-            if parameters["database"] == database and parameters["shape"] != "bare-commit":
+            if parameters["database"] == database and not rows.shape(parameters["shape"]).bare:
                 point = (parameters["flush_items"], line["figures"]["items_per_s"])
                 shapes.setdefault(parameters["shape"], []).append(point)
         for (shape, points), colour in zip(shapes.items(), _LINES, strict=False):

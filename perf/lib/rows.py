@@ -1,9 +1,9 @@
 """The flushes that the limit program runs, as prebuilt steps.
 
 Always true: the tables are the product's own, the statements are the shortest
-that do what a flush must do, every flush but the bare one is fenced, and every item
+that do what a flush must do, every flush but a bare one is fenced, and every item
 that a run writes is finished by it where the shape says so. Knows nothing of
-connections or of time.
+connections.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Shape:
     Attributes:
         flushes: (the ids that are born in each flush in turn) to the flushes of a whole run.
         shards: how many run it at once.
+        bare: a flush is one statement, which is its own transaction.
         rate: flushes a second, at random moments; None: one after the other.
     """
 
@@ -61,6 +62,7 @@ class Shape:
     flushes: Callable[[Sequence[range]], Iterator[Flush]]
     rows: int | None = None
     shards: int = 2
+    bare: bool = False
     rate: float | None = None
 
 
@@ -123,11 +125,11 @@ SHAPES: Final = (
     Shape("combined", "fence, delete, lease, insert", _combined),
     Shape("combined-read", "the same, payloads read before they are leased", lambda born: _combined(born, read=True)),
     Shape("born-leased", "fence, delete, insert already leased", _born_leased),
-    Shape("bare-commit", "one row, one statement, no fence, one shard", _bare, rows=1, shards=1),
-    Shape("rested-commit", "the same, 50 a second at random moments", _bare, rows=1, shards=1, rate=IDLE_RATE),
+    Shape("bare-commit", "one row, one statement, no fence, one shard", _bare, rows=1, shards=1, bare=True),
+    Shape(
+        "rested-commit", "the same, 50 a second at random moments", _bare, rows=1, shards=1, bare=True, rate=IDLE_RATE
+    ),
 )
-BARE: Final = ("bare-commit", "rested-commit")
-"""Shapes of one statement, which is its own transaction."""
 
 
 def shape(name: str) -> Shape:
