@@ -124,12 +124,20 @@ class Run:
     async def _recover(self) -> None:
         """Until one host serves, no earlier one is left, and nothing of theirs can still arrive."""
         await self._until(lambda: not any(each.stop.is_set() for each in self.cluster.running()))
-        if not self.cluster.running():
-            self.cluster.start("alpha")
-        await self._until(lambda: any(each.ready for each in self.cluster.running()))
-        until_s = self.cluster.loop.time() + _STILL_S_MAX
+        await self._serve()
+        while not self.cluster.running():
+            # Of two hosts each had taken a shard from the other, and both were gone.
+            await self._serve()
+
+    async def _serve(self) -> None:
+        """A host serves, or did, and what was on its way has arrived."""
+        cluster = self.cluster
+        if not cluster.running():
+            cluster.start("alpha")
+        await self._until(lambda: any(each.ready for each in cluster.running()) or not cluster.running())
+        until_s = cluster.loop.time() + _STILL_S_MAX
         await asyncio.sleep(_ON_ITS_WAY_S)
-        await self._until(lambda: self.cluster.is_still() or self.cluster.loop.time() >= until_s)
+        await self._until(lambda: cluster.is_still() or cluster.loop.time() >= until_s)
 
     async def _compare(self, administrators: Mapping[str, Administrator]) -> None:
         """At rest, what is remembered is what the tables hold, and so is what is listed."""
