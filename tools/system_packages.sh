@@ -34,7 +34,9 @@ LIST
 PATH=$PATH:/usr/sbin:/sbin:$(printf '%s:' /usr/lib/postgresql/*/bin)
 missing=()
 while read -r program package; do
-    if ! command -v "$program" >/dev/null && [[ ! -e $program ]] && [[ " ${missing[*]-} " != *" $package "* ]]; then
+    # A name without a slash is a program's, and not that of a folder of ours.
+    [[ $program != /* || ! -e $program ]] || continue
+    if ! command -v "$program" >/dev/null && [[ " ${missing[*]-} " != *" $package "* ]]; then
         missing+=("$package")
     fi
 done < <(programs)
