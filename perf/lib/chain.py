@@ -1,4 +1,4 @@
-"""The least that can stand between a producer, a database and a consumer, each a process of its own.
+"""The least that can stand between a producer, a database and a consumer in Python, each a process of its own.
 
 Holds `once`. A producer writes a message to a server, which runs a prebuilt flush
 (a fence and one row) and COMMIT, and then writes the message on to a consumer: no
