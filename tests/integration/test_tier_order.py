@@ -2,15 +2,19 @@
 
 Real hosts, two databases, eight shards, a real ZooKeeper. The right order is that
 of the tables when nothing has been delivered yet: priority, deliver-after time,
-id. The figures are kept.
+id. The figures are kept. The median of three backlogs is judged: while a host or
+a database stands still, and be it for a second, the others are served without it,
+and what it has comes late, as it should.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Final
+from statistics import median
+from typing import Any, Final
 
 import pytest
 
@@ -22,8 +26,12 @@ from tests.support.ports import free_port
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 
 SHARDS: Final = 8
-PART_MAX: Final = 0.01
+PERCENT_MAX: Final = 1.0
 """Of the backlog, the average displacement."""
+BACKLOGS: Final = 3
+ITEMS: Final = 20_000
+COUNT: Final = 10
+"""Items a dequeue."""
 _CALL: Final = 100
 _LEASE_MS: Final = 600_000
 _TABLES: Final = (
@@ -43,12 +51,17 @@ async def fill(client: Client, topic: str, items: int, rng: Random) -> None:
         assert all(result.id for result in await client.enqueue(batch))
 
 
-async def empty(client: Client, topic: str, count: int) -> list[str]:
-    """Ids as they come."""
+async def empty(client: Client, topic: str) -> tuple[list[str], float]:
+    """Ids as they come, and the seconds of the slowest call."""
     got: list[str] = []
-    while found := await client.dequeue({topic: count}, lease_ms=_LEASE_MS):
+    slowest_s = 0.0
+    while True:
+        begun = time.monotonic()
+        found = await client.dequeue({topic: COUNT}, lease_ms=_LEASE_MS)
+        slowest_s = max(slowest_s, time.monotonic() - begun)
+        if not found:
+            return got, slowest_s
         got += [delivery.id for delivery in found]
-    return got
 
 
 def in_order(cluster: Cluster, topic: str) -> dict[str, int]:
@@ -73,31 +86,33 @@ def behind(ranks: Sequence[int]) -> float:
     return late / len(ranks)
 
 
-@pytest.mark.timeout(300)
-def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(cluster: Cluster) -> None:
-    items, count = 30_000, 10
-    topic = f"order-{items}"
-
-    async def play() -> list[str]:
-        async with Client(cluster.url) as client:
-            await fill(client, topic, items, Random(items))
-            right.update(await asyncio.to_thread(in_order, cluster, topic))
-            return await empty(client, topic, count)
-
-    right: dict[str, int] = {}
-    got = asyncio.run(play())
+async def drain(cluster: Cluster, topic: str, seed: int) -> dict[str, Any]:
+    """Figures of one backlog, of which each item comes once."""
+    async with Client(cluster.url) as client:
+        await fill(client, topic, ITEMS, Random(seed))
+        right = await asyncio.to_thread(in_order, cluster, topic)
+        got, slowest_s = await empty(client, topic)
     assert sorted(got) == sorted(right)
-    assert len(got) == items
+    assert len(got) == ITEMS
     place = {id: at for at, id in enumerate(right)}
     ranks = [place[id] for id in got]
-    displaced = sum(abs(at - rank) for at, rank in enumerate(ranks)) / items
-    figures = {
+    displaced = sum(abs(at - rank) for at, rank in enumerate(ranks)) / ITEMS
+    return {
         "displacement_items": round(displaced, 1),
-        "displacement_percent": round(100 * displaced / items, 3),
+        "displacement_percent": round(100 * displaced / ITEMS, 3),
         "out_of_order_percent": round(100 * behind(ranks), 1),
         "behind_a_worse_priority_percent": round(100 * behind([right[id] for id in got]), 1),
+        "slowest_call_ms": round(slowest_s * 1_000),
     }
-    parameters = {"hosts": len(cluster.hosts), "shards": SHARDS, "items": items, "items_per_call": count}
-    say(f"\n{parameters}\n{figures}")
-    Report("tier-order").add(parameters, figures)
-    assert displaced <= PART_MAX * items
+
+
+@pytest.mark.timeout(300)
+def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(cluster: Cluster) -> None:
+    found = []
+    for number in range(BACKLOGS):
+        figures = asyncio.run(drain(cluster, f"order-{number}", number))
+        parameters = {"hosts": len(cluster.hosts), "shards": SHARDS, "items": ITEMS, "items_per_call": COUNT}
+        say(f"\n{parameters}\n{figures}")
+        Report("tier-order").add(parameters, figures)
+        found.append(figures)
+    assert median(figures["displacement_percent"] for figures in found) <= PERCENT_MAX, found
