@@ -477,16 +477,28 @@ def test_a_host_that_allows_less_in_a_call_is_asked_for_less() -> None:
     play(story, {"calls.items_per_call_max": 3, "calls.topics_per_call_max": 7})
 
 
-def test_what_fails_within_the_consumer_ends_it() -> None:
+@pytest.mark.parametrize("call", ["dequeue", "ack", "nack", "release", "extend"])
+def test_what_fails_within_the_consumer_ends_it(call: str) -> None:
+    """Every call to the hosts; an item of which they cannot be told would be in hand for ever."""
+
     async def story(fake: FakeHost, client: Client) -> None:
-        async def broken(*args: Any, **options: Any) -> list[Delivery]:
+        async def broken(*args: Any, **options: Any) -> Any:
             raise ZeroDivisionError
 
-        async def handle(job: Job) -> None: ...
+        async def handle(job: Job) -> None:
+            if call == "extend":
+                await asyncio.sleep(LEASE_MS / 1_000)
+            elif call == "release":
+                consumer.stop()
+                await asyncio.sleep(0.1)  # the other item is released meanwhile
+            elif call == "nack":
+                raise ValueError
 
-        client.dequeue = broken  # type: ignore[method-assign]
+        await client.enqueue([Item("t"), Item("t")])
+        setattr(client, call, broken)
+        consumer = Consumer(client, handle, ["t"], lease_ms=LEASE_MS, concurrency=1, rng=Random(1))
         with pytest.raises(ZeroDivisionError):
-            await Consumer(client, handle, ["t"]).run()
+            await consumer.run()
 
     play(story)
 

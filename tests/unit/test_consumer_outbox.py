@@ -12,6 +12,10 @@ from foqs_client.types import Outcome
 from tests.support.virtual import run_virtual
 
 
+def unexpected(error: Exception) -> None:
+    raise AssertionError(error)
+
+
 def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -27,7 +31,7 @@ def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> N
             told.extend(entries)
             return ()
 
-        outbox: Outbox[int] = Outbox(call, settled, Random(1))
+        outbox: Outbox[int] = Outbox(call, settled, unexpected, Random(1))
         outbox.put(0)
         outbox.put(1)
         for moment in range(2, 9):
@@ -50,7 +54,9 @@ def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
             batches.append(list(entries))
             return [Outcome()] * len(entries)
 
-        outbox: Outbox[int] = Outbox(call, lambda entries, _: entries[1:] if len(batches) == 1 else (), Random(1))
+        outbox: Outbox[int] = Outbox(
+            call, lambda entries, _: entries[1:] if len(batches) == 1 else (), unexpected, Random(1)
+        )
         for entry in (0, 1):
             outbox.put(entry)
         loop.call_later(WAIT_S_MIN / 4, outbox.put, 2)
@@ -71,7 +77,7 @@ def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told()
             return [Outcome()] * len(entries)
 
         outboxes: Outboxes[str] = Outboxes(
-            lambda: Outbox(call, lambda entries, _: (), Random(1)), lambda entry: entry.partition("-")[0]
+            lambda: Outbox(call, lambda entries, _: (), unexpected, Random(1)), lambda entry: entry.partition("-")[0]
         )
         for number in range(3):
             outboxes.put(f"dead-{number}")

@@ -115,8 +115,8 @@ class Consumer:
         looking = Trouble("looking for topics", _tell, rng)
         self._discovery = Discovery(client, selection.prefixes, self._listed, looking, discover_s, rng)
         self._wake = asyncio.Event()
-        self._settlement = Settlement(client, self._hand, self._wake.set, rng)
-        self._renewal = Renewal(client, self._hand, lease_ms, self._lost)
+        self._settlement = Settlement(client, self._hand, self._wake.set, self._fail, rng)
+        self._renewal = Renewal(client, self._hand, lease_ms, self._lost, self._fail)
         self._loop: asyncio.AbstractEventLoop
         self._fetching = 0
         self._fetching_max = 1
@@ -356,11 +356,14 @@ class Consumer:
         return task
 
     def _over(self, task: asyncio.Task[None]) -> None:
-        """What fails here is no host's fault: it ends the consumer."""
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = self._failure or error
-            self.stop()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """What fails within the consumer is no host's fault: it ends the consumer."""
+        self._failure = self._failure or error
+        self.stop()
 
     async def _pause(self, seconds: float) -> None:
         """Waits, unless it is stopped."""

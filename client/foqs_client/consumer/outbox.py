@@ -4,7 +4,8 @@ Holds `Outbox`, and `Outboxes`, of which each host has its own, so that one that
 does not answer holds up nothing that the others are told. Always true: of each,
 one call is under way, and what comes meanwhile goes with the next, so batches form
 without a delay; what may be told again is, in the order in which it came; nothing
-is told twice at a time. Knows nothing of what is told.
+is told twice at a time; what fails here and is no host's answer is told, and ends
+this outbox alone. Knows nothing of what is told.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ class Outbox(Generic[E]):
     Args:
         call: tells hosts of entries; an outcome for each, in order.
         told: takes entries and their outcomes; returns those that are to be told again.
+        failed: told of an error that is no host's answer; its entries are nobody's any more.
     """
 
     def __init__(
         self,
         call: Callable[[Sequence[E]], Awaitable[Sequence[Outcome]]],
         told: Callable[[Sequence[E], Sequence[Outcome]], Sequence[E]],
+        failed: Callable[[Exception], object],
         rng: Random,
     ) -> None:
         self._call = call
         self._told = told
+        self._failed = failed
         self._backoff = Backoff(rng)
         self._entries_max = ENTRIES_PER_CALL
         self._entries: list[E] = []
@@ -78,6 +82,8 @@ class Outbox(Generic[E]):
                     await asyncio.sleep(self._backoff.next_s())
                 else:
                     self._backoff.reset()
+        except Exception as error:
+            self._failed(error)
         finally:
             self._under_way = 0
             self._task = None

@@ -29,13 +29,22 @@ class Renewal:
     Args:
         lease_ms: what the consumer asks for; None: the items' own lease durations.
         lost: told of each item that is lost.
+        failed: told of an error that is no host's answer.
     """
 
-    def __init__(self, client: Client, hand: Hand, lease_ms: int | None, lost: Callable[[Held], object]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        hand: Hand,
+        lease_ms: int | None,
+        lost: Callable[[Held], object],
+        failed: Callable[[Exception], object],
+    ) -> None:
         self._client = client
         self._hand = hand
         self._lease_ms = lease_ms
         self._lost = lost
+        self._failed = failed
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_s = 0.0
         self._calls: dict[asyncio.Task[None], None] = {}
@@ -57,7 +66,7 @@ class Renewal:
             by_length.setdefault(held.lease_ms, []).append(held)
         for lease_ms, members in by_length.items():
             for start in range(0, len(members), LEASES_PER_CALL):
-                call = asyncio.ensure_future(self._renew(members[start : start + LEASES_PER_CALL], lease_ms))
+                call = asyncio.ensure_future(self._try(members[start : start + LEASES_PER_CALL], lease_ms))
                 self._calls[call] = None
                 call.add_done_callback(self._calls.pop)
 
@@ -77,6 +86,12 @@ class Renewal:
             self._lost(held)
         self.renew(renew)
         self.watch()
+
+    async def _try(self, members: Sequence[Held], lease_ms: int | None) -> None:
+        try:
+            await self._renew(members, lease_ms)
+        except Exception as error:
+            self._failed(error)
 
     async def _renew(self, members: Sequence[Held], lease_ms: int | None) -> None:
         now_s = asyncio.get_running_loop().time

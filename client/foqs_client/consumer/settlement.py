@@ -52,15 +52,23 @@ class Settlement:
 
     Args:
         changed: called when items have left the hand.
+        failed: told of an error that is no host's answer.
     """
 
-    def __init__(self, client: Client, hand: Hand, changed: Callable[[], object], rng: Random) -> None:
+    def __init__(
+        self,
+        client: Client,
+        hand: Hand,
+        changed: Callable[[], object],
+        failed: Callable[[Exception], object],
+        rng: Random,
+    ) -> None:
         self._client = client
         self._hand = hand
         self._changed = changed
-        self._acks: Outboxes[Held] = Outboxes(lambda: Outbox(self._ack, self._acked, rng), self._where)
-        self._nacks: Outboxes[Held] = Outboxes(lambda: Outbox(self._nack, self._nacked, rng), self._where)
-        self._releases: Outboxes[Held] = Outboxes(lambda: Outbox(self._release, self._nacked, rng), self._where)
+        self._acks: Outboxes[Held] = Outboxes(lambda: Outbox(self._ack, self._acked, failed, rng), self._where)
+        self._nacks: Outboxes[Held] = Outboxes(lambda: Outbox(self._nack, self._nacked, failed, rng), self._where)
+        self._releases: Outboxes[Held] = Outboxes(lambda: Outbox(self._release, self._nacked, failed, rng), self._where)
 
     def tell(self, held: Held) -> None:
         """It has a verdict."""
