@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from foqs.dev.server import told_to_stop
 from perf.lib import table
 from perf.lib.cells import NEEDS, ON_BACKLOG, ONCE, PLAIN, Cells
 from perf.lib.report import RESULTS, Report, header, render, say
@@ -137,4 +138,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with told_to_stop():
+        sys.exit(main())

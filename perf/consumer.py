@@ -20,6 +20,7 @@ from typing import Final
 
 import uvloop
 
+from foqs.dev.server import told_to_stop
 from foqs_client import Client, Item
 from foqs_client.consumer import Consumer, Job
 from perf.lib.report import Report, middle, say
@@ -181,4 +182,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    with told_to_stop():
+        main()

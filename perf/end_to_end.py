@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 from typing import Final
 
+from foqs.dev.server import told_to_stop
 from perf.lib.race import Broken
 from perf.lib.report import Report, say
 from perf.lib.servers import CannotRun
@@ -118,4 +119,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with told_to_stop():
+        sys.exit(main())

@@ -21,6 +21,7 @@ from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from foqs.dev.server import told_to_stop
 from foqs.store import sql_mysql, sql_sqlite
 from foqs.store.sql_rows import COLUMNS, LEASED
 from perf.lib import machine, rows
@@ -349,4 +350,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    with told_to_stop():
+        main()

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from foqs.dev.server import told_to_stop
 from perf.lib.machine import ROOT
 from perf.lib.report import Report, header, render, say
 from perf.lib.stage import stage
@@ -164,4 +165,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with told_to_stop():
+        sys.exit(main())

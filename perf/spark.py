@@ -20,6 +20,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+from foqs.dev.server import told_to_stop
 from foqs_client import Client, Item, ItemFilter
 from foqs_client.spark.options import Options
 from foqs_client.spark.partition import write
@@ -163,5 +164,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    machine.facts()
-    main()
+    with told_to_stop():
+        machine.facts()
+        main()

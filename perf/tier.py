@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from foqs.dev.cluster import Cluster
+from foqs.dev.server import told_to_stop
 from foqs_client import Client, FoqsError, Item
 from perf.lib.report import Report, percentile, say
 
@@ -138,4 +139,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    main()
+    with told_to_stop():
+        main()

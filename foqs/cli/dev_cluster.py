@@ -10,7 +10,6 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -41,12 +40,12 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
         Failed: it cannot be had.
     """
     from foqs.dev.cluster import Cluster
-    from foqs.dev.server import CannotRun
+    from foqs.dev.server import CannotRun, told_to_stop
 
     first = PORT_DEFAULT if port is None else port
     ports = _ports(first, hosts)
     say(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
-    with _told_to_stop():
+    with told_to_stop():
         cluster: Cluster | None = None
         try:
             folder = None if data is None else Path(data)
@@ -133,15 +132,3 @@ def _ports(first: int, hosts: int) -> Iterator[int]:
                 USAGE,
             )
     return iter(range(first, first + 2 * hosts))
-
-
-@contextmanager
-def _told_to_stop() -> Iterator[None]:
-    """SIGTERM and the end of the terminal are as Ctrl-C."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

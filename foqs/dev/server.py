@@ -16,7 +16,8 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,6 +30,18 @@ _PLACES: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 class CannotRun(Exception):
     """A server cannot be had; the text says why and what to do."""
+
+
+@contextmanager
+def told_to_stop() -> Iterator[None]:
+    """SIGTERM and the end of the terminal are as Ctrl-C, so that what was started is ended."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 class Server(ABC):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -21,6 +23,8 @@ from perf.lib.race import Broken, reckon
 from perf.lib.stage import stage
 from perf.lib.table import Row
 from perf.lib.trial import Filled, Trial
+from tests.support.descendants import descendants, lives
+from tests.support.poll import until
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--seconds", "0.2", "--warmup", "0.1"]
@@ -47,6 +51,39 @@ def lines(program: str, *args: str, timeout_s: float = 240) -> list[dict[str, An
         assert {"cpu", "cores", "kernel", "python", "packages", "commit", "dirty"} <= line["machine"].keys()
         assert "load" in line
     return found
+
+
+@pytest.mark.parametrize("program", ["bench", "end_to_end", "limit"])
+def test_what_is_told_to_stop_leaves_no_server_and_no_load_behind(program: str) -> None:
+    """Each measures for a minute, as far as it goes."""
+    args = {
+        "bench": ["--rows", "single", "--seconds", "60"],
+        "end_to_end": ["--system", "foqs-mariadb", "--seconds", "60"],
+        "limit": ["--shape", "insert", "--items", "10000000"],
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", f"perf.{program}", *args[program], *ONCE],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        started: dict[int, str] = {}
+        try:
+            until(lambda: _measures(process.pid), "the server and its load run", 60)
+            started = descendants(process.pid)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) != 0
+            until(lambda: not any(map(lives, started)), f"all of {started} have ended")
+        finally:
+            process.kill()
+            for pid in filter(lives, started):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _measures(pid: int) -> bool:
+    """There is a database, and something beside it."""
+    names = list(descendants(pid).values())
+    return "mariadbd" in names and len(names) > names.count("mariadbd") + 1
 
 
 @pytest.mark.parametrize(
