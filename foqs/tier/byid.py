@@ -19,7 +19,7 @@ from foqs.core.errors import FoqsError, NotOwner, UnknownOutcome
 from foqs.service.api import Pending
 from foqs.tier.peers import Peer, Peers, Unreached
 from foqs.wire import codec
-from foqs.wire.methods import Caller, Serve
+from foqs.wire.methods import Caller, Serve, as_it_is
 from foqs.wire.methods import Method as Served
 from foqs.wire.visitor import Visitor
 from foqs_client.idl import ttypes
@@ -140,7 +140,7 @@ class _Call:
         except Exception as error:
             self._caller.fail(error)
         else:
-            self._caller.answer(_same, reply)
+            self._caller.answer(as_it_is, reply)
 
     async def _parts(self, told: list[Any], ways: Mapping[Peer, list[int]], entries: str) -> None:
         try:
@@ -175,7 +175,3 @@ def _placed(outcome: Any, entries: str, inner: int, place: int) -> Any:
     if error is not None and error.field and error.field.startswith(head):
         error.field = f"{entries}[{place}]{error.field[len(head) :]}"
     return outcome
-
-
-def _same(reply: Any) -> Any:
-    return reply

@@ -20,7 +20,7 @@ from foqs.core.errors import FoqsError
 from foqs.tier.local import LocalTopics
 from foqs.tier.peers import Peer, Peers
 from foqs.tier.summaries import Summaries
-from foqs.wire.methods import Caller
+from foqs.wire.methods import Caller, as_it_is
 from foqs_client.idl import ttypes
 from foqs_client.message import Method
 
@@ -108,7 +108,7 @@ class Exchange:
             load=self._load(),
             takes_items=self._takes_items(),
         )
-        caller.answer(_same, reply)
+        caller.answer(as_it_is, reply)
 
     # --------------------------------------------------------------------- asking
 
@@ -174,10 +174,6 @@ class Exchange:
 
     def _period_s(self) -> float:
         return self._settings.exchange_ms / 1_000 * self._rng.uniform(1 - _JITTER, 1 + _JITTER)
-
-
-def _same(reply: Any) -> Any:
-    return reply
 
 
 def _nobody(*told: Any) -> None:

@@ -128,7 +128,7 @@ def in_task(serve: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> Serve:
         except Exception as error:
             caller.fail(error)
         else:
-            caller.answer(_same, reply)
+            caller.answer(as_it_is, reply)
 
     def start(request: Any, deadline: float, caller: Caller) -> Pending:
         return _Task(asyncio.get_running_loop().create_task(run(request, deadline, caller)))
@@ -146,7 +146,8 @@ class _Task:
         self.task.cancel()
 
 
-def _same(reply: Any) -> Any:
+def as_it_is(reply: Any) -> Any:
+    """The shape of what is a reply struct already."""
     return reply
 
 
