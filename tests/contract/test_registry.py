@@ -11,6 +11,7 @@ import pytest
 
 from shardmgr.checks import DOCUMENT_BYTES_MAX
 from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
+from tests.support.poll import eventually
 from tests.support.registries import LONG_MS, SHORT_MS, LocalBench, RegistryBench, ZooKeeperBench, awaited, boot_ms
 from tests.support.zookeeper import ZooKeeper
 
@@ -330,9 +331,12 @@ def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(be
         registry = await bench.joined(SHORT_MS)
         assert 0 < registry.alive_until_ms <= boot_ms() + SHORT_MS
         first_ms = registry.alive_until_ms
-        while registry.alive_until_ms < first_ms + SHORT_MS:
+
+        async def moved_on() -> bool:
             assert registry.alive_until_ms <= boot_ms() + SHORT_MS
-            await asyncio.sleep(SHORT_MS / 20_000)
+            return registry.alive_until_ms >= first_ms + SHORT_MS
+
+        await eventually(moved_on, "the session is answered")
 
     bench.run(story())
 

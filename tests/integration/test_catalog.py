@@ -12,6 +12,7 @@ import pytest
 from foqs_client import Client, InvalidArgument, Item, Namespace, NamespaceNotFound, Unavailable
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.poll import eventually
 from tests.support.processes import HostProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -93,10 +94,12 @@ def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
         async with Client(one.address) as first, Client(two.address) as second:
             creates = [(first, second)[n % 2].create_namespace(Namespace(f"n{n}")) for n in range(12)]
             await asyncio.gather(*creates)
-            for client in (first, second):
-                async with asyncio.timeout(20):
-                    while len((await client.list_namespaces()).namespaces) < 13:  # noqa: ASYNC110 - another process gives no signal
-                        await asyncio.sleep(0.02)
+
+            async def both_see_all() -> bool:
+                found = [await client.list_namespaces() for client in (first, second)]
+                return all(len(listed.namespaces) == 13 for listed in found)
+
+            await eventually(both_see_all, "both hosts list all namespaces")
 
     options = {"catalog.file": str(tmp_path / "catalog.json"), "catalog.poll_ms": 20}
     with (

@@ -6,8 +6,9 @@ only place where tests sleep.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 _PAUSE_S: Final = 0.02
@@ -24,3 +25,12 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> 
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s} s")
         time.sleep(_PAUSE_S)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30.0) -> None:
+    """As `until`, where the condition is asked for in an event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not await condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not within {timeout_s} s")
+        await asyncio.sleep(_PAUSE_S)
