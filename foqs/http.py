@@ -7,6 +7,7 @@ shards; it is given functions to ask.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Mapping
 
@@ -67,4 +68,8 @@ class HttpServer:
         return web.Response(text=body, status=503 if reasons else 200, content_type="application/json")
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+        parts = []
+        for part in self._metrics.page():
+            parts.append(part)
+            await asyncio.sleep(0)  # a call that has come meanwhile need not wait for all of them
+        return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE})

@@ -160,9 +160,10 @@ class Metrics:
         """Asks `readings` at every scrape from now on; call it once."""
         self._registry.register(_ReadingCollector(readings))
 
-    def page(self) -> bytes:
-        """Everything in Prometheus' text format."""
-        return generate_latest(self._registry)
+    def page(self) -> Iterator[bytes]:
+        """Everything in Prometheus' text format, a metric at a time: the whole takes long enough to be noticed by calls."""
+        for metric in self._registry.collect():
+            yield generate_latest(_Collected(metric))
 
     def _counter(self, name: str) -> Counter:
         described = _DESCRIBED[name]
@@ -171,6 +172,16 @@ class Metrics:
     def _histogram(self, name: str, buckets: Sequence[float]) -> Histogram:
         described = _DESCRIBED[name]
         return Histogram(name, described.text, described.labels, registry=self._registry, buckets=buckets)
+
+
+class _Collected(Collector):
+    """One metric, as it was collected."""
+
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
 
 
 class _Spread:

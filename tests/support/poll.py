@@ -11,11 +11,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-_PAUSE_S: Final = 0.02
+PAUSE_S: Final = 0.02
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
-    """Returns once `condition` holds.
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, pause_s: float = PAUSE_S) -> None:
+    """Returns once `condition` holds, which is asked for again after each pause.
 
     Raises:
         TimeoutError: it did not within `timeout_s` seconds.
@@ -24,7 +24,7 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0) -> 
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s} s")
-        time.sleep(_PAUSE_S)
+        time.sleep(pause_s)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = 30.0) -> None:
@@ -33,4 +33,4 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeou
     while not await condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s} s")
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(PAUSE_S)

@@ -36,7 +36,7 @@ from tests.support.frozen import freeze, thaw
 from tests.support.history import End, History, machine_clock_ms, read
 from tests.support.ledger import account
 from tests.support.open_load import OpenLoad
-from tests.support.poll import until
+from tests.support.poll import PAUSE_S, until
 from tests.support.ports import free_port
 from tests.support.prober import PROCESS, Prober
 from tests.support.reckon import Bounds
@@ -221,8 +221,11 @@ class Trouble:
     async def settled(self) -> None:
         await self.when(self.on.is_settled, "every shard is served, each host its part")
 
-    async def when(self, condition: Callable[[], bool], what: str, timeout_s: float = _SETTLE_S) -> None:
-        await asyncio.to_thread(until, condition, what, timeout_s)
+    async def when(
+        self, condition: Callable[[], bool], what: str, timeout_s: float = _SETTLE_S, pause_s: float = PAUSE_S
+    ) -> None:
+        """See `tests.support.poll.until`."""
+        await asyncio.to_thread(until, condition, what, timeout_s, pause_s)
 
     async def owned_by(self, host: HostProcess) -> list[int]:
         """The shards that it serves."""

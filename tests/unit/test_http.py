@@ -79,6 +79,28 @@ def test_metrics_are_served_in_prometheus_format() -> None:
     serve(HttpServer(metrics, dict), talk)
 
 
+def test_who_scrapes_does_not_stop_the_loop_for_the_whole_page() -> None:
+    metrics = Metrics()
+    parts = len(list(metrics.page()))
+
+    async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
+        turns = 0
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        async with asyncio.timeout(20):
+            await get("/livez")
+            before, turns = turns, 0
+            await get("/metrics")
+        assert turns >= parts > 20, f"{before} turns for a page of one word"
+
+    serve(HttpServer(metrics, dict), talk)
+
+
 def test_a_taken_port_is_an_error_and_leaves_nothing_behind() -> None:
     async def whole() -> None:
         server = HttpServer(Metrics(), dict)
@@ -95,7 +117,7 @@ def test_a_taken_port_is_an_error_and_leaves_nothing_behind() -> None:
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.page().decode())
+        for family in text_string_to_metric_families(b"".join(metrics.page()).decode())
         for sample in family.samples
     }
 

@@ -35,7 +35,7 @@ def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
     """Every sample by (name, value of each label, by the labels' names)."""
     wire, metrics = wire_of(engine), Metrics()
     metrics.watch(lambda: scrape.readings(engine, wire))
-    page = metrics.page().decode()
+    page = b"".join(metrics.page()).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(page)
@@ -53,7 +53,7 @@ def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
         wire, metrics = wire_of(engine), Metrics()
         metrics.watch(lambda: scrape.readings(engine, wire))
         await Caller(world, engine).put(count=2)
-        families = list(text_string_to_metric_families(metrics.page().decode()))
+        families = list(text_string_to_metric_families(b"".join(metrics.page()).decode()))
         # The parser takes the `_total` off a counter's name.
         ours = {family.name: family for family in families if family.name.startswith("foqs_")}
         assert {(name, family.type) for name, family in ours.items()} == {
