@@ -66,6 +66,30 @@ def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
     run_virtual(main)
 
 
+def test_an_error_that_is_no_answer_costs_its_own_call_and_none_behind_it() -> None:
+    async def main() -> None:
+        told: list[int] = []
+        errors: list[Exception] = []
+
+        async def call(entries: Sequence[int]) -> Sequence[Outcome]:
+            await asyncio.sleep(1)
+            if 0 in entries:
+                raise ZeroDivisionError
+            told.extend(entries)
+            return [Outcome()] * len(entries)
+
+        outbox: Outbox[int] = Outbox(call, lambda entries, _: (), errors.append, Random(1))
+        outbox.put(0)
+        await asyncio.sleep(0.5)
+        outbox.put(1)
+        outbox.put(2)
+        await outbox.empty()
+        assert told == [1, 2]
+        assert [type(error) for error in errors] == [ZeroDivisionError]
+
+    run_virtual(main)
+
+
 def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told() -> None:
     async def main() -> None:
         batches: list[list[str]] = []

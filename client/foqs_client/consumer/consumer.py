@@ -3,7 +3,8 @@
 Holds `Consumer`. Always true: no more than `in_flight` items are held at a time;
 every item that was taken is acked, nacked, released, or lost with its lease, and
 counted as one of these; what fails at the hosts' or on the way is tried again and
-never ends the loop. What to do is decided by `Turns` and `Hand`; here it is done.
+never ends the loop; what fails within it ends it, and leaves what could not be told
+to the leases' ends. What to do is decided by `Turns` and `Hand`; here it is done.
 """
 
 from __future__ import annotations
@@ -154,6 +155,7 @@ class Consumer:
 
         Raises:
             CannotStart: the worker processes cannot be started.
+            Exception: whatever went wrong within the consumer itself, which is a fault of it or of the client.
         """
         self._loop = asyncio.get_running_loop()
         try:

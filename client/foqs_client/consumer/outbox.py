@@ -4,8 +4,8 @@ Holds `Outbox`, and `Outboxes`, of which each host has its own, so that one that
 does not answer holds up nothing that the others are told. Always true: of each,
 one call is under way, and what comes meanwhile goes with the next, so batches form
 without a delay; what may be told again is, in the order in which it came; nothing
-is told twice at a time; what fails here and is no host's answer is told, and ends
-this outbox alone. Knows nothing of what is told.
+is told twice at a time; an error that is no host's answer costs the entries of its
+call, and none that wait behind them. Knows nothing of what is told.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Outbox(Generic[E]):
     Args:
         call: tells hosts of entries; an outcome for each, in order.
         told: takes entries and their outcomes; returns those that are to be told again.
-        failed: told of an error that is no host's answer; its entries are nobody's any more.
+        failed: told of an error that is no host's answer; the entries of that call are nobody's any more.
     """
 
     def __init__(
@@ -75,15 +75,17 @@ class Outbox(Generic[E]):
                 batch = self._entries[: self._entries_max]
                 del self._entries[: len(batch)]
                 self._under_way = len(batch)
-                again = await self._tell(batch)
+                try:
+                    again = await self._tell(batch)
+                except Exception as error:
+                    self._failed(error)
+                    again = ()
                 self._under_way = 0
                 if again:
                     self._entries[:0] = again
                     await asyncio.sleep(self._backoff.next_s())
                 else:
                     self._backoff.reset()
-        except Exception as error:
-            self._failed(error)
         finally:
             self._under_way = 0
             self._task = None
