@@ -126,7 +126,7 @@ async def _consume(client: Client, items: int, in_flight: int, handler: str) -> 
         in_flight=in_flight,
     )  # fmt: skip
     running = asyncio.ensure_future(consumer.run())
-    await over
+    await asyncio.wait((over, running), return_when=asyncio.FIRST_COMPLETED)
     consumer.stop()
     counts = await running
     if counts.done != items:
@@ -141,7 +141,7 @@ async def _first_of_each(report: Report, found: Stage, options: argparse.Namespa
         await _fill(client, ["big"] * (9 * len(others)), options.payload)
         await _fill(client, others, options.payload)
         firsts: dict[str, float] = {}
-        over = asyncio.Event()
+        over = asyncio.get_running_loop().create_future()
         before = found.cpu_s()
         begun_s, cpu_s = time.perf_counter(), time.process_time()
 
@@ -149,11 +149,11 @@ async def _first_of_each(report: Report, found: Stage, options: argparse.Namespa
             if job.topic not in firsts:
                 firsts[job.topic] = time.perf_counter() - begun_s
                 if len(firsts) == options.topics:
-                    over.set()
+                    over.set_result(None)
 
         consumer = Consumer(client, work, ["*"], concurrency=options.in_flight // 2, in_flight=options.in_flight)
         running = asyncio.ensure_future(consumer.run())
-        await over.wait()
+        await asyncio.wait((over, running), return_when=asyncio.FIRST_COMPLETED)
         used = {name: round(value - before[name], 2) for name, value in found.cpu_s().items()}
         used["client"] = round(time.process_time() - cpu_s, 2)
         begun = consumer.counts

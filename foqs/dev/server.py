@@ -34,13 +34,15 @@ class CannotRun(Exception):
 
 @contextmanager
 def told_to_stop() -> Iterator[None]:
-    """SIGTERM and the end of the terminal are as Ctrl-C, so that what was started is ended."""
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    """SIGTERM and the end of the terminal are as Ctrl-C, so that what was started is ended; what is ignored stays so."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    heeded = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
+    for number in heeded:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in heeded.items():
             signal.signal(number, handler)
 
 
@@ -118,10 +120,13 @@ class Server(ABC):
         """Prepares the folder where that is new, and starts the process."""
 
     def close(self) -> None:
-        """Ends the process, and a temporary folder with it. Safe to repeat."""
-        self.stop()
-        if self._is_temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+        """Ends the process, and a temporary folder with it. Safe to repeat. Interrupted, it kills the process."""
+        try:
+            self.stop()
+        finally:
+            self.stop(signal.SIGKILL)
+            if self._is_temporary:
+                shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:

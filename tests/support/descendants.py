@@ -5,19 +5,26 @@ Of a Linux machine: it is read from /proc.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """Process ids with the names of their programs, in no order."""
+    """Process ids with their command lines, in no order."""
     found: dict[int, str] = {}
-    for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            for child in map(int, children.read_text().split()):
-                found[child] = Path(f"/proc/{child}/comm").read_text().strip()
-                found |= descendants(child)
-        except OSError:
-            continue  # it has ended meanwhile
+    for child in _children(pid):
+        with suppress(OSError):  # it has ended meanwhile
+            found[child] = Path(f"/proc/{child}/cmdline").read_text().replace("\0", " ").strip()
+        found |= descendants(child)
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for children in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            with suppress(OSError):
+                found += map(int, children.read_text().split())
     return found
 
 
