@@ -164,7 +164,7 @@ METRICS: Final = FACTS + READINGS + CLUSTER + TIER
 _HEAD: Final = """\
 # Metrics
 
-What `/metrics` on the HTTP port shows, in Prometheus' text format; `process_*` (memory, CPU, open files) are beside these. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard begin anew with each ownership. [configs/alerts.yml](../configs/alerts.yml) has alerts on them, [runbook.md](runbook.md) says what to do.
+What `/metrics` on the HTTP port shows, in Prometheus' text format; `process_*` (memory, CPU, open files) are beside these. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard begin anew with each ownership. The gauges of a page are of one moment; its counters are read one after the other. [configs/alerts.yml](../configs/alerts.yml) has alerts on them, [runbook.md](runbook.md) says what to do.
 
 """
 

@@ -161,7 +161,7 @@ class Metrics:
         self._registry.register(_ReadingCollector(readings))
 
     def page(self) -> Iterator[bytes]:
-        """Everything in Prometheus' text format, a metric at a time: the whole takes long enough to be noticed by calls."""
+        """Everything in Prometheus' text format, a metric at a time: the whole takes so long that calls notice."""
         for metric in self._registry.collect():
             yield generate_latest(_Collected(metric))
 

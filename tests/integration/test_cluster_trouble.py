@@ -244,7 +244,7 @@ def test_shards_of_the_other_database_go_on_while_one_is_stopped(
         stopped_s = now_s()
         await asyncio.to_thread(server.stop)
         opened = "the breakers of its shards are open"
-        # Asked seldom: every page of metrics costs the hosts some milliseconds, which the other shards' calls would show.
+        # Asked seldom: a page of metrics costs the hosts some milliseconds, which the other shards' calls would show.
         await trouble.when(lambda: breakers_open(troubled) == set(hit), opened, pause_s=0.5)
         opened_s = now_s()
         await pause(away_s)

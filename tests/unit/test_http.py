@@ -96,7 +96,7 @@ def test_who_scrapes_does_not_stop_the_loop_for_the_whole_page() -> None:
             await get("/livez")
             before, turns = turns, 0
             await get("/metrics")
-        assert turns >= parts > 20, f"{before} turns for a page of one word"
+        assert turns - before >= parts - 5 > 20
 
     serve(HttpServer(metrics, dict), talk)
 
