@@ -123,8 +123,10 @@ class Server(ABC):
         """Ends the process, and a temporary folder with it. Safe to repeat. Interrupted, it kills the process."""
         try:
             self.stop()
-        finally:
+        except BaseException:
             self.stop(signal.SIGKILL)
+            raise
+        finally:
             if self._is_temporary:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
