@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S: Final = 0.05
 _RETRY_DELAY_S_MAX: Final = 0.5
+_PATIENCE: Final = 4
+"""This part of a session timeout without an answer to a reconnect, and another connection is tried."""
 
 _REFUSED: Final = (
     kazoo_errors.BadArgumentsError,
@@ -114,7 +116,7 @@ class ZooKeeperSession:
             self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth, logger=logger)
         except (ValueError, kazoo_errors.ConfigurationError) as error:
             raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
-        self._note_connects()
+        self._mind_connects(timeout_ms / _PATIENCE / 1000)
         self._client.add_listener(self._state_changed)
         self._client.start_async()
 
@@ -204,19 +206,25 @@ class ZooKeeperSession:
 
     # --------------------------------------------------------- kazoo's threads
 
-    def _note_connects(self) -> None:
-        """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here."""
+    def _mind_connects(self, patience_s: float) -> None:
+        """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here.
+
+        And it waits for the answer to a reconnect for as long as the session lasts, where a server that is just
+        starting may leave a connection open and never answer it (ZOOKEEPER-5051). To ask again is harmless: the
+        session is the same. A first connect is not asked again: each makes a session.
+        """
         connection = self._client._connection
         invoke = connection._invoke
 
-        def noted(timeout: float, request: Any, xid: int | None = None) -> Any:
+        def minded(timeout_s: float, request: Any, xid: int | None = None) -> Any:
+            if not isinstance(request, Connect):
+                return invoke(timeout_s, request, xid)
             sent_ms = self._boot_ms()
-            answer = invoke(timeout, request, xid)
-            if isinstance(request, Connect):
-                self._connect_answer = (answer[0].time_out, sent_ms)
+            answer = invoke(min(timeout_s, patience_s) if request.session_id else timeout_s, request, xid)
+            self._connect_answer = (answer[0].time_out, sent_ms)
             return answer
 
-        connection._invoke = noted
+        connection._invoke = minded
 
     def _state_changed(self, state: str) -> None:
         with self._lock:

@@ -76,6 +76,23 @@ def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
     bench.run(story())
 
 
+def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the_same_session(
+    bench: ZooKeeperBench,
+) -> None:
+    """As ZooKeeper does with connections that come while it starts; see ZOOKEEPER-5051."""
+
+    async def story() -> None:
+        registry = await bench.joined()
+        await registry.announce("members", "a", b"1")
+        bench.leave_hanging(registry, 2)
+        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        await is_connected(registry)
+        assert (registry.session, bench.hanging(registry)) == (1, 0)
+        assert await registry.members("members") == {"a": b"1"}
+
+    bench.run(story())
+
+
 def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_forgives(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:

@@ -1,7 +1,8 @@
 """A TCP proxy that can be told to swallow what passes, as a network that drops packets does.
 
 Always true: while it drops, connections stay open and new ones are taken, and
-nothing gets through either way, not even later. It runs on threads of its own, so
+nothing gets through either way, not even later; one that is left hanging stays
+so for good. It runs on threads of its own, so
 that a test's loop may be blocked. Knows nothing of what passes.
 """
 
@@ -25,6 +26,7 @@ class DroppingProxy:
         self.port = free_port()
         self._to = to
         self._dropping = threading.Event()
+        self._hanging = 0
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
         self._closed = False
@@ -49,12 +51,27 @@ class DroppingProxy:
         self._to = port
         self._reset()
 
+    def leave_hanging(self, connections: int) -> None:
+        """Resets what is connected; the next so many connections stay open, and nothing that they say gets through."""
+        self._hanging = connections
+        self._reset()
+
+    @property
+    def hanging(self) -> int:
+        """So many connections are still to be left hanging."""
+        return self._hanging
+
     def _accept(self) -> None:
         while True:
             try:
                 near, _ = self._listener.accept()
             except OSError:
                 return
+            if self._hanging:
+                with self._lock:
+                    self._sockets.add(near)
+                self._hanging -= 1
+                continue
             try:
                 far = socket.create_connection(("127.0.0.1", self._to))
             except OSError:

@@ -123,6 +123,14 @@ class ZooKeeperBench(RegistryBench):
     def heal(self, registry: Registry) -> None:
         self._proxies[id(registry)].heal()
 
+    def leave_hanging(self, registry: Registry, connections: int) -> None:
+        """The user's connection is reset, and the next so many are never answered."""
+        self._proxies[id(registry)].leave_hanging(connections)
+
+    def hanging(self, registry: Registry) -> int:
+        """So many of its connections are still to be left without an answer."""
+        return self._proxies[id(registry)].hanging
+
     async def expire(self, registry: Registry) -> None:
         """As ZooKeeper's own tests do: somebody else takes the session over, and closes it."""
         assert isinstance(registry, ZooKeeperRegistry)
