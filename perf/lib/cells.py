@@ -21,7 +21,7 @@ from perf import limit
 from perf.lib import chain, machine, rows
 from perf.lib.race import Broken, Race
 from perf.lib.report import say
-from perf.lib.stage import COORDINATED, stage
+from perf.lib.stage import COORDINATED, LEAST, stage
 from perf.lib.table import STEADY_RATE, Figures
 from perf.lib.trial import Filled, Trial, once, told
 from perf.lib.worker import Load
@@ -74,6 +74,7 @@ class Cells:
             "foqs-1": replace(SMALL, **timed),
             "foqs-1-apart": replace(SMALL, gather=False, **timed),
             "postgres-1": replace(SMALL, system="postgres", **timed),
+            "least-1": replace(SMALL, system=LEAST, **timed),
             "sqlite": replace(PLAIN, system="foqs-sqlite", **timed),
             "behind": replace(BEHIND, **timed),
             "postgres-behind": replace(BEHIND, system="postgres", **timed),

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from foqs_client import Client, Item
-from perf.lib import backlog, machine
+from perf.lib import backlog, least, machine
 from perf.lib.by_hand import prepare_mariadb, prepare_postgres
 from perf.lib.coordinated import CoordinatedHost
 from perf.lib.servers import FoqsHost, MariaDb, Postgres
@@ -25,8 +25,10 @@ from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 PLAIN: Final = "foqs-mariadb"
 COORDINATED: Final = "foqs-zookeeper"
 """The same as a cluster of one host."""
+LEAST: Final = "least"
+"""No queue: what any queue in Python must do at least."""
 BY_HAND: Final = ("postgres", "mariadb-prebuilt", "mariadb-aiomysql")
-SYSTEMS: Final = (PLAIN, COORDINATED, "foqs-sqlite", *BY_HAND)
+SYSTEMS: Final = (PLAIN, COORDINATED, "foqs-sqlite", *BY_HAND, LEAST)
 TEMPLATES: Final = 16
 """Items for each shard, so that no shard is without one to copy."""
 _TEMPLATE_PAUSE_S: Final = 0.05
@@ -42,6 +44,7 @@ class Stage:
     host: FoqsHost | None = None
     mariadb: MariaDb | None = None
     postgres: Postgres | None = None
+    least_pid: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     def cpu_s(self) -> dict[str, float]:
@@ -49,6 +52,8 @@ class Stage:
         used = {}
         if self.host is not None:
             used["host"] = machine.cpu_s(self.host.pid)
+        if self.least_pid is not None:
+            used["host"] = machine.cpu_s(self.least_pid)
         if isinstance(self.host, CoordinatedHost):
             used["coordinator"] = machine.cpu_s(self.host.zookeeper.pid)
         if self.mariadb is not None:
@@ -109,6 +114,8 @@ def stage(
                 kind = FoqsHost if system == PLAIN else CoordinatedHost
                 found.host = started.enter_context(kind(mariadb.url(), shards, options, **how))
                 found.place = found.host.address
+            elif system == LEAST:
+                found.place, found.least_pid = started.enter_context(least.serving(mariadb))
             else:
                 connection = mariadb.connect()
                 prepare_mariadb(connection)

@@ -13,6 +13,7 @@ from typing import Any
 from foqs_client import Client, FoqsError, Item, UnknownOutcome
 from perf.lib import by_hand
 from perf.lib.caller import NO_ERRORS, NOTHING, Batch, Caller, Put, Session, Taken
+from perf.lib.least import LeastSession
 
 
 async def session(
@@ -24,6 +25,8 @@ async def session(
     """
     if system.startswith("foqs"):
         return FoqsSession(place, namespace, keyed=keyed, gather=gather)
+    if system == "least":
+        return LeastSession(place)
     if system == "postgres":
         return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch)
     return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)

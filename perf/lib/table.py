@@ -94,6 +94,7 @@ ROWS: Final = (
         ("foqs-1", "postgres-1"), ratio("foqs-1", "postgres-1"), 1.6, 2.5,
     ),
     Row("apart", "the same, every call sent as it is made", ("foqs-1-apart", "postgres-1"), ratio("foqs-1-apart", "postgres-1")),
+    Row("least", "the same, the least that a queue in Python can be", ("least-1", "postgres-1"), ratio("least-1", "postgres-1")),
     Row("sqlite", "calls of 100, SQLite against MariaDB", ("sqlite", "foqs"), ratio("sqlite", "foqs"), 0.75, 1.25),
     Row("zookeeper", "with ZooKeeper's coordinator against without", ("zookeeper", "foqs"), ratio("zookeeper", "foqs")),
     Row("zookeeper-1", "the same, one item per call", ("zookeeper-1", "foqs-1"), ratio("zookeeper-1", "foqs-1")),

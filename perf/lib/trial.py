@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from perf.lib import machine
-from perf.lib.race import Outcome, Race
+from perf.lib.race import Broken, Outcome, Race
 from perf.lib.report import middle, say
-from perf.lib.stage import TEMPLATES, Stage, stage
+from perf.lib.stage import LEAST, TEMPLATES, Stage, stage
 from perf.lib.worker import Load
 
 NUMBERS_PER_S: Final = 120_000
@@ -97,6 +97,8 @@ def medians(runs: Sequence[Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
 
 def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
     """The figures of one run. Raises Broken, CannotRun."""
+    if trial.system == LEAST and (trial.batch, trial.mode, trial.backlog) != (1, "both", 0):
+        raise Broken("the least queue has calls of one item, both roles at once and no backlog")
     say(f"  {told(trial)}")
     with stage(trial.system, trial.shards, trial.options, command, trial.buffer_pool_mib) as found:
         return run_on(found, trial)

@@ -12,6 +12,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from perf.lib import backlog, table
 from perf.lib.race import Broken, reckon
 from perf.lib.stage import stage
 from perf.lib.table import Row
-from perf.lib.trial import Filled, Trial
+from perf.lib.trial import Filled, Trial, once
 from tests.support.descendants import descendants, lives
 from tests.support.poll import until
 
@@ -175,6 +176,19 @@ def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
     )
 
     assert [line["figures"]["left"] for line in found] == [0, 0]
+
+
+def test_the_least_queue_accounts_for_every_item_of_calls_of_one() -> None:
+    (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "least", "--batch", "1", "--callers", "6", "--no-plots")
+
+    assert found["figures"]["items_per_s"] > 0
+    assert found["figures"]["left"] == 0
+
+
+@pytest.mark.parametrize("other", [{"batch": 2}, {"mode": "consume"}, {"backlog": 5}])
+def test_the_least_queue_refuses_what_it_does_not_have(other: dict[str, Any]) -> None:
+    with pytest.raises(Broken, match="calls of one item, both roles at once and no backlog"):
+        once(replace(Trial(system="least", batch=1), **other))
 
 
 @pytest.mark.long
