@@ -12,15 +12,23 @@ VERSION: Final = "v1"
 """Of what is kept there: a program that understands it otherwise keeps it elsewhere."""
 
 
-def registry_of(config: Config, clock: Clock) -> Registry:
-    """The cluster's registry, not open yet; `cluster.zookeeper` must be set. Raises `ConfigError` for bad credentials."""
+COMMAND_SESSION_MS: Final = 30_000
+"""Of a command, which holds nothing that others wait for: a ZooKeeper that is slow for seconds is no reason to fail."""
+
+
+def registry_of(config: Config, clock: Clock, session_timeout_ms: int | None = None) -> Registry:
+    """The cluster's registry, not open yet; `cluster.zookeeper` must be set. Raises `ConfigError` for bad credentials.
+
+    Args:
+        session_timeout_ms: None: as hosts have it.
+    """
     from shardmgr.zookeeper import ZooKeeperRegistry  # hosts that are alone need no kazoo
 
     cluster = config.cluster
     return ZooKeeperRegistry(
         cluster.zookeeper,
         f"{cluster.root}/{VERSION}",
-        cluster.session_timeout_ms,
+        session_timeout_ms or cluster.session_timeout_ms,
         clock.monotonic_ms,
         config.cluster_credentials(),
     )

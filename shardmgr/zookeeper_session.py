@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _RETRY_DELAY_S: Final = 0.05
 _RETRY_DELAY_S_MAX: Final = 0.5
 _PATIENCE: Final = 4
-"""This part of a session timeout without an answer to a reconnect, and another connection is tried."""
+"""This part of a session timeout without a connection, or an answer to a reconnect, and another one is tried."""
 
 _REFUSED: Final = (
     kazoo_errors.BadArgumentsError,
@@ -108,7 +108,8 @@ class ZooKeeperSession:
         self._over = False
         """Guarded by the lock: kazoo would go on with another session in the same object."""
         self._futures: dict[asyncio.Future[Any], None] = {}
-        self._connect_answer = (0, 0)
+        self._connect_answer = (timeout_ms, 0)
+        """The timeout of the session, and when it was asked for."""
         self._ended: asyncio.Future[None] | None = None
         retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
         auth = None if credentials is None else [("digest", ":".join(credentials))]
@@ -116,7 +117,7 @@ class ZooKeeperSession:
             self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth, logger=logger)
         except (ValueError, kazoo_errors.ConfigurationError) as error:
             raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
-        self._mind_connects(timeout_ms / _PATIENCE / 1000)
+        self._mind_connects()
         self._client.add_listener(self._state_changed)
         self._client.start_async()
 
@@ -206,24 +207,33 @@ class ZooKeeperSession:
 
     # --------------------------------------------------------- kazoo's threads
 
-    def _mind_connects(self, patience_s: float) -> None:
+    def _mind_connects(self) -> None:
         """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here.
 
-        And it waits for the answer to a reconnect for as long as the session lasts, where a server that is just
-        starting may leave a connection open and never answer it (ZOOKEEPER-5051). To ask again is harmless: the
-        session is the same. A first connect is not asked again: each makes a session.
+        And of one server it waits for a connection, and for the answer to a reconnect, for as long as a session may
+        last: but a machine may be gone, and a server that is just starting may leave a connection open and never answer
+        it (ZOOKEEPER-5051). To ask again is harmless: the session is the same. The answer to a first connect is waited
+        for: each makes a session.
         """
-        connection = self._client._connection
-        invoke = connection._invoke
+        connection, handler = self._client._connection, self._client.handler
+        invoke, dial = connection._invoke, handler.create_connection
+
+        def patient(timeout_s: float) -> float:
+            return min(timeout_s, self._connect_answer[0] / _PATIENCE / 1000)
+
+        def dialled(*args: Any, timeout: float, **more: Any) -> Any:
+            return dial(*args, timeout=patient(timeout), **more)
 
         def minded(timeout_s: float, request: Any, xid: int | None = None) -> Any:
             if not isinstance(request, Connect):
                 return invoke(timeout_s, request, xid)
             sent_ms = self._boot_ms()
-            answer = invoke(min(timeout_s, patience_s) if request.session_id else timeout_s, request, xid)
-            self._connect_answer = (answer[0].time_out, sent_ms)
+            answer = invoke(patient(timeout_s) if request.session_id else timeout_s, request, xid)
+            if answer[0].time_out > 0:  # else the session is over, and so is this object
+                self._connect_answer = (answer[0].time_out, sent_ms)
             return answer
 
+        handler.create_connection = dialled
         connection._invoke = minded
 
     def _state_changed(self, state: str) -> None:

@@ -273,7 +273,9 @@ class Client(Calls, AdminCalls, ClusterCalls):
             hosts = [at for at in hosts if at not in waited]
         if hosts:
             try:
-                found = await self._polls.sweep(("now", *wanted), hosts, look, keep, self._router.unreachable)
+                found = await self._polls.sweep(
+                    ("now", *wanted), hosts, look, keep, self._router.unreachable, patient=wait_ms <= 0
+                )
             except _ELSEWHERE as error:
                 failure = error
             else:

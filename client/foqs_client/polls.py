@@ -104,6 +104,7 @@ class Polls:
         begin: Callable[[Address], Awaitable[list[Delivery]]],
         keep: Callable[[list[Delivery]], int],
         slow: Callable[[Address], None],
+        patient: bool,
     ) -> list[Delivery]:
         """What the first host brings that has something, asked one after the other; empty when none has.
 
@@ -113,6 +114,7 @@ class Polls:
         Args:
             kind, begin, keep: as of `first`.
             slow: told of a host that has not answered in time.
+            patient: where no host has answered in time, the first answer is waited for.
 
         Raises:
             FoqsError: no host answered; of the last one.
@@ -122,6 +124,17 @@ class Polls:
         found: list[Delivery] = []
         failures: list[FoqsError] = []
         answers = 0
+
+        async def look(timeout_s: float | None) -> None:
+            nonlocal answers
+            await asyncio.wait(polls.values(), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            for other in [other for other, poll in polls.items() if poll.done()]:
+                try:
+                    found.extend(polls.pop(other).result())
+                    answers += 1
+                except FoqsError as error:
+                    failures.append(error)
+
         try:
             for host in hosts:
                 if host in polls and not polls[host].done():
@@ -130,17 +143,13 @@ class Polls:
                     polls[host] = asyncio.ensure_future(begin(host))
                 until_s = loop.time() + PATIENCE_S
                 while host in polls and not found and (left_s := until_s - loop.time()) > 0:
-                    await asyncio.wait(polls.values(), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-                    for other in [other for other, poll in polls.items() if poll.done()]:
-                        try:
-                            found += polls.pop(other).result()
-                            answers += 1
-                        except FoqsError as error:
-                            failures.append(error)
+                    await look(left_s)
                 if found:
                     break
                 if host in polls:
                     slow(host)
+            while patient and polls and not answers:
+                await look(None)
         finally:
             self._leave(kind, polls)
         if not answers:

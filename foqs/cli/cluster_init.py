@@ -103,12 +103,12 @@ def spread(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
 async def _init(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
     """True where the cluster is new. Raises Failed."""
     from foqs.clock import SystemClock
-    from foqs.registries import registry_of
+    from foqs.registries import COMMAND_SESSION_MS, registry_of
     from shardmgr.administration import Refused
     from shardmgr.model import Malformed
     from shardmgr.registry import RegistryError
 
-    registry = registry_of(config, SystemClock())
+    registry = registry_of(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
     except RegistryError as error:

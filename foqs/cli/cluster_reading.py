@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 async def read(config: Config) -> Reading:
     """The whole cluster. Raises `RegistryError`, `Malformed`."""
     from foqs.clock import SystemClock
-    from foqs.registries import registry_of
+    from foqs.registries import COMMAND_SESSION_MS, registry_of
     from shardmgr.reading import read_cluster
 
-    registry = registry_of(config, SystemClock())
+    registry = registry_of(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
         return await read_cluster(registry)

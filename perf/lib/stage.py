@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from foqs_client import Client, Item
-from perf.lib import backlog, least, machine
+from perf.lib import backlog, least_server, machine
 from perf.lib.by_hand import prepare_mariadb, prepare_postgres
 from perf.lib.coordinated import CoordinatedHost
 from perf.lib.servers import FoqsHost, MariaDb, Postgres
@@ -115,7 +115,7 @@ def stage(
                 found.host = started.enter_context(kind(mariadb.url(), shards, options, **how))
                 found.place = found.host.address
             elif system == LEAST:
-                found.place, found.least_pid = started.enter_context(least.serving(mariadb))
+                found.place, found.least_pid = started.enter_context(least_server.serving(mariadb))
             else:
                 connection = mariadb.connect()
                 prepare_mariadb(connection)

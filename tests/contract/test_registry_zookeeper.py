@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
 from shardmgr.zookeeper import ZooKeeperRegistry
 from tests.support.aio import run
+from tests.support.dropping import DroppingProxy, full_listener
 from tests.support.ports import free_port
 from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, awaited, boot_ms
 from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper
@@ -91,6 +92,25 @@ def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the
         assert await registry.members("members") == {"a": b"1"}
 
     bench.run(story())
+
+
+def test_a_server_whose_machine_is_gone_costs_no_session(server: ZooKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In the order in which they are given, so that the one that is gone is always tried first.
+    monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", lambda hosts: None)
+
+    async def story(gone: int, proxy: DroppingProxy) -> None:
+        registry = ZooKeeperRegistry(f"127.0.0.1:{gone},{proxy.hosts}", "/foqs/gone", LONG_MS, boot_ms, None, 60_000)
+        await registry.open()
+        try:
+            proxy.leave_hanging(0)
+            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+            await is_connected(registry)
+            assert registry.session == 1
+        finally:
+            await registry.close()
+
+    with full_listener() as gone, DroppingProxy(server.port) as proxy:
+        run(story(gone, proxy))
 
 
 def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_forgives(

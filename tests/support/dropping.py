@@ -2,21 +2,25 @@
 
 Always true: while it drops, connections stay open and new ones are taken, and
 nothing gets through either way, not even later; one that is left hanging stays
-so for good. It runs on threads of its own, so
-that a test's loop may be blocked. Knows nothing of what passes.
+so until it is reset. It runs on threads of its own, so that a test's loop may be
+blocked. Knows nothing of what passes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
 from tests.support.ports import free_port
 
 _CHUNK_BYTES: Final = 65_536
+_FULL_S: Final = 0.5
+"""A connection on this machine that takes longer is not taken."""
 
 
 class DroppingProxy:
@@ -53,8 +57,9 @@ class DroppingProxy:
 
     def leave_hanging(self, connections: int) -> None:
         """Resets what is connected; the next so many connections stay open, and nothing that they say gets through."""
-        self._hanging = connections
-        self._reset()
+        with self._lock:
+            self._hanging = connections
+            self._reset_all()
 
     @property
     def hanging(self) -> int:
@@ -67,11 +72,11 @@ class DroppingProxy:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if self._hanging:
-                with self._lock:
+            with self._lock:
+                if self._hanging and not self._closed:
+                    self._hanging -= 1
                     self._sockets.add(near)
-                self._hanging -= 1
-                continue
+                    continue
             try:
                 far = socket.create_connection(("127.0.0.1", self._to))
             except OSError:
@@ -97,11 +102,14 @@ class DroppingProxy:
 
     def _reset(self) -> None:
         with self._lock:
-            for one in self._sockets:
-                with contextlib.suppress(OSError):
-                    one.shutdown(socket.SHUT_RDWR)
-                one.close()
-            self._sockets.clear()
+            self._reset_all()
+
+    def _reset_all(self) -> None:
+        for one in self._sockets:
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+        self._sockets.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -115,3 +123,18 @@ class DroppingProxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._reset()
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[int]:
+    """A port to which connecting neither succeeds nor fails, as to a machine that is gone."""
+    with socket.socket() as listener, contextlib.ExitStack() as waiting:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        while True:
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listener.getsockname())
+            if not select.select([], [one], [], _FULL_S)[1]:
+                break
+        yield listener.getsockname()[1]

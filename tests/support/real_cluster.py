@@ -7,6 +7,7 @@ ended by its id. Knows nothing of items.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -64,22 +65,28 @@ class RealCluster:
         return asyncio.run(self._look())
 
     def until_served(self, hosts: Sequence[str]) -> None:
-        """Waits until hosts of these names, and no others, serve all shards, each its part."""
-        until(lambda: self._served() == set(hosts), f"{', '.join(hosts)} serve all shards", 60)
+        """Waits until hosts of these names, and no others, serve all shards, each as many as its part is, and none moves."""
 
-    def _served(self) -> set[str]:
+        def served() -> bool:
+            parts = self._served()
+            return set(parts) == set(hosts) and max(parts.values()) - min(parts.values()) <= 1
+
+        until(served, f"{', '.join(hosts)} serve all shards", 60)
+
+    def _served(self) -> Counter[str]:
+        """How many shards each host serves; nothing while one is not served, or on its way."""
         view = self.view()
         members = {member.nonce: member for member in view.members}
-        owners: set[str] = set()
+        owners: Counter[str] = Counter()
         for number in self.shards:
             assignment = view.plan.assignments.get(number)
             member = None if assignment is None else members.get(assignment.nonce)
             holding = None if member is None else member.holdings.get(number)
-            if assignment is None or member is None or holding is None:
-                return set()
+            if assignment is None or assignment.leaving or member is None or holding is None:
+                return Counter()
             if (holding.epoch, holding.state) != (assignment.epoch, Ownership.OWNED.value):
-                return set()
-            owners.add(member.name)
+                return Counter()
+            owners[member.name] += 1
         return owners
 
     def _registry(self) -> ZooKeeperRegistry:

@@ -61,7 +61,7 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     found = Place(tmp_path)
-    monkeypatch.setattr("foqs.registries.registry_of", lambda config, clock: found.ensemble.registry(6_000))
+    monkeypatch.setattr("foqs.registries.registry_of", lambda config, clock, session: found.ensemble.registry(6_000))
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foqs_client import Client, Delivery, Item
+from foqs_client import Client, DeadlineExceeded, Delivery, Item
 from foqs_client.loads import BUSY_ITEMS
 from tests.support.aio import run
 from tests.support.ports import free_port
@@ -130,5 +130,55 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
             monkeypatch.undo()
             [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
             assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
+
+    run(main())
+
+
+@pytest.mark.parametrize("frozen", [0, 1, None])
+def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
+    frozen: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is slow for a moment is no reason for an error: the call has time."""
+    monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
+
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mapped(client)
+            for url in two.urls:
+                async with Client(url, automatic_keys=False) as other:
+                    await other.enqueue([Item("t", b"x")])
+            ask, slow = client._dequeue_at, asyncio.Event()
+            given_up: set[tuple[str, int]] = set()
+            dead = None if frozen is None else at(two, frozen)
+
+            async def all_are_slow(host: tuple[str, int] | None, *args: Any) -> list[Delivery]:
+                await (asyncio.Event() if host == dead else slow).wait()
+                return await ask(host, *args)
+
+            monkeypatch.setattr(client, "_dequeue_at", all_are_slow)
+            monkeypatch.setattr(client._router, "unreachable", given_up.add)
+            call = asyncio.ensure_future(client.dequeue({"t": 1}))
+            await until(lambda: len(given_up) == 2)
+            slow.set()
+            [delivery] = await call
+            assert delivery.payload == b"x"
+
+    run(main())
+
+
+def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
+
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mapped(client)
+
+            async def nobody_answers(*args: Any) -> list[Delivery]:
+                await asyncio.sleep(0.05)
+                raise DeadlineExceeded("no reply")
+
+            monkeypatch.setattr(client, "_dequeue_at", nobody_answers)
+            with pytest.raises(DeadlineExceeded):
+                await client.dequeue({"t": 1})
 
     run(main())
