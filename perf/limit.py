@@ -245,9 +245,13 @@ def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[byt
         ]
         expected = [0, 1]
     lease = ", ".join(f"{name} = {value}" for name, value in _lease(flush).items())
-    heads = [(f"DELETE FROM {shard}_item", flush.done), (f"UPDATE {shard}_item SET {lease}", flush.leased)]
+    rows_by_id = f"{shard}_item FORCE INDEX (PRIMARY)"
+    heads = [
+        (f"DELETE {shard}_item FROM {rows_by_id}", flush.done),
+        (f"UPDATE {rows_by_id} SET {lease}", flush.leased),
+    ]
     if flush.read:
-        heads.insert(1, (f"SELECT id, payload FROM {shard}_item", flush.leased))
+        heads.insert(1, (f"SELECT id, payload FROM {rows_by_id}", flush.leased))
     for head, ids in heads:
         for start in range(0, len(ids), sql_mysql.IDS_PER_STATEMENT):
             part = ids[start : start + sql_mysql.IDS_PER_STATEMENT]

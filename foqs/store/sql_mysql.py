@@ -2,8 +2,9 @@
 
 Always true: every statement is named and says its purpose; numbers are spliced
 in as decimal and everything else as `sql_mysql_values` spells it, so no value
-can end a literal; lists are cut so short that the optimiser keeps to ranges of
-the primary key. Statements are bytes. Knows nothing of connections or errors.
+can end a literal; what goes by ids names the primary key, and its lists are cut
+so short that the optimiser keeps to ranges of it. Statements are bytes. Knows
+nothing of connections or errors.
 """
 
 from __future__ import annotations
@@ -229,12 +230,13 @@ class Statements:
         self._key = f"foqs_{shard}_key"
         self._slot = f"foqs_{shard}_slot"
         self._cut = f"foqs_{shard}_cut"
-        # What the statements of a flush begin and end with. The index is named because after a
-        # restart the server's idea of a table may be old: where it believes in a handful of
-        # rows it reads, and locks, all of them rather than those of a few ids.
+        # What the statements of a flush begin and end with. The index is named because where the
+        # server believes in a handful of rows, rightly or by what it knew before a restart, it
+        # reads, and locks, all of them rather than those of a few ids. A DELETE can name it only
+        # when it says which table it deletes from.
         item = self._item
         self._of_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
-        self._delete = f"DELETE FROM {item} WHERE id IN (".encode()
+        self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
         self._insert = f"INSERT INTO {item} ({WITH_PAYLOAD}) VALUES ".encode()
         self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()

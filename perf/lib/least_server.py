@@ -132,11 +132,11 @@ def _flush(number: int, dones: Sequence[int], leased: _Items, direct: _Items, bo
     ]
     expected = [0, 1]
     if dones:
-        texts.append(b"DELETE FROM foqs_0_item WHERE id IN (%b)" % b",".join([b"%d" % done for done in dones]))
+        texts.append(_DELETE % b",".join([b"%d" % done for done in dones]))
         expected.append(len(dones))
     if leased:
         ids = b",".join([b"%d" % item for item, _ in leased])
-        texts.append(b"UPDATE foqs_0_item SET %b WHERE id IN (%b)" % (_LEASE % flush.token, ids))
+        texts.append(_UPDATE % (_LEASE % flush.token, ids))
         expected.append(len(leased))
     if direct or born:
         values = [_BORN_LEASED % (*_columns(item), flush.token) for item in direct]
@@ -170,6 +170,8 @@ def _literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) and "%" not in value else str(value)
 
 
+_DELETE: Final = b"DELETE foqs_0_item FROM foqs_0_item FORCE INDEX (PRIMARY) WHERE id IN (%b)"
+_UPDATE: Final = b"UPDATE foqs_0_item FORCE INDEX (PRIMARY) SET %b WHERE id IN (%b)"
 _INSERT: Final = f"INSERT INTO foqs_0_item ({', '.join(rows.values(0, b'', leased_by=None))}) VALUES ".encode()
 _BORN: Final = _row(None)
 _BORN_LEASED: Final = _row(_NO_FLUSH)

@@ -17,7 +17,7 @@ from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import Link, MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
-from foqs.store.port import POINTS, Store, StoreLost, WriteRefused, Writes
+from foqs.store.port import POINTS, Lease, Store, StoreLost, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -358,6 +358,31 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
             assert {_name(key) for _, key in used} == {index}, text
             assert all(_name(access) in ("range", "ref", "index") for access, _ in used), text
             assert text != texts.counts or "Using index" in _name(plan.rows[0][9]), "the items are read"
+
+    bench.run(story())
+
+
+def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
+    place: MysqlSettings, bench: Bench
+) -> None:
+    ids = list(range(1, 11))
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(n) for n in range(1, 41)])
+        store = owned.store
+        assert isinstance(store, MysqlStore)
+        await store._reach().run(b"ANALYZE TABLE foqs_3_item")
+        texts = sql_mysql.Statements(3)
+        for text in (
+            *texts.write(Writes(deletes=ids), 1 << 20),
+            *texts.write(Writes(leases=[Lease(9, 9, 1, ids)]), 1 << 20),
+            *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
+            *texts.read_rows(ids, payload=True),
+        ):
+            (plan,) = await store._reach().run(b"EXPLAIN " + text)
+            (used,) = [values for values in plan.rows if _name(values[2]) in ("foqs_3_item", "item")]
+            assert (_name(used[3]), _name(used[5])) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
 
     bench.run(story())
 
