@@ -271,7 +271,7 @@ def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[byt
 
 def _literal(value: Any) -> bytes:
     if isinstance(value, bytes):
-        return b"_binary'%b'" % value
+        return b"'%b'" % value
     return b"NULL" if value is None else (f"'{value}'" if isinstance(value, str) else str(value)).encode()
 
 

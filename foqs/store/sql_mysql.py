@@ -211,7 +211,7 @@ _UPDATE_TYPES: Final = (
     ("priority", "0"),
     ("deliver_after_ms", "0"),
     ("expires_at_ms", "0"),
-    ("metadata", "_binary''"),
+    ("metadata", "''"),
     ("state", "0"),
     ("due_ms", "0"),
     ("token", "0"),

@@ -229,7 +229,7 @@ class PrebuiltCaller(_MariaCaller):
     async def put(self, items: Batch) -> Put:
         escaped = [payload.replace(b"\\", b"\\\\").replace(b"'", b"\\'") for payload in items.payloads]
         columns = zip(items.topics, escaped, strict=True)
-        rows = b",".join([b"('%b',_binary'%b')" % (topic.encode(), payload) for topic, payload in columns])
+        rows = b",".join([b"('%b','%b')" % (topic.encode(), payload) for topic, payload in columns])
         await self._run(query_bytes(b"INSERT INTO item (topic, payload) VALUES " + rows))
         return all_durable(items)
 

@@ -156,7 +156,7 @@ _NO_FLUSH: Final = rows.Flush(0, rows.NOTHING)
 
 def _row(leased_by: rows.Flush | None) -> bytes:
     """What a new row's values are written with: its id, its payload's size, its payload and, leased, the token."""
-    row = rows.values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "_binary'%b'"}
+    row = rows.values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "'%b'"}
     if leased_by is not None:
         row["token"] = "%d"
     return f"({', '.join(map(_literal, row.values()))})".encode()
