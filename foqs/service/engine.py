@@ -28,9 +28,9 @@ from foqs.service.queue import QueueService
 from foqs.service.slots import Slots
 from foqs.shard.facts import Facts
 from foqs.shard.keeper import Keeper
+from foqs.shard.retry import Retry
 from foqs.shard.shard import Shard, ShardSettings
 from foqs.shard.status import ShardStatus
-from foqs.shard.writer import Retry
 from foqs.store.port import Store
 from shardmgr.ownership import Ownership
 from shardmgr.port import Coordinator, CoordinatorFailed

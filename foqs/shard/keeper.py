@@ -18,9 +18,10 @@ from random import Random
 from foqs.core.fence import Owner
 from foqs.core.item import EPOCH_MAX
 from foqs.shard.facts import Facts
+from foqs.shard.retry import Retry
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
-from foqs.shard.writer import Retry, ShardLost
+from foqs.shard.writer import ShardLost
 from foqs.store.port import Store, StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import Happening, Ownership, advance
 from shardmgr.port import Coordinator, CoordinatorFailed

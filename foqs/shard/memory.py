@@ -25,7 +25,7 @@ from foqs.core.ready import ReadyIndex
 from foqs.core.rows import RowCache
 from foqs.core.usage import Usage
 from foqs.shard.facts import Facts
-from foqs.shard.writer import Flush
+from foqs.shard.flush import Flush
 from foqs.store.port import TopicCount
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
@@ -52,7 +52,7 @@ class Consumers(Protocol):
 
 
 class ShardMemory:
-    """One shard's memory; see `writer.Memory`.
+    """One shard's memory; see `flush.Memory`.
 
     Args:
         timed: told the least due that a flush has written.

@@ -17,7 +17,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from foqs.core.errors import HANDOVER_MS, Unavailable
 from foqs.core.fair import FairQueue
 from foqs.core.fence import Fence
-from foqs.shard.writer import Retry
+from foqs.shard.retry import Retry
 from foqs.store.port import Reads, StoreLost
 
 log = logging.getLogger(__name__)

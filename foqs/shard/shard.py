@@ -39,8 +39,9 @@ from foqs.shard.hints import LoadJob, RefillJob
 from foqs.shard.memory import Consumers, ShardMemory
 from foqs.shard.purger import Purger
 from foqs.shard.reader import Reader
+from foqs.shard.retry import Retry
 from foqs.shard.timekeeper import Timekeeper
-from foqs.shard.writer import Retry, Writer
+from foqs.shard.writer import Writer
 from foqs.store.port import Store, StoreLost
 
 log = logging.getLogger(__name__)

@@ -13,33 +13,30 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from foqs.core.batch import Batch, HandOut, Inserts, Part
-from foqs.core.cuts import Cuts
+from foqs.core.batch import Batch, Inserts, Part
 from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
-from foqs.core.flush import Decision, Find, find_in, judge_batch
+from foqs.core.flush import Find, find_in, judge_batch
 from foqs.core.intake import Intake
-from foqs.core.item import Row, State, TopicName
+from foqs.core.item import Row
 from foqs.core.keys import KeyName, KeyRow
-from foqs.core.life import Kind, Moment, Policy
+from foqs.core.life import Moment, Policy
 from foqs.core.pace import Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
 from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
-from foqs.store.port import FencedOut, KeyTaken, Lease, Store, StoreError, StoreLost, WriteRefused, Writes
+from foqs.shard.flush import Flush, Memory
+from foqs.shard.retry import Retry
+from foqs.store.port import FencedOut, KeyTaken, Store, StoreError, StoreLost, WriteRefused, Writes
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-ALIKE_MIN: Final = 4
-"""Fewer rows that change alike are no statement of their own."""
 
 KEYS_READ_FLUSHES: Final = 32
 """So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
@@ -56,65 +53,6 @@ class ShardLost(Exception):
         super().__init__(reason)
         self.reason = reason
         self.owner = owner
-
-
-@dataclass(slots=True)
-class Flush:
-    """A committed flush: its batch and what was decided."""
-
-    batch: Batch
-    decision: Decision
-    topics_added: list[TopicName]
-    topics_removed: list[TopicName]
-
-
-class Memory(Protocol):
-    """What the shard's memory tells the writer, and is told by it. Called between two flushes only."""
-
-    def claims(self, batch: Batch) -> list[HandOut]:
-        """Hand-outs, for waiters, of items that this batch is about to insert, or finds due."""
-        ...
-
-    @property
-    def cuts(self) -> Cuts:
-        """What is purged."""
-        ...
-
-    def place_cuts(self, batch: Batch) -> None:
-        """Says up to which number the cuts of this batch reach: it was just sealed."""
-        ...
-
-    def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
-        """Those that are not in the topics table yet. Pure: may be asked in another thread, and again."""
-        ...
-
-    def topics_over(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
-        """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
-        ...
-
-    def applied(self, flush: Flush) -> None:
-        """A flush is known to be committed."""
-        ...
-
-    def refused(self, part: Part[Any]) -> None:
-        """The database refused this one event for good; its caller has been told."""
-        ...
-
-    def answers_again(self) -> None:
-        """The store answers after it had not."""
-        ...
-
-
-@dataclass(slots=True, frozen=True)
-class Retry:
-    """Pause between attempts against a store in trouble: doubles from min to max, in milliseconds."""
-
-    ms_min: int
-    ms_max: int
-
-    def pause_s(self, attempt: int, rng: Random) -> float:
-        ceiling = min(self.ms_max, self.ms_min << min(attempt, 30))
-        return float(ceiling * (0.5 + rng.random() / 2) / 1000)
 
 
 class Writer:
@@ -459,7 +397,7 @@ class Writer:
             added = self._memory.topics_new(decision.topics)
             removed = self._memory.topics_over(decision.topics)
             result[:] = [Flush(batch, decision, added, removed)]
-            writes = _writes(result[0])
+            writes = result[0].writes()
             writes.keys_over_ms = over_ms
             return writes
 
@@ -578,48 +516,3 @@ def _sealed_again(suspects: Batch) -> Batch:
     for part in left.inserts:
         part.work.seal(part.start, part.stop)
     return left
-
-
-def _writes(flush: Flush) -> Writes:
-    decision = flush.decision
-    alike, updates = _alike(decision.changed)
-    return Writes(
-        deletes=[row.id for rows in (*decision.gone.values(), decision.purged) for row in rows],
-        updates=updates,
-        inserts=decision.inserted,
-        leases=[*(Lease(*values, ids) for values, ids in decision.leases.items()), *alike],
-        topics_added=flush.topics_added,
-        topics_removed=flush.topics_removed,
-        keys=_rows(decision.keys),
-        keys_replaced=_rows(decision.keys_replaced),
-        slots_added=flush.batch.slots,
-        cuts=decision.cuts,
-        cuts_over=decision.cuts_over,
-    )
-
-
-def _alike(changed: Sequence[tuple[Kind, Row, Row]]) -> tuple[list[Lease], list[Row]]:
-    """(due rows that change alike, many at once; the other changed rows).
-
-    What has come due changes in nothing but what a lease changes, and what was
-    delayed or leased together changes alike: a statement for all costs the
-    database a fifth of what a value for each does.
-    """
-    groups: dict[tuple[int | None, int, int, State], list[Row]] = {}
-    updates: list[Row] = []
-    for kind, _, row in changed:
-        if kind is Kind.DUE:
-            groups.setdefault((row.due_ms, row.token, row.attempt, row.state), []).append(row)
-        else:
-            updates.append(row)
-    leases: list[Lease] = []
-    for (due_ms, token, attempt, state), rows in groups.items():
-        if len(rows) < ALIKE_MIN:
-            updates += rows
-        else:
-            leases.append(Lease(due_ms, token, attempt, [row.id for row in rows], state))
-    return leases, updates
-
-
-def _rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
-    return [row for found in keys.values() for row in found.values()]
