@@ -25,8 +25,12 @@ from perf.lib.trial import medians
 
 
 def main() -> int:
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
     if options.markdown is not None:
+        others = [name for name, value in vars(options).items() if value != parser.get_default(name)]
+        if others != ["markdown"]:
+            parser.error("--markdown measures nothing, it shows a run that was: give it alone, or leave it out")
         return _show(options.markdown)
     chosen = [row for row in ROWS if row.key in options.rows]
     report = Report("bench")

@@ -276,6 +276,13 @@ def test_bench_judges_a_row_by_its_cells() -> None:
     assert found[0]["machine"]["commit"][:12] in drawn
 
 
+def test_a_bench_that_is_asked_to_measure_and_to_show_says_that_it_does_not_do_both() -> None:
+    asked = [sys.executable, "-m", "perf.bench", "--markdown", "--repeats", "1"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "--markdown measures nothing" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("value", "so"),
     [pytest.param(61.0, "missed"), pytest.param(60.0, "must"), pytest.param(20.0, "aim")],
