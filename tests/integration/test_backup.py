@@ -16,10 +16,10 @@ from foqs.core.item import SEQUENCE_BITS, format_id, parse_id
 from foqs_client import Client, Delivery, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.poll import soon
 from tests.support.processes import HostProcess
 from tests.support.runbook import blocks, section
 from tests.support.tables import Tables, in_mariadb, in_sqlite
-from tests.support.wire import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -70,7 +70,7 @@ async def under_load(host: HostProcess, backup: Callable[[], None]) -> tuple[Boo
     book, stop = Book(loop.time), asyncio.Event()
 
     async def acked(items: int) -> None:
-        await until(lambda: len(book.acked) >= items)
+        await soon(lambda: len(book.acked) >= items)
 
     async with Client(host.address) as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(produce(client, book, stop))

@@ -16,7 +16,8 @@ from foqs.wire.limits import WireLimits
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Raw, Served, call, enqueue, frame, head, served, until
+from tests.support.poll import soon
+from tests.support.wire import Raw, Served, call, enqueue, frame, head, served
 
 LIMITS = WireLimits(silence_timeout_s=0.3, reply_grace_s=0.1)
 
@@ -202,9 +203,9 @@ def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixt
             raw = await host.raw()
             raw.send(frame(GOOD)[:20])
             await raw.writer.drain()
-            await until(lambda: any(each._frames.halfway for each in host.server.connections))
+            await soon(lambda: any(each._frames.halfway for each in host.server.connections))
             await raw.close()
-            await until(lambda: not host.server.connections)
+            await soon(lambda: not host.server.connections)
 
     run(main())
     assert len(lines(caplog)) == 1
@@ -217,7 +218,7 @@ def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
             raws = [await host.raw() for _ in range(50)]
             for raw in raws:
                 raw.send(b"\x7f\xff\xff\xff" + GOOD)
-            await until(lambda: host.server.room.used == 50 * len(GOOD))
+            await soon(lambda: host.server.room.used == 50 * len(GOOD))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
             for raw in raws:
                 await raw.close()

@@ -1,7 +1,7 @@
 """Waits for a condition of the outside world that gives no signal.
 
-Always true: it ends, with success or an error that says what was awaited. The
-only place where tests sleep.
+Always true: it ends, with success or an error that says what was awaited; `soon` by
+the bound of the test that awaits it. Tests of real processes wait nowhere else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 PAUSE_S: Final = 0.02
+_SOON_S: Final = 0.002
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 30.0, pause_s: float = PAUSE_S) -> None:
@@ -34,3 +35,9 @@ async def eventually(condition: Callable[[], Awaitable[bool]], what: str, timeou
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {timeout_s} s")
         await asyncio.sleep(PAUSE_S)
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    """Returns once `condition` holds, of something in this very process that gives no signal."""
+    while not condition():  # noqa: ASYNC110 - see above
+        await asyncio.sleep(_SOON_S)

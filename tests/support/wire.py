@@ -25,12 +25,7 @@ from foqs.wire.message import read_head
 from foqs.wire.methods import Serve
 from foqs.wire.server import WireServer
 from foqs_client.idl import Foqs, ttypes
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Returns when `condition()` is true; bounded by the test's own bound."""
-    while not condition():  # noqa: ASYNC110 - what is awaited here gives no signal
-        await asyncio.sleep(0.002)
+from tests.support.poll import soon
 
 
 class Served:
@@ -75,7 +70,7 @@ async def served(
         if doorway is not None:
             doorway.close()
         await server.stop(loop.time())
-        await until(lambda: not server.connections)
+        await soon(lambda: not server.connections)
         assert server.room.used == 0
         assert server.calls_in_flight == 0
 

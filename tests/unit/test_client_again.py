@@ -16,7 +16,8 @@ from foqs_client import Client, NotOwner, Overloaded, RateLimited, StaleLease, U
 from foqs_client import Outcome as Told
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
-from tests.support.wire import Served, served, until
+from tests.support.poll import soon
+from tests.support.wire import Served, served
 
 Answer: TypeAlias = list[Outcome] | core.FoqsError | None
 """Of one attempt: outcomes, a failure, or None: the connection is lost."""
@@ -217,7 +218,7 @@ def test_a_pause_before_the_next_attempt_ends_when_the_client_is_closed(call: Ca
         queue = Scripted(core.NotOwner("elsewhere", retry_after_ms=40_000))
         async with asked(queue) as client:
             asked_for = asyncio.ensure_future(call(client, timeout_ms=60_000))
-            await until(lambda: bool(queue.sent))
+            await soon(lambda: bool(queue.sent))
             await asyncio.sleep(0.01)
             await client.close()
             with pytest.raises(NotOwner):

@@ -29,7 +29,8 @@ from foqs_client import errors as client_errors
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import served, until
+from tests.support.poll import soon
+from tests.support.wire import served
 
 
 def test_an_item_goes_its_way_through_every_call() -> None:
@@ -229,7 +230,7 @@ def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have
         async with mute.listen() as url, Client(url) as client:
             task = asyncio.ensure_future(call(client))
             if hang_up:
-                await until(lambda: mute.received > 0)
+                await soon(lambda: mute.received > 0)
                 mute.hang_up()
             with pytest.raises(kind):
                 await task
@@ -292,7 +293,7 @@ def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_
         queue.gate = asyncio.Event()
         async with served(queue) as host, Client(host.url, automatic_keys=False) as client:
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             for connection in list(host.server.connections):
                 connection.abort()
             with pytest.raises(UnknownOutcome):
@@ -340,7 +341,7 @@ def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
             await client.enqueue([Item("t")])
             queue.gate = asyncio.Event()
             tasks = [asyncio.ensure_future(client.dequeue({"t": 1})) for _ in range(2)]
-            await until(lambda: queue.running == 2)
+            await soon(lambda: queue.running == 2)
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await tasks[0]
@@ -384,7 +385,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
         async with served(queue) as host:
             client = Client(host.url)
             sent = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             await client.close()
             with pytest.raises(UnknownOutcome):
                 await sent
@@ -396,7 +397,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
             client = Client(host.url, connect=never)
             unsent = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await until(lambda: client._pool._first._opening is not None)
+            await soon(lambda: client._pool._first._opening is not None)
             await client.close()
             with pytest.raises(Unreachable, match="closed"):
                 await unsent

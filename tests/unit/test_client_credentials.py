@@ -15,7 +15,8 @@ from tests.support.access import ORDERS, Counted, Granted, gate, keyring
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import served, until
+from tests.support.poll import soon
+from tests.support.wire import served
 
 
 def test_the_scheme_says_whether_tls_is_spoken() -> None:
@@ -69,7 +70,7 @@ def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_
             own.keyring = keyring(orders="another-0123456789")
             secret_file(file, b"another-0123456789")
             host.server.recheck()
-            await until(lambda: not host.server.connections)
+            await soon(lambda: not host.server.connections)
             await client.enqueue([Item("t")])
             assert counted.principals == ["orders", "orders"]
 

@@ -29,7 +29,8 @@ from foqs_client.gather import ENTRIES_EACH_MAX, ENTRIES_MAX
 from foqs_client.routes import slot_of
 from tests.support.aio import run
 from tests.support.fake_queue import LIMITS, FakeQueue, Held
-from tests.support.wire import served, until
+from tests.support.poll import soon
+from tests.support.wire import served
 
 IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 
@@ -141,7 +142,7 @@ def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
                 asyncio.ensure_future(call)
                 for call in (client.enqueue([Item("t")]), client.ack([(IDS[0], 1)]), client.dequeue({"t": 1}))
             ]
-            await until(lambda: queue.running == 3)
+            await soon(lambda: queue.running == 3)
             assert client._gatherer is not None
             assert not client._gatherer._serving
             assert not client._gatherer._open
@@ -406,7 +407,7 @@ def test_a_caller_that_leaves_while_the_call_is_under_way_harms_no_other(gone: i
         async with asked(queue) as client:
             queue.gate = asyncio.Event()
             calls = [asyncio.ensure_future(client.enqueue([Item(f"t{n}")])) for n in range(3)]
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             calls[gone].cancel()
             await asyncio.sleep(0)
             assert calls[gone].cancelled()
@@ -439,7 +440,7 @@ def test_closing_the_client_ends_what_was_gathered() -> None:
             queue.gate = asyncio.Event()
             calls: list[asyncio.Future[Any]] = [asyncio.ensure_future(client.enqueue([Item("t")])) for _ in range(2)]
             calls += [asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=9_000)) for _ in range(2)]
-            await until(lambda: queue.running == 2)
+            await soon(lambda: queue.running == 2)
             await client.close()
             assert client._gatherer is not None
             assert not client._gatherer._serving

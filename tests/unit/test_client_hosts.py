@@ -10,15 +10,15 @@ import pytest
 from foqs_client import Client, DeadlineExceeded, Delivery, Item
 from foqs_client.loads import BUSY_ITEMS
 from tests.support.aio import run
+from tests.support.poll import soon
 from tests.support.ports import free_port
 from tests.support.two_hosts import SHARDS, Two, two_hosts
-from tests.support.wire import until
 
 
 async def mapped(client: Client) -> None:
     """The client knows the map."""
     await client.enqueue([Item("else", b"")])
-    await until(lambda: client._router.routes is not None)
+    await soon(lambda: client._router.routes is not None)
 
 
 async def read_anew(client: Client) -> None:
@@ -126,7 +126,7 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
             async with Client(two.urls[0], automatic_keys=False) as other:
                 [result] = await other.enqueue([Item("t", b"late")])
             thawed.set()
-            await until(lambda: not client._polls._left)
+            await soon(lambda: not client._polls._left)
             monkeypatch.undo()
             [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
             assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
@@ -158,7 +158,7 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
             monkeypatch.setattr(client, "_dequeue_at", all_are_slow)
             monkeypatch.setattr(client._router, "unreachable", given_up.add)
             call = asyncio.ensure_future(client.dequeue({"t": 1}))
-            await until(lambda: len(given_up) == 2)
+            await soon(lambda: len(given_up) == 2)
             slow.set()
             [delivery] = await call
             assert delivery.payload == b"x"

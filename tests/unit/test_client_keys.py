@@ -29,7 +29,8 @@ from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NotSent
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
-from tests.support.wire import Served, served, until
+from tests.support.poll import soon
+from tests.support.wire import Served, served
 
 Answer: TypeAlias = list[Enqueued] | core.FoqsError | None
 """Of one attempt: results, a failure, or None: the connection is lost."""
@@ -261,7 +262,7 @@ def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before() -> None
 
             client._pool.link = once  # type: ignore[method-assign]
             asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))
-            await until(lambda: bool(queue.sent))
+            await soon(lambda: bool(queue.sent))
             _cut(host)
             with pytest.raises(NotOwner):
                 await asked_for

@@ -12,7 +12,8 @@ import pytest
 from foqs_client import Client, InvalidArgument, Item, UnknownOutcome
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Served, served, until
+from tests.support.poll import soon
+from tests.support.wire import Served, served
 
 
 class Busy:
@@ -33,7 +34,7 @@ class Busy:
         """One call after the other, each under way before the next."""
         for _ in range(count):
             self.calls.append(asyncio.ensure_future(self.client.dequeue({"t": 1}, wait_ms=10_000)))
-            await until(lambda: self.queue.running == len([call for call in self.calls if not call.done()]))
+            await soon(lambda: self.queue.running == len([call for call in self.calls if not call.done()]))
             opening = [each for each in (self.client._pool._first, *self.client._pool._others) if each._opening]
             await asyncio.gather(*(each._opening for each in opening if each._opening), return_exceptions=True)
 
@@ -92,8 +93,8 @@ def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
         async with busy(3) as at:
             await at.begin(6)
             list(at.host.server.connections)[1].abort()
-            await until(lambda: at.queue.running == 4)
-            await until(lambda: sum(call.done() for call in at.calls) == 2)
+            await soon(lambda: at.queue.running == 4)
+            await soon(lambda: sum(call.done() for call in at.calls) == 2)
             for call in at.calls:
                 if call.done():
                     assert isinstance(call.exception(), UnknownOutcome)
@@ -139,7 +140,7 @@ def test_closing_closes_them_all() -> None:
         async with busy(3) as at:
             await at.begin(3)
             await at.client.close()
-            await until(lambda: not at.host.server.connections)
+            await soon(lambda: not at.host.server.connections)
 
     tell(story)
 

@@ -11,8 +11,8 @@ import pytest
 from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome
 from foqs_client.routes import slot_of
 from tests.support.aio import run
+from tests.support.poll import soon
 from tests.support.two_hosts import SHARDS, two_hosts
-from tests.support.wire import until
 
 
 def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
@@ -115,10 +115,10 @@ def test_who_waits_is_given_what_comes_to_any_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.enqueue([Item("else", b"")])  # the map is known
-            await until(lambda: client._router.routes is not None)
+            await soon(lambda: client._router.routes is not None)
             for place in (0, 1, 0, 1):
                 waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
-                await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+                await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
                 async with Client(two.urls[place], automatic_keys=False) as producer:
                     [result] = await producer.enqueue([Item("t", b"x")])
                 [delivery] = await waiting
@@ -139,7 +139,7 @@ def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has()
                     assert [outcome.error for outcome in await consumer.ack([delivery])] == [None]
             async with Client(two.both) as consumer:
                 waiting = asyncio.ensure_future(consumer.dequeue({"t": 1}, wait_ms=30_000))
-                await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+                await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
                 waiting.cancel()
 
     run(main())
@@ -149,9 +149,9 @@ def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.enqueue([Item("else", b"")])
-            await until(lambda: client._router.routes is not None)
+            await soon(lambda: client._router.routes is not None)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
-            await until(lambda: all(len(engine.queue.waiters) for engine in two.engines))
+            await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
             ids = []
             for url in two.urls:
                 async with Client(url, automatic_keys=False) as producer:
@@ -193,7 +193,7 @@ def test_a_map_that_is_old_is_read_anew() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))  # a lie
             await client.enqueue([Item("else", b"")], timeout_ms=50)
-            await until(lambda: client._router.routes is not None)
+            await soon(lambda: client._router.routes is not None)
             two.map.show(*zip(two.hosts, SHARDS, strict=True))
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")])
@@ -210,7 +210,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
             await client.enqueue([Item("else", b"")])
-            await until(lambda: client._router.routes is not None)
+            await soon(lambda: client._router.routes is not None)
             ask = client._dequeue_at
             bad = (two.hosts[0].host, two.hosts[0].port)
 
@@ -231,7 +231,7 @@ def test_a_client_that_knows_another_host_does_not_wait_for_the_one_that_asks_fo
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.enqueue([Item("else", b"")])
-            await until(lambda: client._router.routes is not None)
+            await soon(lambda: client._router.routes is not None)
             for shard in two.engines[0].shards.values():
                 shard._breaker._open("its database is tried in vain")
             for _ in range(4):

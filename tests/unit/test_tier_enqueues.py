@@ -24,8 +24,8 @@ from foqs_client import (
 from foqs_client.idl import ttypes
 from foqs_client.message import Method
 from tests.simulation import principals
+from tests.support.poll import soon
 from tests.support.tier import GRACE_S, PORT, Tier, TierHost, in_tier, send
-from tests.support.wire import until
 
 ENQUEUE = Method("enqueue", writes=True)
 FULL = errors.Overloaded("the queue is full", retry_after_ms=70)
@@ -375,13 +375,13 @@ def test_when_the_caller_leaves_what_was_passed_on_may_be_written() -> None:
         beta.queue.gate = asyncio.Event()
         client = await tier.client(alpha)
         sending = asyncio.ensure_future(send(client, Item("t", b"1")))
-        await until(lambda: beta.queue.running == 1)
+        await soon(lambda: beta.queue.running == 1)
         cut(tier, "alpha", "client")
         await asyncio.gather(sending, return_exceptions=True)
-        await until(lambda: not alpha.wire.calls_in_flight)
+        await soon(lambda: not alpha.wire.calls_in_flight)
         assert not [task for task in asyncio.all_tasks() if "_pass_on" in repr(task)]
         beta.queue.gate.set()
-        await until(lambda: beta.items == [b"1"])
+        await soon(lambda: beta.items == [b"1"])
         assert alpha.wire.room.used == 0
 
     in_tier(story)

@@ -17,7 +17,8 @@ from foqs_client.idl import Foqs, ttypes
 from tests.support.access import ADMIN, ORDERS, Counted, Granted, gate, keyring
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Raw, Served, call, enqueue, frame, served, until
+from tests.support.poll import soon
+from tests.support.wire import Raw, Served, call, enqueue, frame, served
 
 ENQUEUE, CONSUME, PERMIT_ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
 CALLS = sorted(name for name in vars(Foqs.Iface) if not name.startswith("_"))
@@ -93,7 +94,7 @@ def test_nobody_s_large_frame_is_answered_without_being_kept() -> None:
         raw = await host.raw()
         sent = call("enqueue", enqueue("t", payload=b"x" * 500_000))
         raw.send(sent[:400_000])
-        await until(lambda: any(connection._frames.halfway for connection in host.server.connections))
+        await soon(lambda: any(connection._frames.halfway for connection in host.server.connections))
         assert host.server.room.used == 0
         raw.send(sent[400_000:])
         _, result = await raw.reply("enqueue")
@@ -220,9 +221,9 @@ def test_a_peer_that_leaves_before_its_answer_leaves_nothing_behind() -> None:
     async def main(host: Served, queue: FakeQueue) -> None:
         raw = await host.raw()
         raw.send(call("authenticate", ttypes.AuthenticateRequest("x")))
-        await until(lambda: host.server.calls_in_flight == 1)
+        await soon(lambda: host.server.calls_in_flight == 1)
         await raw.close()
-        await until(lambda: not host.server.connections)
+        await soon(lambda: not host.server.connections)
 
     with_gate(gate(failure_delay_s=60.0), main)
 
@@ -302,7 +303,7 @@ def test_a_call_that_began_with_a_permission_ends_with_it() -> None:
         queue.gate = asyncio.Event()
         raw = await entered(host)
         raw.send(call("dequeue", wants(1_000)))
-        await until(lambda: queue.running == 1)
+        await soon(lambda: queue.running == 1)
         granted.table.clear()
         queue.gate.set()
         assert (await raw.reply("dequeue"))[1].failed is None
@@ -333,7 +334,7 @@ def test_a_token_that_is_gone_ends_the_connections_that_had_shown_it() -> None:
         queue.gate = asyncio.Event()
         orders, admin, nobody = await entered(host), await entered(host, ADMIN), await host.raw()
         orders.send(call("dequeue", wants(1_000)))
-        await until(lambda: queue.running == 1)
+        await soon(lambda: queue.running == 1)
         own.keyring = keyring(orders="another-0123456789")
         host.server.recheck()
         assert code_of((await orders.reply("dequeue"))[1]) == "UNKNOWN_OUTCOME"

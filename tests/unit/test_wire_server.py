@@ -19,7 +19,8 @@ from foqs.wire.server import WireServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Played, Served, call, enqueue, parse_reply, played, served, until
+from tests.support.poll import soon
+from tests.support.wire import Played, Served, call, enqueue, parse_reply, played, served
 
 FAST = WireLimits(reply_grace_s=0.05)
 
@@ -91,11 +92,11 @@ def test_a_lost_connection_ends_its_waiting_calls() -> None:
         async with served(queue) as host:
             raw = await host.raw()
             raw.send(call("dequeue", wants(), 1) + call("dequeue", wants(), 2))
-            await until(lambda: queue.running == 2)
+            await soon(lambda: queue.running == 2)
             await raw.close()
-            await until(lambda: queue.running == 0)
+            await soon(lambda: queue.running == 0)
             assert queue.cancelled == ["dequeue", "dequeue"]
-            await until(lambda: host.server.calls_in_flight == 0)
+            await soon(lambda: host.server.calls_in_flight == 0)
 
     run(main())
 
@@ -112,11 +113,11 @@ def test_items_for_a_connection_that_is_gone_are_given_back_and_others_are_not()
             assert queue.given_back == []
             queue.gate, queue.stubborn = asyncio.Event(), True
             raw.send(call("dequeue", wants(1)))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             await raw.close()
-            await until(lambda: queue.cancelled == ["dequeue"])
+            await soon(lambda: queue.cancelled == ["dequeue"])
             queue.gate.set()
-            await until(lambda: len(queue.given_back) == 1)
+            await soon(lambda: len(queue.given_back) == 1)
 
     run(main())
 
@@ -143,9 +144,9 @@ def test_a_call_ends_at_its_deadline_whatever_its_handler_does(
             raw.send(call(name, request_, 9))
             seqid, result = await raw.reply(name)
             assert (seqid, result.failed.error.code) == (9, code)
-            await until(lambda: queue.cancelled != [])
+            await soon(lambda: queue.cancelled != [])
             queue.gate.set()
-            await until(lambda: host.server.calls_in_flight == 0)
+            await soon(lambda: host.server.calls_in_flight == 0)
             raw.send(call("getRouting", routing(), 10))
             assert (await raw.reply("getRouting"))[0] == 10
             await raw.close()
@@ -208,7 +209,7 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
         async with served(queue, WireLimits(calls_in_flight_max=1)) as host:
             first, second = await host.raw(), await host.raw()
             first.send(call("dequeue", wants(), 1))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             second.send(call("dequeue", wants(), 2))
             assert (await second.reply("dequeue"))[1].failed.error.code == Code.OVERLOADED
             queue.gate.set()
@@ -242,7 +243,7 @@ def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytes
     async def main() -> None:
         async with served(FakeQueue(), WireLimits(connections_max=1, connections_refused_max=0)) as host:
             first = await host.raw()
-            await until(lambda: len(host.server.connections) == 1)
+            await soon(lambda: len(host.server.connections) == 1)
             second = await host.raw()
             assert await second.ended() == b""
             await second.close()
@@ -273,7 +274,7 @@ def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: 
                 raw.send(peek)
                 await asyncio.sleep(0)
                 most = max(most, transport.get_write_buffer_size())
-            await until(lambda: connection not in host.server.connections)
+            await soon(lambda: connection not in host.server.connections)
             assert most < 400_000 + 2 * 1_100_000
             setup.send(call("getRouting", routing(), 3))
             assert (await setup.reply("getRouting"))[0] == 3
@@ -326,10 +327,10 @@ def test_a_stopping_host_refuses_new_calls_and_lets_those_in_flight_end() -> Non
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t"), 1))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             host.listener.close()
             stopping = loop.create_task(host.server.stop(loop.time() + 30))
-            await until(lambda: host.server.stopping)
+            await soon(lambda: host.server.stopping)
             raw.send(call("enqueue", enqueue("t"), 2))
             seqid, result = await raw.reply("enqueue")
             assert (seqid, result.failed.error.code) == (2, Code.UNAVAILABLE)
@@ -349,7 +350,7 @@ def test_a_stopping_host_answers_a_call_that_it_had_not_read_yet() -> None:
         async with served(FakeQueue()) as host:
             loop = asyncio.get_running_loop()
             raw = await host.raw()
-            await until(lambda: len(host.server.connections) == 1)
+            await soon(lambda: len(host.server.connections) == 1)
             raw.send(call("enqueue", enqueue("t"), 1))
             await host.server.stop(loop.time() + 30)
             assert (await raw.reply("enqueue"))[1].failed.error.code == Code.UNAVAILABLE
@@ -367,7 +368,7 @@ def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> No
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t"), 1))
-            await until(lambda: queue.running == 1)
+            await soon(lambda: queue.running == 1)
             await host.server.stop(loop.time() + 0.05)
             assert (await raw.reply("enqueue"))[1].failed.error.code == Code.UNKNOWN_OUTCOME
             assert await raw.ended() == b""
@@ -493,10 +494,10 @@ def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items
         queue = FakeQueue()
         connection, transport = await played(queue, WireLimits(write_buffer_bytes_max=1_000))
         connection.data_received(call("enqueue", enqueue("t")))
-        await until(lambda: transport.written != b"")
+        await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
         connection.data_received(call("dequeue", wants()))
-        await until(lambda: transport.closed == "aborted")
+        await soon(lambda: transport.closed == "aborted")
         assert transport.written == before
         assert len(queue.given_back) == 1
         connection.connection_lost(None)

@@ -17,8 +17,9 @@ from foqs_client import Client, Item, Overloaded
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
+from tests.support.poll import soon
 from tests.support.virtual import run_virtual
-from tests.support.wire import Played, call, enqueue, parse_replies, served, until
+from tests.support.wire import Played, call, enqueue, parse_replies, served
 
 ONE = WireLimits(connections_max=1, reply_grace_s=0.2)
 
@@ -47,7 +48,7 @@ def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_clos
         queue = FakeQueue()
         async with served(queue, ONE) as host:
             first = await host.raw()
-            await until(lambda: len(host.server.connections) == 1)
+            await soon(lambda: len(host.server.connections) == 1)
             second = await host.raw()
             large = enqueue(*["t"] * 50, payload=b"x" * 10_000)
             second.send(call("enqueue", large, 7, compact=compact) + call("enqueue", enqueue("t"), 8, compact=compact))
@@ -56,13 +57,13 @@ def test_calls_on_one_connection_too_many_are_answered_overloaded_and_it_is_clos
                 error = result.failed.error
                 assert (told, error.code, error.retry_after_ms) == (seqid, Code.OVERLOADED, ONE.retry_after_ms)
             assert await second.ended() == b""
-            await until(lambda: not host.server.surplus)
+            await soon(lambda: not host.server.surplus)
             assert queue.calls == []
             first.send(call("enqueue", enqueue("t"), 3))
             assert (await first.reply("enqueue"))[1].success is not None
             await second.close()
             await first.close()
-            await until(lambda: not host.server.connections)
+            await soon(lambda: not host.server.connections)
             third = await host.raw()
             third.send(call("enqueue", enqueue("t"), 4))
             assert (await third.reply("enqueue"))[1].success is not None
@@ -141,13 +142,13 @@ def test_a_client_is_told_and_gets_in_when_there_is_room() -> None:
         queue = FakeQueue()
         async with served(queue, ONE) as host:
             first = await host.raw()
-            await until(lambda: len(host.server.connections) == 1)
+            await soon(lambda: len(host.server.connections) == 1)
             async with Client(host.url) as client:
                 with pytest.raises(Overloaded):
                     await client.dequeue({"t": 1})
                 enqueued = asyncio.ensure_future(client.enqueue([Item("t")]))
                 refused = host.server.connections_refused
-                await until(lambda: host.server.connections_refused > refused)
+                await soon(lambda: host.server.connections_refused > refused)
                 await first.close()
                 assert (await enqueued)[0].id is not None
             assert len(queue.calls) == 1

@@ -21,7 +21,8 @@ from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthe
 from tests.support.access import Counted, Granted
 from tests.support.certificates import Authority
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Served, served, until
+from tests.support.poll import soon
+from tests.support.wire import Served, served
 
 QUICK = WireLimits(reply_grace_s=0.2, handshake_timeout_s=0.2, handshakes_max=3)
 TIMEOUT_MS = 1_000
@@ -124,7 +125,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
             async with Client(host.url, timeout_ms=60_000, tls=Tls(ca_file=ca.file)) as client:
                 await client.enqueue([Item("t")])
         assert "name the CA" in caught.value.message
-        await until(lambda: secure.failed > 0)
+        await soon(lambda: secure.failed > 0)
 
     secure.run(runner, main)
     assert secure.failed == 1, "it is tried once"
@@ -253,8 +254,8 @@ def test_a_failed_handshake_costs_no_traceback(
         with socket.create_connection((host.host, host.port)) as peer:
             peer.sendall(sent)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-            await until(lambda: bool(host.server.complaints.left_out) or not sent or secure.failed == 1)
-        await until(lambda: secure.failed == 1)
+            await soon(lambda: bool(host.server.complaints.left_out) or not sent or secure.failed == 1)
+        await soon(lambda: secure.failed == 1)
 
     with caplog.at_level(logging.DEBUG):
         secure.run(runner, main)
