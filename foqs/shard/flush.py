@@ -1,7 +1,7 @@
 """One flush of a shard: what was decided, what it writes, and what the shard's memory is asked and told of it.
 
-Always true: what it writes follows from what was decided alone. No input or output
-of its own.
+Always true: what it writes follows from its batch and from what was decided, and from
+nothing else. No input or output of its own.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Consumers(Protocol):
 
 
 class ShardMemory:
-    """One shard's memory; see `flush.Memory`.
+    """One shard's memory; see `Memory` in `foqs/shard/flush.py`.
 
     Args:
         timed: told the least due that a flush has written.

@@ -4,10 +4,10 @@ Always true: a literal holds any bytes, and no value can end it. Text and bytes
 stand in quotes, with each quote and backslash escaped: a third of what hex costs
 the host, and less for the server too. The session must have an sql_mode with
 neither NO_BACKSLASH_ESCAPES nor ANSI_QUOTES, and the charset binary, in which every
-byte is a character (`sql_mysql.session` sets both). The charset utf8mb4 would be
-safe too, but makes the server look for characters: 1 KiB of random bytes then costs
-it twice as much. That a literal is binary goes without saying: a `_binary` before
-each of a row's four cost the server 2 us a row.
+byte is a character (`sql_mysql.session` sets both). With utf8mb4 no value could end
+its literal either, but the server would look for characters, refuse bytes that are
+none, and take twice as long for 1 KiB of them. With binary a literal needs no
+`_binary` before it, which cost the server 0.5 us each, four times a row.
 """
 
 from __future__ import annotations

@@ -383,6 +383,7 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
             (plan,) = await store._reach().run(b"EXPLAIN " + text)
             (used,) = [values for values in plan.rows if _name(values[2]) in ("foqs_3_item", "item")]
             assert (_name(used[3]), _name(used[5])) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
+            assert int(used[8]) <= len(ids), text
 
     bench.run(story())
 

@@ -1,7 +1,7 @@
-"""Waits for a condition of the outside world that gives no signal.
+"""Waits for conditions that give no signal, of other processes or of this one.
 
-Always true: it ends, with success or an error that says what was awaited; `soon` by
-the bound of the test that awaits it. Tests of real processes wait nowhere else.
+Always true: `until` and `eventually` end, with success or an error that says what was
+awaited; `soon` is ended by the bound of the test that awaits it.
 """
 
 from __future__ import annotations
