@@ -31,6 +31,7 @@ from foqs.service import bulk
 from foqs.service.api import BulkPage
 from foqs.service.namespaces import Namespaces
 from foqs.service.walk import Walk
+from foqs.shard import flush as shard_flush
 from foqs.shard import shard, writer
 from foqs.shard.memory import ShardMemory
 from foqs.shard.shard import Shard
@@ -38,6 +39,7 @@ from foqs.shard.writer import Writer
 from foqs.store import memory
 from foqs.store.port import Decide, StoreLost
 from tests.simulation import planted_access
+from tests.simulation.planting import plant
 
 
 def _rule(kind: Kind, state: State, decide: Callable[[Event, Any, Moment], Verdict]) -> None:
@@ -88,7 +90,7 @@ def lease_cut_short() -> None:
     def lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
         return max(lift_ms, now_ms + lease_ms // 2)
 
-    vars(flush)["_lease_end"] = lease_end
+    plant(flush, "_lease_end", lease_end)
 
 
 def rerun_unread() -> None:
@@ -137,7 +139,7 @@ def claim_before_commit() -> None:
         return decision
 
     original = flush.judge_batch
-    vars(writer)["judge_batch"] = judge_batch
+    plant(writer, "judge_batch", judge_batch)
 
 
 def keys_unwritten() -> None:
@@ -146,7 +148,7 @@ def keys_unwritten() -> None:
     def rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
         return []
 
-    vars(writer)["_rows"] = rows
+    plant(shard_flush, "_rows", rows)
 
 
 def keys_for_ever_replaced() -> None:
@@ -157,7 +159,7 @@ def keys_for_ever_replaced() -> None:
         return original(part, moment, over, decision)
 
     original = flush._firsts
-    vars(flush)["_firsts"] = firsts
+    plant(flush, "_firsts", firsts)
 
 
 def rows_of_two_shards() -> None:
@@ -180,7 +182,7 @@ def tokens_begin_anew() -> None:
 
 def unknown_is_failure() -> None:
     """A call whose time runs out while it is being written is told that it was withdrawn."""
-    vars(work)["UnknownOutcome"] = DeadlineExceeded
+    plant(work, "UnknownOutcome", DeadlineExceeded)
 
 
 def check_unlocked() -> None:
@@ -195,7 +197,7 @@ def check_unlocked() -> None:
 
 def the_dead_vanish() -> None:
     """An item that is out of attempts, or given up, is deleted."""
-    vars(life)["_dead"] = lambda row, moment, metadata=None: Verdict(Fate.GONE)
+    plant(life, "_dead", lambda row, moment, metadata=None: Verdict(Fate.GONE))
 
 
 def at_most_once_ignored() -> None:
@@ -232,7 +234,7 @@ def extensions_unwritten() -> None:
 
 def unread_is_gone() -> None:
     """An event is judged by what is remembered alone: what is not counts as gone."""
-    vars(writer)["find_in"] = lambda *sources: next(find for find in sources if callable(find))
+    plant(writer, "find_in", lambda *sources: next(find for find in sources if callable(find)))
 
 
 def namespaces_ignored() -> None:
@@ -241,7 +243,7 @@ def namespaces_ignored() -> None:
     def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
         return life.judge(replace(event, namespace=None), row, moment)
 
-    vars(flush)["judge"] = judge
+    plant(flush, "judge", judge)
 
 
 def no_refill() -> None:
@@ -286,7 +288,7 @@ def offset_forgotten() -> None:
     def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
         return database_ms
 
-    vars(shard)["first_ms"] = first_ms
+    plant(shard, "first_ms", first_ms)
 
 
 def pages_untold() -> None:
@@ -295,8 +297,7 @@ def pages_untold() -> None:
     def page(*arguments: Any) -> BulkPage:
         return replace(original(*arguments), changed=0)
 
-    original: Callable[..., BulkPage] = vars(bulk)["_page"]
-    vars(bulk)["_page"] = page
+    original: Callable[..., BulkPage] = plant(bulk, "_page", page)
 
 
 def dead_uncounted() -> None:
@@ -320,7 +321,7 @@ def walk_cut_short() -> None:
 
     original = Walk.read
     Walk.read = read  # type: ignore[method-assign]
-    vars(bulk)["COUNT_ROWS"] = 1
+    plant(bulk, "COUNT_ROWS", 1)
 
 
 def pauses_ignored() -> None:

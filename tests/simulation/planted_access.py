@@ -14,6 +14,7 @@ from foqs.core.item import State
 from foqs.service import explain as service_explain
 from foqs.service.namespaces import Namespaces
 from foqs.wire.visitor import Visitor
+from tests.simulation.planting import plant
 
 
 def one_call_for_everybody() -> None:
@@ -66,8 +67,7 @@ def leased_explained_as_ready() -> None:
             scene = replace(scene, row=replace(row, state=State.READY))
         return original(scene)
 
-    original: Callable[[Scene], Explanation] = vars(service_explain)["explain"]
-    vars(service_explain)["explain"] = told
+    original: Callable[[Scene], Explanation] = plant(service_explain, "explain", told)
 
 
 def deferred_explained_as_gone() -> None:
@@ -78,8 +78,7 @@ def deferred_explained_as_gone() -> None:
             scene, seen = replace(scene, row=None), None
         return original(scene, seen)
 
-    original = vars(service_explain)["_told"]
-    vars(service_explain)["_told"] = told
+    original = plant(service_explain, "_told", told)
 
 
 def imports_without_grants() -> None:

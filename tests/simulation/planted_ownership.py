@@ -21,6 +21,7 @@ from shardmgr.model import Assignment, Member, ShardSpec
 from shardmgr.session import Turn
 from tests.simulation import planted_tier
 from tests.simulation.planted import Bug, no_fence
+from tests.simulation.planting import plant
 
 
 def epochs_issued_again() -> None:
@@ -56,7 +57,7 @@ def handed_over_early() -> None:
     original, begin = planning._Draft.assign, planning._Draft.__init__
     planning._Draft.assign = assign  # type: ignore[method-assign]
     planning._Draft.__init__ = init  # type: ignore[method-assign]
-    vars(planning)["_given_back"] = given_back
+    plant(planning, "_given_back", given_back)
 
 
 def wants_unheard() -> None:
@@ -66,7 +67,7 @@ def wants_unheard() -> None:
         return decide(layout, plan, [replace(member, wants={}) for member in members], overdue, moves_max)
 
     decide = planning.next_plan
-    vars(planner)["next_plan"] = next_plan
+    plant(planner, "next_plan", next_plan)
 
 
 def session_outlived() -> None:
