@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from foqs.dev.server import told_to_stop
 from perf.lib.machine import ROOT
+from perf.lib.race import Broken
 from perf.lib.report import Report, header, render, say
 from perf.lib.stage import stage
 from perf.lib.trial import Trial, once, run_on, told
@@ -65,9 +66,11 @@ def main() -> int:
 
 def _measure(report: Report, trial: Trial, top: int) -> None:
     figures = once(trial)
+    host_us = figures["host_us"]
+    if host_us is None:
+        raise Broken("no item was acked in the window that was measured: make it longer with --seconds")
     functions = _profiled(trial)
     profiled_s = sum(functions.values())
-    host_us = figures["host_us"]
     costs = {name: seconds / profiled_s * host_us for name, seconds in functions.items()}
     parts: dict[str, float] = {}
     for function, cost in costs.items():

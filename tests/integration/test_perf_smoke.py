@@ -200,7 +200,9 @@ def test_hand_written_queue_on_postgres_accounts_for_every_item() -> None:
 
 
 def test_profile_divides_the_hosts_cost_among_its_functions() -> None:
-    (found,) = lines("profile", *TINY, "--system", "foqs-sqlite", "--batch", "100", "--no-plots")
+    (found,) = lines(
+        "profile", "--seconds", "2", "--warmup", "0.1", "--system", "foqs-sqlite", "--batch", "100", "--no-plots"
+    )
 
     figures = found["figures"]
     assert figures["processes_us"]["host"] == pytest.approx(sum(figures["parts_us"].values()))
