@@ -23,7 +23,7 @@ from shardmgr.checks import check_data, check_member, check_name
 from shardmgr.document_file import DocumentFile
 from shardmgr.durable import replace_file
 from shardmgr.port import CoordinatorFailed
-from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed
+from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnreached
 
 _EXPIRY_MARGIN_MS: Final = 1
 """Timers of some event loops fire up to a millisecond early; a session never ends early."""
@@ -169,7 +169,7 @@ class LocalRegistry:
         if self._closed or self._session:
             raise RegistryFailed("the registry was opened before; make another one")
         if not self._reached:
-            raise RegistryFailed("the coordination service does not answer; try again")
+            raise RegistryUnreached("the coordination service does not answer; try again")
         self._ensemble.enter(self)
         self._begin_session()
 
@@ -219,7 +219,7 @@ class LocalRegistry:
                 if self._closed or not self._session
                 else f"the session is {self._link.value}"
             )
-            raise RegistryFailed(f"{reason}; nothing was asked")
+            raise RegistryUnreached(f"{reason}; nothing was asked")
 
     # ---------------------------------------------------------- of the ensemble
 

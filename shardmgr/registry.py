@@ -25,6 +25,10 @@ class RegistryFailed(RegistryError):
     """It cannot be asked now; nothing was written."""
 
 
+class RegistryUnreached(RegistryFailed):
+    """As before, for want of an answer or of a session: asked again later, it may answer."""
+
+
 class RegistryUnknown(RegistryError):
     """It was asked, and did not answer: what was to be written may be written, or may yet be."""
 

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from shardmgr.checks import check_data, check_member, check_name
-from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnknown
+from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnknown, RegistryUnreached
 from shardmgr.zookeeper_session import NodeChanged, NodeExists, NodeMissing, ZooKeeperSession
 from shardmgr.zookeeper_words import Words
 
@@ -209,13 +209,13 @@ class ZooKeeperRegistry:
         """Bounds a call, which needs a session that is reached."""
         if self._zk is None or self._link is not Link.CONNECTED:
             reason = "the registry is not open" if self._keeper is None else f"the session is {self._link.value}"
-            raise RegistryFailed(f"cannot {what}: {reason}; nothing was asked")
+            raise RegistryUnreached(f"cannot {what}: {reason}; nothing was asked")
         try:
             async with asyncio.timeout(self._call_timeout_ms / 1000):
                 yield self._zk
         except TimeoutError:
             text = f"ZooKeeper has not answered to {what} within {self._call_timeout_ms} ms"
-            raise (RegistryUnknown if writes else RegistryFailed)(text) from None
+            raise (RegistryUnknown if writes else RegistryUnreached)(text) from None
 
     async def _get(self, zk: ZooKeeperSession, path: str, ephemeral: bool = False) -> tuple[bytes, int] | None:
         """A node's content and version, of the kind that is asked for; watched."""

@@ -22,7 +22,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from shardmgr.registry import RegistryFailed, RegistryUnknown
+from shardmgr.registry import RegistryFailed, RegistryUnknown, RegistryUnreached
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class ZooKeeperSession:
             text = (
                 f"ZooKeeper has not answered to {request} {path}: {type(error).__name__}; read again when it is reached"
             )
-            raise (RegistryUnknown if writes else RegistryFailed)(text) from error
+            raise (RegistryUnknown if writes else RegistryUnreached)(text) from error
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         """Creates a node, and those above it. Raises as `ask` does."""
@@ -168,7 +168,7 @@ class ZooKeeperSession:
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
             if self._over:
-                future.set_exception(RegistryFailed("the session with ZooKeeper is over; nothing was asked"))
+                future.set_exception(RegistryUnreached("the session with ZooKeeper is over; nothing was asked"))
                 return future
             self._futures[future] = None
             future.add_done_callback(self._forget)

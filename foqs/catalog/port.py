@@ -24,6 +24,10 @@ class CatalogFailed(CatalogError):
     """It cannot be read or written now, or what is stored is damaged. Nothing was written, and nothing will be."""
 
 
+class CatalogUnreached(CatalogFailed):
+    """Who keeps it cannot be asked now, or did not answer; asked again later, it may."""
+
+
 class CatalogConflict(CatalogError):
     """What is stored is not the version before this document's. Nothing was written: load, and change that."""
 

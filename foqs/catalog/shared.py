@@ -13,9 +13,9 @@ import contextlib
 from typing import Final
 
 from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
-from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown
+from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown, CatalogUnreached
 from shardmgr.checks import DOCUMENT_BYTES_MAX
-from shardmgr.registry import Entry, Registry, RegistryConflict, RegistryError, RegistryFailed
+from shardmgr.registry import Entry, Registry, RegistryConflict, RegistryError, RegistryFailed, RegistryUnreached
 
 NAME: Final = "catalog"
 """Of the document in the registry."""
@@ -61,7 +61,7 @@ class RegistryCatalog:
         except RegistryConflict as error:
             raise CatalogConflict(str(error)) from None
         except RegistryFailed as error:
-            raise CatalogFailed(str(error)) from None
+            raise _failed(error) from None
         except RegistryError as error:
             raise CatalogUnknown(str(error)) from None
 
@@ -81,7 +81,7 @@ class RegistryCatalog:
         try:
             entry = await self._registry.read(NAME)
         except RegistryFailed as error:
-            raise CatalogFailed(str(error)) from None
+            raise _failed(error) from None
         if entry is None:
             return None, EMPTY
         if self._parsed is not None and self._parsed[0] == entry.data:
@@ -94,3 +94,7 @@ class RegistryCatalog:
             ) from None
         self._parsed = entry.data, document
         return entry, document
+
+
+def _failed(error: RegistryFailed) -> CatalogFailed:
+    return (CatalogUnreached if isinstance(error, RegistryUnreached) else CatalogFailed)(str(error))

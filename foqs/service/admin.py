@@ -25,6 +25,7 @@ from foqs.catalog.port import (
     CatalogFailed,
     CatalogFull,
     CatalogUnknown,
+    CatalogUnreached,
 )
 from foqs.catalog.settings import agree
 from foqs.core.errors import (
@@ -104,14 +105,25 @@ class Administration:
     # -------------------------------------------------------------- life cycle
 
     async def open(self) -> None:
-        """Takes in what is stored; a new catalog gets its first namespace. Raises `CatalogError`."""
-        document = await self._catalog.load()
+        """Takes in what is stored; a new catalog gets its first namespace.
+
+        Waits for who keeps it, as long as it takes. Raises `CatalogError`: what is stored cannot be used.
+        """
+        document, trouble = EMPTY, ""
         while document == EMPTY:
             try:
-                document = changes.create(EMPTY, FIRST, None, {})
-                await self._catalog.replace(document)
+                document = await self._catalog.load()
+                if document == EMPTY:
+                    first = changes.create(EMPTY, FIRST, None, {})
+                    await self._catalog.replace(first)
+                    document = first
             except CatalogConflict:
-                document = await self._catalog.load()  # another host was first
+                continue  # another host was first
+            except (CatalogUnreached, CatalogUnknown) as error:
+                if str(error) != trouble:
+                    trouble = str(error)
+                    log.warning("waiting for the catalog: %s", trouble)
+                await asyncio.sleep(_RETRY_MS / 1_000)
         self._apply(document)
         for name, namespace in document.namespaces.items():
             try:

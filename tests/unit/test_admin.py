@@ -12,7 +12,7 @@ import pytest
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY, Document, Permission, parse
 from foqs.catalog.memory import MemoryCatalog
-from foqs.catalog.port import CatalogFailed, CatalogUnknown
+from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknown, CatalogUnreached
 from foqs.core.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -644,6 +644,43 @@ def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_name
             await engine.admin.delete("other", world.in_s(5))
         with pytest.raises(NamespaceNotFound):
             engine.namespaces.of("other")
+
+    play(story)
+
+
+@pytest.mark.parametrize("failure", [CatalogUnreached("the session is suspended"), CatalogUnknown("no answer")])
+def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
+    failure: CatalogError, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        whole = catalog.load
+
+        async def fails() -> Document:
+            raise failure
+
+        catalog.load = fails  # type: ignore[method-assign]
+        starting = asyncio.ensure_future(world.engine())
+        await world.pass_s(30)
+        assert not starting.done()
+        catalog.load = whole  # type: ignore[method-assign]
+        await pause(await starting, "t")
+
+    play(story)
+    [told] = [record.message for record in caplog.records if "waiting" in record.message]
+    assert str(failure) in told
+
+
+def test_a_catalog_that_is_damaged_ends_a_start() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+
+        async def damaged() -> Document:
+            raise CatalogFailed("catalog.json is damaged: line 1")
+
+        catalog.load = damaged  # type: ignore[method-assign]
+        with pytest.raises(CatalogFailed, match="line 1"):
+            await world.engine()
 
     play(story)
 

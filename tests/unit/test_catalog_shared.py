@@ -10,7 +10,7 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY, Document, render
-from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown
+from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown, CatalogUnreached
 from foqs.catalog.shared import NAME, RegistryCatalog
 from shardmgr.checks import DOCUMENT_BYTES_MAX
 from shardmgr.local import LocalEnsemble, LocalRegistry
@@ -47,7 +47,7 @@ def test_a_registry_that_is_not_reached_fails_and_a_change_is_seen_as_soon_as_it
         document = await catalog.load()
         place.ensemble.suspend(mine)
         for call in (catalog.load, lambda: catalog.replace(changes.pause(FIRST, "default", "t", paused=True))):
-            with pytest.raises(CatalogFailed, match="suspended"):
+            with pytest.raises(CatalogUnreached, match="suspended"):
                 await call()
         waiting = asyncio.ensure_future(catalog.changed(document.version))
         await other.replace(changes.pause(FIRST, "default", "t", paused=True))
