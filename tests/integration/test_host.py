@@ -358,7 +358,9 @@ def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path
             assert all("make room" in error.message for error in refused), refused
             assert {error.code for error in refused} == {"UNAVAILABLE"}
             first = await recording.ack(leased[:10])
-            assert {outcome.error.code if outcome.error else "" for outcome in first} <= {"", "UNAVAILABLE"}
+            # A full disk's transaction may still be under way when the call's time ends, where the machine is slow.
+            honest = {"", "UNAVAILABLE", "UNKNOWN_OUTCOME"}
+            assert {outcome.error.code if outcome.error else "" for outcome in first} <= honest
             ballast.unlink()
             second = await recording.ack(leased)
             assert all(outcome.error is None for outcome in second)
