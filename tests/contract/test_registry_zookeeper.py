@@ -65,8 +65,10 @@ def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
         await registry.announce("members", "a", b"1")
         await registry.replace("plan", b"1", None)
         await asyncio.to_thread(server.stop)
-        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
-        await asyncio.to_thread(server.start)
+        try:
+            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        finally:
+            await asyncio.to_thread(server.start)
         await is_connected(registry)
         await is_connected(other)
         assert (registry.session, other.session) == (1, 1)
@@ -120,10 +122,12 @@ def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_for
         registry = await bench.joined(SHORT_MS)
         session = await announce(registry)
         await asyncio.to_thread(server.stop)
-        await awaited(registry, lambda: registry.link is Link.LOST)
-        with pytest.raises(RegistryFailed, match="lost"):
-            await registry.read("plan")
-        await asyncio.to_thread(server.start)
+        try:
+            await awaited(registry, lambda: registry.link is Link.LOST)
+            with pytest.raises(RegistryFailed, match="lost"):
+                await registry.read("plan")
+        finally:
+            await asyncio.to_thread(server.start)
         await is_connected(registry, session)
         assert await registry.members("members") == {}
         await announce(registry)

@@ -98,7 +98,8 @@ def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
             assert len(shards) == 6
 
     run(story())
-    assert "cannot be asked" not in hosts[name].log
+    assert "as an administrator" not in hosts[name].log
+    assert "asked anything: UNAUTHENTICATED" not in hosts[name].log
 
 
 def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(

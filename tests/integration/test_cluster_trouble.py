@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
 SHORT_RATE: Final = 60.0
 """Items a second."""
 LONG_RATE: Final = 600.0
-SHORT_SESSION_MS: Final = 2_000
+SHORT_SESSION_MS: Final = 4_000
 LONG_SESSION_MS: Final = 6_000
 LONG_TIMEOUT_S: Final = 1_500
 
@@ -38,7 +38,7 @@ def lengths(name: str, short: int, full: int) -> pytest.MarkDecorator:
     """The short form of a test and the long one; `name` is what differs."""
     marks = [pytest.mark.long, pytest.mark.timeout(LONG_TIMEOUT_S)]
     forms = [
-        pytest.param(SHORT_SESSION_MS, SHORT_RATE, short, id="short", marks=pytest.mark.timeout(240)),
+        pytest.param(SHORT_SESSION_MS, SHORT_RATE, short, id="short", marks=pytest.mark.timeout(600)),
         pytest.param(LONG_SESSION_MS, LONG_RATE, full, id="long", marks=marks),
     ]
     return pytest.mark.parametrize(("troubled", "rate", name), forms, indirect=["troubled"], scope="module")
@@ -90,8 +90,10 @@ def test_a_host_that_is_killed_loses_nothing(troubled: Troubled, tell: Tell, rat
             shards = await trouble.owned_by(host)
             began_s = now_s()
             await trouble.killed(host)
-            took.append(max(await trouble.served_without(host, shards, began_s)))
-            await asyncio.to_thread(host.start)
+            try:
+                took.append(max(await trouble.served_without(host, shards, began_s)))
+            finally:
+                await asyncio.to_thread(host.start)
             await trouble.settled()
 
     figures = Trouble(troubled, rate).play(kill, LONG_TIMEOUT_S)
@@ -183,10 +185,12 @@ def test_without_zookeeper_hosts_stop_in_time_and_come_back_by_themselves(
     async def away(trouble: Trouble) -> None:
         zookeeper = troubled.cluster.zookeeper
         await asyncio.to_thread(zookeeper.stop)
-        for host in troubled.cluster.hosts:
-            await trouble.when(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
-        await pause(away_s)
-        await asyncio.to_thread(zookeeper.start)
+        try:
+            for host in troubled.cluster.hosts:
+                await trouble.when(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
+            await pause(away_s)
+        finally:
+            await asyncio.to_thread(zookeeper.start)
         began_s = now_s()
         addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
         came_back.extend((await trouble.prober.served(range(SHARDS), addresses, began_s)).values())
@@ -288,15 +292,18 @@ def test_shards_move_under_load_and_nothing_is_lost(troubled: Troubled, tell: Te
         began_s = now_s()
         names = [name_of(host) for host in troubled.cluster.hosts]
         async with Client(troubled.cluster.url) as client:
-            for number in range(moves):
-                shard = number % SHARDS
-                owners = await asyncio.to_thread(troubled.owners)
-                others = [name for name in names if name != owners.get(shard)]
-                await asked(client, shard, others[number % len(others)])
-                await pause(2.0)
-            told.update({f"moving_{key}": value for key, value in latencies(trouble.load, began_s, now_s()).items()})
-            for shard in range(SHARDS):
-                await asked(client, shard, None)
+            try:
+                for number in range(moves):
+                    shard = number % SHARDS
+                    owners = await asyncio.to_thread(troubled.owners)
+                    others = [name for name in names if name != owners.get(shard)]
+                    await asked(client, shard, others[number % len(others)])
+                    await pause(2.0)
+                seen = latencies(trouble.load, began_s, now_s())
+                told.update({f"moving_{key}": value for key, value in seen.items()})
+            finally:
+                for shard in range(SHARDS):
+                    await asked(client, shard, None)
 
     figures = Trouble(troubled, rate, spoil=0.0).play(move, LONG_TIMEOUT_S)
     assert figures["epochs"] >= moves / 2, "hardly a shard was moved"
@@ -325,19 +332,21 @@ def test_a_host_that_is_drained_hands_its_shards_over(troubled: Troubled, tell: 
                 shards = await trouble.owned_by(host)
                 began_s = now_s()
                 await client.drain_host(name_of(host))
-                await trouble.when(
-                    lambda host=host: handed_over(troubled, host),  # type: ignore[misc]
-                    "others serve its shards",
-                )
-                took.append(now_s() - began_s)
-                await trouble.load.more(20)
+                try:
+                    await trouble.when(
+                        lambda host=host: handed_over(troubled, host),  # type: ignore[misc]
+                        "others serve its shards",
+                    )
+                    took.append(now_s() - began_s)
+                    await trouble.load.more(20)
+                finally:
+                    await client.undrain_host(name_of(host))
                 # A call that was begun before may have waited for the new owner.
                 calls += [
                     call
                     for call in trouble.load.timed
                     if call.shard in shards and began_s - 0.1 <= call.begun_s < began_s + took[-1]
                 ]
-                await client.undrain_host(name_of(host))
                 await trouble.settled()
         ordered = sorted(call.took_s * 1_000 for call in calls)
         told["handed_over_calls"] = len(ordered)

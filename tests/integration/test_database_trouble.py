@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self
 
 import pymysql
@@ -48,6 +48,11 @@ OPTIONS: Final[Mapping[str, Any]] = {
     "shard.breaker_reset_ms": 500,
 }
 """A transaction that gets no answer opens the breaker after two and a half seconds: longer than a busy disk lets one wait."""
+PATIENT: Final = {"shard.breaker_latency_ms_max": 2_000}
+"""After ten seconds: where the other shard's breaker is to stay closed, a machine may stand still for longer."""
+LESS_PATIENT: Final = {"shard.breaker_latency_ms_max": 800}
+"""After four seconds: the database lets nobody wait for a lock for longer than five."""
+NEVER: Final = {"shard.breaker_flushes_min": 10_000}
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +67,15 @@ def mariadb() -> Iterator[MariaDb]:
 class Trial:
     """One host on one database, and load on it."""
 
-    def __init__(self, folder: Path, server: MariaDb, payload_bytes: int = 20) -> None:
+    def __init__(
+        self, folder: Path, server: MariaDb, payload_bytes: int = 20, options: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self.server = server
         self.database = server.database()
         server.query(f"GRANT ALL ON {self.database}.* TO {USER}@'%'")
-        self.host = HostProcess(folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", OPTIONS)
+        self.host = HostProcess(
+            folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", {**OPTIONS, **options}
+        )
         self.written: dict[str, bytes] = {}
         """The payloads of what was acknowledged, by id."""
         self.failed: dict[bytes, FoqsError] = {}
@@ -192,7 +201,7 @@ def test_a_locked_table_stops_one_shard_and_the_other_does_not_notice(tmp_path: 
             outcomes = await client.ack([seen for seen in trial.held if seen.id[0] == "1"])
             assert not any(outcome.error for outcome in outcomes)
 
-    with Trial(tmp_path / "host", mariadb) as trial:
+    with Trial(tmp_path / "host", mariadb, options=PATIENT) as trial:
         trial.play(locked)
         assert trial.codes <= {"UNAVAILABLE"}
         assert "shard 0: the breaker is open" in trial.host.log
@@ -207,10 +216,11 @@ def test_a_lock_on_the_owner_row_stops_one_shard_and_the_other_does_not_notice(
             cursor.execute("SELECT * FROM foqs_0_owner FOR UPDATE")
             # Longer than the database lets a lock be waited for.
             await trial.when(lambda: trial.retries(0) > 0, "the flush was refused and runs again")
+            await trial.open(0)
             await trial.more("1", 100)
             assert trial.retries(1) == 0
 
-    with Trial(tmp_path / "host", mariadb) as trial:
+    with Trial(tmp_path / "host", mariadb, options=LESS_PATIENT) as trial:
         trial.play(locked)
         assert trial.codes <= {"UNAVAILABLE"}
         assert "shard 0: the breaker is open" in trial.host.log
@@ -234,7 +244,7 @@ def test_deadlocks_are_tried_again_and_nobody_is_told(tmp_path: Path, mariadb: M
             assert outcome.error is None
             assert trial.retries(0) > retries
 
-    with Trial(tmp_path / "host", mariadb) as trial:
+    with Trial(tmp_path / "host", mariadb, options=NEVER) as trial:
         trial.play(deadlock)
         assert not trial.failed
 
@@ -260,8 +270,10 @@ def test_a_server_that_hangs_has_calls_refused_at_once(tmp_path: Path, mariadb: 
 def test_a_server_that_is_away_and_comes_back_needs_no_restart_of_the_host(tmp_path: Path, mariadb: MariaDb) -> None:
     async def away(trial: Trial, client: Client) -> None:
         mariadb.kill9()
-        await trial.open(0, 1)
-        mariadb.start()
+        try:
+            await trial.open(0, 1)
+        finally:
+            mariadb.start()
 
     with Trial(tmp_path / "host", mariadb) as trial:
         trial.play(away)

@@ -135,8 +135,10 @@ def test_a_server_that_says_nothing_is_told_from_one_that_is_not_there(tmp_path:
 @contextmanager
 def setting(server: MariaDb, name: str, value: str, usual: str) -> Iterator[None]:
     server.query(f"SET GLOBAL {name} = {value}")
-    yield
-    server.query(f"SET GLOBAL {name} = {usual}")
+    try:
+        yield
+    finally:
+        server.query(f"SET GLOBAL {name} = {usual}")
 
 
 @pytest.mark.mysql

@@ -138,7 +138,7 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
     stopped: list[float] = []
 
     async def work(host: HostProcess) -> bool:
-        load = Load(host.address, history, seed=1, patience_ms=10_000)
+        load = Load(host.address, history, seed=1, patience_ms=60_000)
         load.start()
         for _ in range(3):
             await load.acked(50)

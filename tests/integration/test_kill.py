@@ -24,7 +24,7 @@ from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.trial import heal, judge
 from tests.support.workload import FAR, Load, pause
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
 
 HOST_KILLS = 20
 DATABASE_KILLS = 5
@@ -102,7 +102,7 @@ def kill_under_load(
         await load.acked(ACKED_BETWEEN_KILLS_MIN)
         return await heal(load, host, history)
 
-    drained = run(work(), timeout=200)
+    drained = run(work(), timeout=400)
     assert host.stop() == 0
     found = judge(history, tables, drained)
     assert found.exact > found.acknowledged / 2, "too few items of which all is known"

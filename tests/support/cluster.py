@@ -19,6 +19,7 @@ from tests.support.ports import free_port
 _OPTIONS: Final[Mapping[str, Any]] = {
     "shard.retry_ms_max": 200,
     "shard.sweep_interval_ms": 1_000,
+    "shard.breaker_latency_ms_max": 60_000,
     "namespace.lease_ms_default": 1_000,
     "namespace.backoff_ms_min": 50,
     "namespace.backoff_ms_max": 400,

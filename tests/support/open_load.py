@@ -25,6 +25,8 @@ from tests.support.workload import pause, wall_ms
 
 TOPICS: Final = ("audit", "mail", "sms")
 LEASE_MS: Final = 3_000
+_LEASE_UNSPOILT_MS: Final = 10_000
+"""Where every delivery is acked, no lease has to end."""
 _ITEMS_PER_CALL: Final = 4
 _ENQUEUE_MS: Final = 10_000
 _ACK_MS: Final = 10_000
@@ -62,6 +64,7 @@ class OpenLoad:
         self._slots = slots
         self._interval_s = _ITEMS_PER_CALL / rate
         self._spoil = spoil
+        self._lease_ms = LEASE_MS if spoil else _LEASE_UNSPOILT_MS
         self._rng = Random(seed)
         self._story = uuid.uuid4().hex[:8]
         self._calls: set[asyncio.Future[None]] = set()
@@ -137,7 +140,7 @@ class OpenLoad:
             name = f"{self._story}-{number}-{place}"
             key = None if shard is None else f"~{self._slots[shard]:03x}load-{name}"
             topic = TOPICS[(number + place) % len(TOPICS)]
-            items.append(Item(topic, name.encode(), number % 3, lease_ms=LEASE_MS, idempotency_key=key))
+            items.append(Item(topic, name.encode(), number % 3, lease_ms=self._lease_ms, idempotency_key=key))
         done = False
         with contextlib.suppress(FoqsError):
             results = await producer.enqueue(items, timeout_ms=_ENQUEUE_MS)

@@ -23,7 +23,10 @@ from tests.support.poll import until
 from tests.support.processes import HostProcess
 from tests.support.zookeeper import ZooKeeper
 
-SESSION_TIMEOUT_MS: Final = 3_000
+SESSION_TIMEOUT_MS: Final = 6_000
+"""Of hosts: a machine that stands still for some seconds ends it, and moves their shards."""
+_LOOK_TIMEOUT_MS: Final = 20_000
+"""Of who only looks, and is not to be cut off meanwhile."""
 _ROOT: Final = "/foqs/v1"
 
 
@@ -56,6 +59,7 @@ class RealCluster:
             "server.name": name,
             "cluster.zookeeper": self._zookeeper.hosts,
             "cluster.session_timeout_ms": SESSION_TIMEOUT_MS,
+            "shard.breaker_latency_ms_max": 60_000,
             "databases.main.url": f"mysql://root@127.0.0.1:{port or self._port}/{self.database}",
         }
         return HostProcess(self._folder / name, "sqlite:unused", {**given, **options})
@@ -71,7 +75,7 @@ class RealCluster:
             parts = self._served()
             return set(parts) == set(hosts) and max(parts.values()) - min(parts.values()) <= 1
 
-        until(served, f"{', '.join(hosts)} serve all shards", 60)
+        until(served, f"{', '.join(hosts)} serve all shards", 120, pause_s=0.2)
 
     def _served(self) -> Counter[str]:
         """How many shards each host serves; nothing while one is not served, or on its way."""
@@ -90,7 +94,7 @@ class RealCluster:
         return owners
 
     def _registry(self) -> ZooKeeperRegistry:
-        return ZooKeeperRegistry(self._zookeeper.hosts, _ROOT, SESSION_TIMEOUT_MS, SystemClock().monotonic_ms)
+        return ZooKeeperRegistry(self._zookeeper.hosts, _ROOT, _LOOK_TIMEOUT_MS, SystemClock().monotonic_ms)
 
     async def _init(self) -> None:
         registry = self._registry()

@@ -23,7 +23,7 @@ from tests.support.dropping import DroppingProxy
 from tests.support.zookeeper import ZooKeeper
 
 T = TypeVar("T")
-LONG_MS: Final = 9_000
+LONG_MS: Final = 15_000
 """A session that does not end during a test, however busy the machine."""
 SHORT_MS: Final = 1_500
 
