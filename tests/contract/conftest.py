@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -41,16 +42,27 @@ class Bench:
     """
 
     def __init__(
-        self, kind: str, make: Callable[[int, FaultHook], Store], memory: MemoryDatabase | None = None
+        self,
+        kind: str,
+        make: Callable[[int, FaultHook], Store],
+        memory: MemoryDatabase | None = None,
+        make_hasty: Callable[[int, FaultHook], Store] | None = None,
     ) -> None:
         self.kind = kind
         self.make = make
         """Makes a store that the caller closes."""
         self.memory = memory
+        self._make_hasty = make_hasty or make
         self._given: list[Store] = []
 
     def store(self, shard: int = SHARD, faults: FaultHook = no_faults) -> Store:
         store = self.make(shard, faults)
+        self._given.append(store)
+        return store
+
+    def hasty(self) -> Store:
+        """One that waits only a moment for a file that another connection has locked."""
+        store = self._make_hasty(SHARD, no_faults)
         self._given.append(store)
         return store
 
@@ -113,7 +125,11 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
         return Bench(kind, database.store, database)
     if kind == "sqlite":
         home = folder / f"{next(_fresh)}"
-        return Bench(kind, lambda shard, faults: SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=0.3))
+
+        def make(shard: int, faults: FaultHook, busy_timeout_s: float = 30.0) -> Store:
+            return SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=busy_timeout_s)
+
+        return Bench(kind, make, make_hasty=partial(make, busy_timeout_s=0.3))
     server: MariaDb = request.getfixturevalue("mariadb")
     return mysql_bench(server.settings(server.database()))
 

@@ -129,10 +129,10 @@ def test_owner_paused_in_a_flush_commits_nothing_after_a_takeover(bench: Bench, 
     async def story() -> None:
         zombie = Zombie(bench, point, make_row(1, payload=b"zombie"))
         await zombie.pause()
-        store = bench.store()
         if bench.kind == "sqlite" and point not in ("begin", "committed"):
-            await _sqlite_takeover_waits(zombie, store)
+            await _sqlite_takeover_waits(zombie, bench.hasty())
             return
+        store = bench.store()
         await store.open()
         taken = await store.take_over(2, OTHER)
         assert (taken.epoch, taken.nonce, taken.flush) == (2, OTHER, 0)
@@ -166,7 +166,7 @@ def test_check_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) ->
     """A former owner reads the row while the new one, slow or stopped, is in the middle of a flush."""
 
     async def story() -> None:
-        former = await opened(bench.store())
+        former = await opened(bench.hasty())
         zombie = Zombie(bench, "written", make_row(1), epoch=2, nonce=OTHER)
         await zombie.pause()
         if bench.kind == "sqlite":

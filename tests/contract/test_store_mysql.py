@@ -231,24 +231,23 @@ def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSetti
 
 
 def test_silent_server_is_given_up_after_the_statement_timeout(place: MysqlSettings) -> None:
-    hasty = replace(place, statement_timeout_s=1.0)
-
     async def story() -> None:
         holder = MysqlStore(place, 3)
-        owned = await opened(MysqlStore(hasty, 3))
+        store = MysqlStore(place, 3)
+        owned = await opened(store)
+        store._reach().timeout_s = 1.0
         await holder.open()
         await holder._reach().run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
         with pytest.raises(StoreLost, match="no answer"):
             await owned.write(inserts=[make_row(1)])
         await holder.close()
-        assert (await owned.store.owner()).flush == 0
-        await owned.store.close()
+        assert (await store.owner()).flush == 0
+        await store.close()
 
     run(story())
 
 
 def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None:
-    hasty = replace(place, statement_timeout_s=0.3)
     waited_ms = (
         b"SELECT COALESCE(MAX(TIME_MS), 0) FROM information_schema.PROCESSLIST "
         b"WHERE STATE LIKE 'Waiting for table metadata lock%' AND INFO LIKE '%foqs_3_item%'"
@@ -259,8 +258,10 @@ def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None
         await holder.open()
         owned = await opened(MysqlStore(place, 3))
         await owned.write(inserts=[make_row(1)])
-        reads = MysqlReads(hasty, 3)
+        reads = MysqlReads(place, 3)
         await reads.snapshot(owned.past)
+        assert reads._link is not None
+        reads._link.timeout_s = 0.3
         await holder._reach().run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         while True:

@@ -179,7 +179,10 @@ def test_hand_written_queues_on_mariadb_account_for_every_item() -> None:
 
 
 def test_the_least_queue_accounts_for_every_item_of_calls_of_one() -> None:
-    (found,) = lines("end_to_end", *TINY, *ONCE, "--system", "least", "--batch", "1", "--callers", "6", "--no-plots")
+    (found,) = lines(
+        "end_to_end", "--seconds", "2", "--warmup", "0.1", *ONCE, "--system", "least", "--batch", "1",
+        "--callers", "6", "--no-plots",
+    )  # fmt: skip
 
     assert found["figures"]["items_per_s"] > 0
     assert found["figures"]["left"] == 0

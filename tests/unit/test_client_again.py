@@ -14,6 +14,7 @@ from foqs.core.life import Event
 from foqs.service.api import ALREADY_GONE, Outcome, Pending
 from foqs_client import Client, NotOwner, Overloaded, RateLimited, StaleLease, Unavailable, UnknownOutcome
 from foqs_client import Outcome as Told
+from foqs_client.attempts import PAUSE_S_MIN
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
 from tests.support.poll import soon
@@ -55,7 +56,8 @@ class Scripted(FakeQueue):
         self.script = list(script)
         self.sent: list[list[int]] = []
         """The places in `IDS` of what each attempt named."""
-        self.deadlines: list[float] = []
+        self.left_s: list[float] = []
+        """What each attempt had of its time when it came."""
         self.lose: Callable[[], None] = lambda: None
 
     def ack(
@@ -79,7 +81,7 @@ class Scripted(FakeQueue):
 
     def _answer(self, numbers: list[int], deadline: float, done: Callable[[list[Outcome]], None]) -> Pending:
         self.sent.append([(number & 3) - 1 for number in numbers])
-        self.deadlines.append(deadline)
+        self.left_s.append(deadline - asyncio.get_running_loop().time())
         done_all: list[Outcome] = [None] * len(numbers)
         answer = self.script.pop(0) if self.script else done_all
         if isinstance(answer, core.FoqsError):
@@ -179,22 +181,30 @@ def test_what_was_refused_for_good_is_not_sent_again(call: Call) -> None:
 
 
 @every_call
-def test_it_ends_within_its_time_with_what_is_known(call: Call) -> None:
+def test_it_ends_within_its_time_with_what_is_known(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
+
     async def story() -> None:
         queue = Scripted(*[UNAVAILABLE] * 1_000)
         async with asked(queue) as client:
+            await client.topics()  # connected
             begun = asyncio.get_running_loop().time()
             with pytest.raises(Unavailable):
                 await call(client, timeout_ms=60)
-        assert 1 < len(queue.sent) < 20
-        assert max(queue.deadlines) < begun + 1.0
+            took_s = asyncio.get_running_loop().time() - begun
+        assert len(queue.sent) < 20
+        assert len(queue.sent) > 1 or took_s >= 0.06 - PAUSE_S_MIN, "there was time for another attempt"
+        assert queue.left_s[0] < 0.061
+        assert queue.left_s == sorted(queue.left_s, reverse=True)
         queue = Scripted(UNKNOWN, *[UNAVAILABLE] * 1_000)
         async with asked(queue) as client:
+            await client.topics()
             with pytest.raises(UnknownOutcome):
                 await call(client, timeout_ms=60)
         later: Answer = [UNAVAILABLE, UNAVAILABLE]
         queue = Scripted([None, UNKNOWN, UNAVAILABLE], *[later] * 1_000)
         async with asked(queue) as client:
+            await client.topics()
             assert kinds(await call(client, timeout_ms=60)) == [None, UnknownOutcome, Unavailable]
 
     tell(story)

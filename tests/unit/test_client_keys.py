@@ -230,16 +230,23 @@ def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
     tell(story)
 
 
-def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known() -> None:
+def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 30.0)  # every attempt is answered
+
     async def story() -> None:
         queue = Scripted(*[UNAVAILABLE] * 1_000)
         async with asked(queue) as client:
+            await client.topics()  # connected
+            begun = asyncio.get_running_loop().time()
             with pytest.raises(Unavailable):
                 await client.enqueue([Item("t")], timeout_ms=60)
-        assert 1 < len(queue.sent) < 20
+            took_s = asyncio.get_running_loop().time() - begun
+        assert len(queue.sent) < 20
+        assert len(queue.sent) > 1 or took_s >= 0.06 - attempts.PAUSE_S_MIN, "there was time for another attempt"
         later: Answer = [UNAVAILABLE]
         queue = Scripted(["3-1", UNKNOWN], *[later] * 1_000)
         async with asked(queue) as client:
+            await client.topics()
             known, unknown = await client.enqueue([Item("t"), Item("t")], timeout_ms=60)
         assert known.id == "3-1"
         assert isinstance(unknown.error, UnknownOutcome)

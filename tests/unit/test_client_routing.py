@@ -192,8 +192,9 @@ def test_a_map_that_is_old_is_read_anew() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))  # a lie
-            await client.enqueue([Item("else", b"")], timeout_ms=50)
-            await soon(lambda: client._router.routes is not None)
+            while client._router.routes is None:  # it has not been told yet
+                client._router.stale()
+                await client._router.settled()
             two.map.show(*zip(two.hosts, SHARDS, strict=True))
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")])
