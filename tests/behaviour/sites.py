@@ -22,17 +22,23 @@ from foqs_client import Client, Delivery, Item, Namespace, SyncClient
 from tests.support.aio import run
 from tests.support.processes import HostProcess
 
-BACKOFF_MS_MAX: Final = 200
-DEAD_RETENTION_MS: Final = 1_000
+SPAN_MS: Final = 1_000
+"""Short enough to wait for, and longer than a machine usually stands still: what is not due yet is seen to be so."""
+BACKOFF_MS_MAX: Final = 2 * SPAN_MS
+DEAD_RETENTION_MS: Final = 3 * SPAN_MS
 PAYLOAD_BYTES_MAX: Final = 10_240
 
 OPTIONS: Final = {
     "shard.sweep_interval_ms": 60_000,
+    "shard.breaker_latency_ms_max": 30_000,
     "namespace.lease_ms_default": 30_000,
-    "namespace.backoff_ms_min": 50,
+    "namespace.backoff_ms_min": BACKOFF_MS_MAX,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
     "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
+    "calls.handout_wait_ms_max": 30_000,
 }
+"""A nacked item is deferred for half of its backoff at least, which is SPAN_MS. What a slow machine commits late is waited
+for: no new item is refused because of it, and no dequeue leaves it out and brings less than a story has put, or nothing."""
 NAMESPACES: Final = (
     Namespace("other", weight=2),
     Namespace("brief", dead_retention_ms=DEAD_RETENTION_MS, attempts_max_default=2),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foqs_client import FoqsError, InvalidArgument, Item, KeyConflict, LimitExceeded, NamespaceNotFound, NotFound
-from tests.behaviour.sites import PAYLOAD_BYTES_MAX, Site, story
+from tests.behaviour.sites import PAYLOAD_BYTES_MAX, SPAN_MS, Site, story
 
 ALL = 100
 NEVER = f"0-{(1 << 62) + 1}"
@@ -80,10 +80,10 @@ async def test_an_item_is_leased_to_one_consumer_at_a_time(site: Site) -> None:
 
 @story
 async def test_a_delayed_item_is_not_delivered_before_its_time(site: Site) -> None:
-    await site.put(Item(site.topic, b"far", delay_ms=3_600_000), Item(site.topic, b"near", 9, delay_ms=150))
+    await site.put(Item(site.topic, b"far", delay_ms=3_600_000), Item(site.topic, b"near", 9, delay_ms=SPAN_MS))
     await site.put(Item(site.topic, b"past", deliver_after_ms=1))
     assert [d.payload for d in await site.take(ALL)] == [b"past"]
-    await site.pass_ms(150)
+    await site.pass_ms(SPAN_MS)
     assert [d.payload for d in await site.take(ALL)] == [b"near"]
     assert await site.client.dequeue({site.topic: ALL}) == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foqs_client import Delivery, InvalidArgument, Item, Nack, NotFound, Outcome, StaleLease
-from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, Site, story
+from tests.behaviour.sites import BACKOFF_MS_MAX, DEAD_RETENTION_MS, SPAN_MS, Site, story
 
 ALL = 100
 NEVER = f"0-{(1 << 62) + 1}"
@@ -44,9 +44,9 @@ async def test_an_acked_item_is_gone_and_acking_again_is_fine(site: Site) -> Non
 @story
 async def test_when_a_lease_ends_the_item_comes_again_and_the_old_token_is_stale(site: Site) -> None:
     await site.put(Item(site.topic))
-    first = await site.one(lease_ms=150)
+    first = await site.one(lease_ms=SPAN_MS)
     assert await site.client.dequeue({site.topic: 1}) == []
-    await site.pass_ms(150)
+    await site.pass_ms(SPAN_MS)
     second = await site.one()
     assert (second.id, second.attempt) == (first.id, 2)
     assert second.token > first.token
@@ -93,7 +93,7 @@ async def test_a_nack_may_say_when_and_with_what_the_item_comes_again(site: Site
         *await site.client.nack(
             [
                 Nack(*lease(held[now]), delay_ms=0, metadata=b"new"),
-                Nack(*lease(held[soon]), delay_ms=150, metadata=b""),
+                Nack(*lease(held[soon]), delay_ms=SPAN_MS, metadata=b""),
                 Nack(*lease(held[far]), delay_ms=HOUR_MS),
                 Nack(*lease(held[past]), deliver_after_ms=1),
             ]
@@ -101,7 +101,7 @@ async def test_a_nack_may_say_when_and_with_what_the_item_comes_again(site: Site
     )
     at_once = {delivery.id: delivery.metadata for delivery in await site.take(2)}
     assert at_once == {now: b"new", past: b"old"}
-    await site.pass_ms(150)
+    await site.pass_ms(SPAN_MS)
     later = await site.one()
     assert (later.id, later.metadata, later.attempt) == (soon, b"", 2)
     view = await site.client.item(far)
@@ -157,11 +157,11 @@ async def test_a_namespace_says_how_often_items_are_tried_and_how_long_dead_ones
 @story
 async def test_an_item_at_most_once_is_never_delivered_again(site: Site) -> None:
     nacked, left = await site.put(*(Item(site.topic, at_most_once=True) for _ in range(2)))
-    held = {delivery.id: delivery for delivery in await site.take(ALL, lease_ms=150)}
+    held = {delivery.id: delivery for delivery in await site.take(ALL, lease_ms=SPAN_MS)}
     assert (await site.client.item(left)).at_most_once
     assert_done(*await site.client.nack([held[nacked]]))
     await assert_gone(site, nacked)
-    await site.pass_ms(150)
+    await site.pass_ms(SPAN_MS)
 
     async def is_gone() -> bool:
         return not (await site.client.topics(site.topic, ["ready", "deferred", "leased", "dead"])).topics

@@ -30,8 +30,9 @@ WAL: Final = "/shard-0.db-wal"
 REDO: Final = "/ib_logfile0"
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
-QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000}
-"""One log, and nobody but the test's own calls writes to it."""
+QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.handout_wait_ms_max": 60_000}
+"""One log, and nobody but the test's own calls writes to it. A dequeue waits for its commit however slow that is, and
+does not answer with nothing, which would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_host")
 
 

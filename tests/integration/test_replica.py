@@ -24,6 +24,7 @@ from tests.support.processes import PROGRAM, HostProcess
 from tests.support.real_cluster import RealCluster
 from tests.support.replication import Replication
 from tests.support.tables import Tables, in_mariadb
+from tests.support.taking import take_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(240)]
@@ -95,7 +96,7 @@ class Book:
             outcome.require()
             assert not outcome.already_gone
         new = await self.put(client, "new")
-        found = [item.payload for item in await drain(client, ["copied", "lost", "new"])]
+        found = await take_all(client, "copied", "lost", "new")
         assert sorted(found) == sorted(self.copied | new)
 
 
@@ -103,16 +104,6 @@ async def take(client: Client, topic: str, count: int) -> list[Delivery]:
     taken: list[Delivery] = []
     while len(taken) < count:
         taken += await client.dequeue({topic: count - len(taken)}, wait_ms=1_000, lease_ms=_LEASE_MS)
-    return taken
-
-
-async def drain(client: Client, topics: Sequence[str]) -> list[Delivery]:
-    """All that is ready, acked."""
-    taken: list[Delivery] = []
-    while items := await client.dequeue(dict.fromkeys(topics, 100), wait_ms=300):
-        taken += items
-        for outcome in await client.ack(items):
-            outcome.require()
     return taken
 
 
@@ -183,7 +174,7 @@ async def check_torn(results: Sequence[object], client: Client) -> None:
             maybe.add(b"%d" % number)
         else:
             assert isinstance(error, FoqsError), error
-    found = [item.payload for item in await drain(client, ["torn"])]
+    found = await take_all(client, "torn")
     assert len(set(found)) == len(found)
     assert written <= set(found) <= written | maybe
 

@@ -45,6 +45,10 @@ worker.add(work, "threads.*", concurrency=2, in_flight=8)
 worker.add(work, "processes.*", processes=2, in_flight=6)
 """
 ITEMS = 30
+LONG_MS = 60_000
+"""A lease that a machine which stands still for seconds does not end."""
+BRIEF_MS = 5_000
+"""A lease whose end is waited for, and that is renewed in time all the same."""
 
 
 class Workplace:
@@ -83,7 +87,7 @@ class Workplace:
 
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[HostProcess]:
-    options = {"namespace.lease_ms_default": 2_000, "namespace.backoff_ms_min": 50}
+    options = {"namespace.backoff_ms_min": 50}
     with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
         host.start()
         yield host
@@ -107,8 +111,8 @@ def place(tmp_path: Path, host: HostProcess) -> Iterator[Workplace]:
         process.communicate()
 
 
-def put(client: SyncClient, topic: str, items: int = ITEMS) -> None:
-    for result in client.enqueue([Item(topic, b"%d" % number) for number in range(items)]):
+def put(client: SyncClient, topic: str, items: int = ITEMS, *, lease_ms: int = LONG_MS) -> None:
+    for result in client.enqueue([Item(topic, b"%d" % number, lease_ms=lease_ms) for number in range(items)]):
         result.require()
 
 
@@ -169,7 +173,7 @@ def test_a_worker_process_that_is_killed_loses_its_item_alone_and_another_takes_
 def test_a_worker_that_is_killed_takes_its_processes_along_and_its_items_come_again(
     place: Workplace, client: SyncClient
 ) -> None:
-    put(client, "processes.a")
+    put(client, "processes.a", lease_ms=BRIEF_MS)
     worker = place.start()
     until(lambda: len(place.notes("begun")) == 2, "two begun")
     pids = [int(note[2]) for note in place.notes("begun")]
