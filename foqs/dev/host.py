@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,9 +72,13 @@ class HostProcess(Server):
             return str(reply.read().decode())
 
     def _answers(self) -> bool:
+        return self.answers(self._ready)
+
+    def answers(self, path: str) -> bool:
+        """Whether an HTTP path is answered with 200."""
         try:
-            self.get(self._ready)
-        except (OSError, urllib.error.HTTPError):
+            self.get(path)
+        except OSError:  # an HTTPError is one
             return False
         return True
 

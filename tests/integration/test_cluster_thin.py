@@ -11,7 +11,6 @@ from contextlib import ExitStack
 import pytest
 
 from foqs.dev.cluster import Cluster
-from foqs.dev.host import HostProcess
 from tests.support.cluster import cluster
 from tests.support.poll import until
 from tests.support.thin import ThinClient
@@ -29,19 +28,11 @@ _WAIT_MS = 30_000
 def running() -> Iterator[Cluster]:
     """Three hosts, each with its part of the shards: nothing moves any more."""
     with cluster(shards=_SHARDS) as found:
-        until(lambda: all(map(is_ready, found.hosts)), "every host takes calls", 60)
+        until(lambda: all(host.answers("/readyz") for host in found.hosts), "every host takes calls", 60)
         with ThinClient(found.hosts[0].address) as client:
             part = _SHARDS // len(found.hosts)
             until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 60)
         yield found
-
-
-def is_ready(host: HostProcess) -> bool:
-    try:
-        host.get("/readyz")
-    except OSError:
-        return False
-    return True
 
 
 @pytest.fixture
