@@ -16,8 +16,9 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -26,6 +27,8 @@ START_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
 _PLACES: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_given: Final[deque[int]] = deque(maxlen=1_000)
+"""The ports that `free_port` gave last."""
 
 
 class CannotRun(Exception):
@@ -166,11 +169,18 @@ def program(name: str, package: str) -> str:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of 127.0.0.1 on which nobody listens now, and none of those that this process was given last.
+
+    The kernel may offer one port twice before anybody listens there.
+    """
+    with ExitStack() as offered:
+        while True:
+            probe = offered.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+            if port not in _given:
+                _given.append(port)
+                return port
 
 
 def other_user(name: str) -> str | None:

@@ -52,6 +52,11 @@ def test_a_server_is_there_in_its_block_and_its_temporary_folder_goes_with_it() 
     assert not server.folder.exists()
 
 
+def test_free_ports_are_not_given_twice() -> None:
+    ports = [servers.free_port() for _ in range(900)]
+    assert len(set(ports)) == len(ports), "the kernel alone offers some 15 of so many again"
+
+
 def test_a_folder_that_was_given_stays(tmp_path: Path) -> None:
     with Sleeper(tmp_path / "a"):
         pass
