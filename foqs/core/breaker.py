@@ -42,29 +42,47 @@ class FlushWindow:
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
         self._span_s = settings.window_s / SPANS
+        self._span = 0
+        """The one that is filling, by its number since the clock began."""
         self._spans = [0] * SPANS
-        """Which span each place stands for, by its number since the clock began."""
-        self._flushes = [0] * SPANS
-        self._failures = [0] * SPANS
-        self._seconds = [0.0] * SPANS
+        """Which span each place stands for."""
+        self.clear()
 
     def add(self, now_s: float, seconds: float, *, failed: bool) -> None:
         """A flush has ended just now, after so many seconds."""
-        span = int(now_s / self._span_s)
-        place = span % SPANS
-        if self._spans[place] != span:
-            self._spans[place] = span
-            self._flushes[place] = self._failures[place] = 0
-            self._seconds[place] = 0.0
+        self._roll(now_s)
+        place = self._span % SPANS
+        self._spans[place] = self._span
         self._flushes[place] += 1
         self._failures[place] += failed
         self._seconds[place] += seconds
+        self._all_flushes += 1
+        self._all_failures += failed
+        self._all_seconds += seconds
 
     def clear(self) -> None:
         """Forgets all of it."""
         self._flushes = [0] * SPANS
         self._failures = [0] * SPANS
         self._seconds = [0.0] * SPANS
+        self._sum()
+
+    def _roll(self, now_s: float) -> None:
+        """Forgets the spans that are over: most calls find that there are none."""
+        span = int(now_s / self._span_s)
+        if span <= self._span:
+            return
+        self._span = span
+        for place, own in enumerate(self._spans):
+            if own <= span - SPANS:
+                self._flushes[place] = self._failures[place] = 0
+                self._seconds[place] = 0.0
+        self._sum()
+
+    def _sum(self) -> None:
+        self._all_flushes = sum(self._flushes)
+        self._all_failures = sum(self._failures)
+        self._all_seconds = sum(self._seconds)
 
     def verdict(self, now_s: float, waiting_s: float | None = None) -> str | None:
         """Why the database is not well, in a few words; None where nothing says so.
@@ -72,14 +90,8 @@ class FlushWindow:
         Args:
             waiting_s: how long a flush has been under way; None when there is none.
         """
-        oldest = int(now_s / self._span_s) - SPANS + 1
-        flushes = failures = 0
-        seconds = 0.0
-        for place, span in enumerate(self._spans):
-            if span >= oldest:
-                flushes += self._flushes[place]
-                failures += self._failures[place]
-                seconds += self._seconds[place]
+        self._roll(now_s)
+        flushes, failures, seconds = self._all_flushes, self._all_failures, self._all_seconds
         settings = self._settings
         if flushes >= settings.flushes_min and failures * 100 >= settings.error_percent * flushes:
             return f"{failures} of the last {flushes} transactions failed"

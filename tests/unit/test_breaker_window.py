@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,5 +102,8 @@ def test_the_window_agrees_with_one_that_keeps_every_flush(
             plain.clear()
         window.add(now_s, seconds, failed=failed)
         plain.add(now_s, seconds, failed=failed)
+        assert (window.verdict(now_s, waiting_s) is not None) == plain.opens(now_s, waiting_s)
         for later_s in (0.0, settings.window_s / 3, settings.window_s * 1.01):
-            assert (window.verdict(now_s + later_s, waiting_s) is not None) == plain.opens(now_s + later_s, waiting_s)
+            # What it sees of a later moment it has seen for good: its clock does not go back.
+            verdict = deepcopy(window).verdict(now_s + later_s, waiting_s)
+            assert (verdict is not None) == plain.opens(now_s + later_s, waiting_s)
