@@ -55,9 +55,6 @@ class Part(Generic[W]):
             self.numbers = work.numbers[start:stop]
             self.bytes = work.size(start, stop)
 
-    def settle(self, results: Sequence[Any]) -> None:
-        self.work.settle(self.start, results)
-
     def fail(self, error: FoqsError) -> None:
         self.work.fail(self.start, self.stop, error)
 

@@ -8,7 +8,7 @@ told by the `finished` callback. Knows nothing of flushes.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, Final, cast
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
@@ -117,13 +117,23 @@ class Work:
             self.results[start:stop] = [OPEN] * (stop - start)
 
     def settle(self, start: int, results: Sequence[Any]) -> None:
-        """Gives entries from `start` on their results. Of a work that was given up, they stand already."""
+        """Gives entries from `start` on their results, and tells who waits when they were the last."""
+        tells: list[Callable[[], None]] = []
+        self.record(start, results, tells)
+        for tell in tells:
+            tell()
+
+    def record(self, start: int, results: Sequence[Any], tells: MutableSequence[Callable[[], None]]) -> None:
+        """Gives entries from `start` on their results. Of a work that was given up, they stand already.
+
+        When they were the last, what tells who waits is added to `tells`: it is the caller's to call.
+        """
         if self.abandoned or not results:
             return
         self.results[start : start + len(results)] = results
         self._open -= len(results)
         if not self._open:
-            self._end()
+            tells.append(self._let_go())
 
     def expire(self) -> list[int]:
         """Nobody waits any more: withdraws what is not sealed; returns those places."""
@@ -141,7 +151,7 @@ class Work:
                 withdrawn.append(place)
         if self._open:
             self._open = 0
-            self._end()
+            self._let_go()()
         return withdrawn
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
@@ -153,12 +163,12 @@ class Work:
                 self.results[place] = error
                 self._open -= 1
         if not self._open:
-            self._end()
+            self._let_go()()
 
-    def _end(self) -> None:
-        """Tells who waits, once, and lets go of him: he holds this work, and a cycle would outlive its use."""
+    def _let_go(self) -> Callable[[], None]:
+        """What tells who waits, once; he is let go of, as he holds this work, and a cycle would outlive its use."""
         finished, self._finished = self._finished, _nobody
-        finished()
+        return finished
 
 
 def _nobody() -> None:
@@ -277,10 +287,10 @@ class Inserts(Work):
         own = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
         return own + sum(map(len, self.keys(start, stop))) if self.keyed else own
 
-    def settle(self, start: int, results: Sequence[Any]) -> None:
+    def record(self, start: int, results: Sequence[Any], tells: MutableSequence[Callable[[], None]]) -> None:
         if self.under_way is not None:
             self._leave(self.under_way, start, start + len(results))
-        super().settle(start, results)
+        super().record(start, results, tells)
 
     def expire(self) -> list[int]:
         if self.under_way is not None:

@@ -6,7 +6,7 @@ nothing else. No input or output of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -74,8 +74,8 @@ class Memory(Protocol):
         """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
         ...
 
-    def applied(self, flush: Flush) -> None:
-        """A flush is known to be committed."""
+    def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
+        """A flush is known to be committed. What tells those who are to hear of it is added to `tells`, and to be called soon, whatever this raises."""
         ...
 
     def refused(self, part: Part[Any]) -> None:

@@ -21,7 +21,7 @@ from foqs.shard.facts import Facts
 from foqs.shard.retry import Retry
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
-from foqs.shard.writer import ShardLost
+from foqs.shard.writer import GivenUp, ShardLost
 from foqs.store.port import Store, StoreLost, StoreUnusable, Superseded
 from shardmgr.ownership import Happening, Ownership, advance
 from shardmgr.port import Coordinator, CoordinatorFailed
@@ -221,6 +221,10 @@ class Keeper:
             if self._alone and lost.owner is not None:
                 self._check_not_taken(lost.owner)
             log.warning("shard %d: %s; taking it over anew", self._number, lost.reason)
+        except GivenUp as given_up:
+            log.warning("shard %d: %s; taking it over anew", self._number, given_up)
+            reason = str(given_up)
+            self._advance(Happening.FAILED, reason)
         except Exception as error:
             log.exception("shard %d failed; taking it over anew", self._number)
             reason = repr(error)

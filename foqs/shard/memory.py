@@ -3,14 +3,16 @@
 Always true between two flushes: index and counts show exactly the committed
 rows, less what is reserved for hand-outs that wait; a remembered row is the row
 in the table. Everything that happens to the memory because of a flush happens
-in `applied`, after the commit; what a read brings comes in between two flushes.
+in `applied`, after the commit (but for what metrics count, which is told with
+its callers); what a read brings comes in between two flushes.
 Knows nothing of connections, tasks or time's passing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from typing import Any, Final, Protocol
@@ -234,9 +236,10 @@ class ShardMemory:
 
     # ----------------------------------------------------------- after a flush
 
-    def applied(self, flush: Flush) -> None:
-        """A flush is committed: brings the memory up to it, then tells the callers."""
+    def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
+        """A flush is committed: brings the memory up to it, and its works; adds what tells the metrics, then their callers."""
         batch, decision = flush.batch, flush.decision
+        tells.append(partial(self._report, decision))
         self._remember_topics(flush)
         if batch.slots:
             self.slots = self.slots.union(batch.slots)
@@ -245,24 +248,23 @@ class ShardMemory:
         self._leased(batch, decision)
         self._moved(decision, ready)
         if batch.purging:
-            self._purged(batch, decision)
+            self._purged(batch, decision, tells)
         orphans: list[Row] = []
-        # Who waits for work hears of it before those who brought it.
+        # Who waits for work is told of it before those who brought it.
         for claim, rows in zip(batch.claims, decision.claimed, strict=True):
             if claim.abandoned:
                 orphans += [row for row in rows if row is not None]
-            claim.settle(0, rows)
+            claim.record(0, rows, tells)
         for part, results in decision.results:
             work = part.work
             if work.abandoned and isinstance(work, HandOut):
                 orphans += [row for row in results if row is not None]
-            work.settle(part.start, results)
+            work.record(part.start, results, tells)
         if orphans:
             self._release(orphans)
         if ready:
             self._consumers.ready(ready)
         self._tell_due(decision)
-        self._report(decision)
 
     def _remember_topics(self, flush: Flush) -> None:
         for namespace, name in flush.topics_added:
@@ -341,7 +343,7 @@ class ShardMemory:
         if decision.changed:
             self.cache.keep_written([new for _, _, new in decision.changed])
 
-    def _purged(self, batch: Batch, decision: Decision) -> None:
+    def _purged(self, batch: Batch, decision: Decision, tells: MutableSequence[Callable[[], None]]) -> None:
         """Rows of cuts that are gone, cuts that are over, and cuts that were made, after all else in their flush."""
         rows = decision.purged
         if rows:
@@ -356,7 +358,7 @@ class ShardMemory:
             self.cuts.end(cut)
         for part in batch.purging:
             if isinstance(part.work, MakeCut):
-                part.settle([self._cut(part.work.cut)])
+                part.work.record(part.start, [self._cut(part.work.cut)], tells)
 
     def _cut(self, cut: Cut) -> int:
         """Everything that the topic has in the table is an item no more. Returns how many they were."""

@@ -293,6 +293,7 @@ class Shard:
 
         Raises:
             ShardLost: it is fenced.
+            GivenUp: it is to be taken over anew.
         """
         self._open = True
         works = (
@@ -363,8 +364,8 @@ class Shard:
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A shard without timers or reads must not go on: no lease would ever end."""
-        if not task.cancelled() and task.exception() is not None:
-            self._writer.give_up(f"a task of it failed: {task.exception()!r}")
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            self._writer.give_up(f"a task of it failed: {fault!r}", fault)
 
     def close(self) -> None:
         """Takes in nothing more; `run` returns when what is queued is written."""

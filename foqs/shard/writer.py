@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -42,6 +43,9 @@ KEYS_READ_FLUSHES: Final = 32
 """So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
 
 
+_NOTHING: Final = Batch()
+"""Stands where no batch is; nothing is ever added to it."""
+
 _REFUSALS_TOLD_S: Final = 1.0
 """Between two lines of the log about single writes that were refused."""
 
@@ -53,6 +57,10 @@ class ShardLost(Exception):
         super().__init__(reason)
         self.reason = reason
         self.owner = owner
+
+
+class GivenUp(Exception):
+    """This ownership is of no more use, though nobody has taken the shard: it can be taken over anew."""
 
 
 class Writer:
@@ -102,10 +110,12 @@ class Writer:
         self._pace = pace
         self._breaker = breaker
         self._suspects: deque[Batch] = deque()
-        self._begun = Batch()
+        self._begun = _NOTHING
         """What this turn sealed; what of it is in the flush under way is also in `_current`."""
-        self._current = Batch()
+        self._current = _NOTHING
         self._maybe_written = False
+        self._tells: deque[Callable[[], None]] = deque()
+        """Who is to hear of what is committed, and has not yet: metrics and callers."""
         self._flushing = False
         self._between: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
@@ -178,8 +188,10 @@ class Writer:
         """Ends at once: what is being written as unknown, the rest as not ours; the caller cancels `run` too."""
         self._end(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
 
-    def give_up(self, reason: str) -> None:
-        """This ownership is of no more use: `run` ends as if another owner had come."""
+    def give_up(self, reason: str, fault: BaseException | None = None) -> None:
+        """This ownership is of no more use: `run` raises `GivenUp` when the flush under way has ended. `fault`: ours."""
+        if fault is not None:
+            log.error("shard %d: %s", self._shard, reason, exc_info=fault)
         self._given_up = reason
         self.beat()
 
@@ -216,12 +228,16 @@ class Writer:
         """Serves until `close`.
 
         Raises:
-            ShardLost: another owner, or an unknown past, was found in the owner row, or it was given up.
+            ShardLost: another owner, or an unknown past, was found in the owner row.
+            GivenUp: see `give_up`.
         """
         try:
             while True:
                 while self._intake or self._suspects or self._reads or self._beat:
                     await self._turn()
+                if self._tells:
+                    self._tell()
+                    continue
                 if self._closing:
                     return
                 self._wake.clear()
@@ -240,7 +256,7 @@ class Writer:
 
     async def _turn(self) -> None:
         if self._given_up is not None:
-            raise ShardLost(self._given_up, None)
+            raise GivenUp(self._given_up)
         if self._slots and not self._slots_refused:
             await self._write_slots()
         batch = self._intake.seal(inserts=not self._suspects)
@@ -257,7 +273,7 @@ class Writer:
             self._begun = _sealed_again(self._suspects.popleft())
             if self._begun:
                 await self._commit(self._begun)
-        self._begun = Batch()
+        self._begun = _NOTHING
         for _ in range(len(self._reads)):
             what, future = self._reads[0]
             if not future.done():
@@ -347,7 +363,7 @@ class Writer:
                     self.key_reruns += 1
                     continue
                 if not refused.again or (batch.inserts and self._breaker.is_open):
-                    self._current = Batch()
+                    self._current = _NOTHING
                     self._quiet()
                     return refused
             except FencedOut as fenced:
@@ -360,14 +376,26 @@ class Writer:
         self._maybe_written = True
         if batch.slots:
             self._slots = ()
-        self._memory.applied(flush)
-        self._current = Batch()
+        if not self._tells:
+            # As soon as the next flush is on its way to the database: until then nothing is awaited.
+            asyncio.get_running_loop().call_soon(self._tell)
+        self._memory.applied(flush, self._tells)
+        self._current = _NOTHING
         self._maybe_written = False
         entries, seconds = len(batch), self._seconds() - started_s
         self._intake.pace(self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds))
-        self._facts.flushed(self._shard, entries, seconds)
+        self._tells.append(partial(self._facts.flushed, self._shard, entries, seconds))
         self._quiet()
         return None
+
+    def _tell(self) -> None:
+        """Tells whoever is to hear of what is committed. Who cannot be told may have set items aside that nobody would see again."""
+        while self._tells:
+            tell = self._tells.popleft()
+            try:
+                tell()
+            except Exception as error:
+                self.give_up(f"what is committed could not be told: {error!r}", error)
 
     def _quiet(self) -> None:
         """No flush is under way."""
@@ -482,15 +510,16 @@ class Writer:
     def _end(self, error: FoqsError, maybe_written: bool) -> None:
         """Settles everything that waits: the flush under way as unknown where it may be written, the rest with `error`."""
         self.ended = True
+        self._tell()
         self._between.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
         current = unknown if maybe_written else error
-        begun, self._begun = self._begun, Batch()
+        begun, self._begun = self._begun, _NOTHING
         for part in self._current.parts:
             part.fail(current)
         for claim in (*self._current.claims, *begun.claims):
             claim.fail(0, len(claim), current)
-        self._current = Batch()
+        self._current = _NOTHING
         suspects = [part for batch in self._suspects for part in batch.parts]
         self._suspects.clear()
         for part in [*begun.parts, *suspects, *self._intake.drain()]:

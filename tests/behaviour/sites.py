@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 from foqs.testing import FakeHost, SyncFakeHost
 from foqs_client import Client, Delivery, Item, Namespace, SyncClient
 from tests.support.aio import run
+from tests.support.poll import pass_ms
 from tests.support.processes import HostProcess
 
 SPAN_MS: Final = 1_000
@@ -136,12 +137,12 @@ async def sync_site() -> AsyncIterator[Site]:
         yield awaited(with_namespace)
         await asyncio.to_thread(with_namespace.close)
 
-    async def pass_ms(ms: int) -> None:
+    async def advance(ms: int) -> None:
         await asyncio.to_thread(fake.advance, ms)
 
     try:
         await _prepare(awaited(fake.client()))
-        yield Site(connect, pass_ms, awaited(fake.client()))
+        yield Site(connect, advance, awaited(fake.client()))
     finally:
         await asyncio.to_thread(fake.__exit__, None, None, None)
 
@@ -149,9 +150,6 @@ async def sync_site() -> AsyncIterator[Site]:
 @asynccontextmanager
 async def host_site(host: HostProcess) -> AsyncIterator[Site]:
     """A real host."""
-
-    async def pass_ms(ms: int) -> None:
-        await asyncio.sleep(ms / 1_000 + 0.005)
 
     def connect(namespace: str) -> Client:
         return Client(host.address, namespace=namespace)

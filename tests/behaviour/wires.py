@@ -22,6 +22,7 @@ from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import ErrorCode
 from tests.behaviour.sites import OPTIONS
 from tests.support.aio import run
+from tests.support.poll import pass_ms
 from tests.support.processes import HostProcess
 from tests.support.requests import Names
 from tests.support.wire import call, parse_any, parse_reply
@@ -237,9 +238,6 @@ async def fake_wire() -> AsyncIterator[WireSite]:
 @asynccontextmanager
 async def host_wire(host: HostProcess) -> AsyncIterator[WireSite]:
     """A real host."""
-
-    async def pass_ms(ms: int) -> None:
-        await asyncio.sleep(ms / 1_000 + 0.005)
 
     loop = asyncio.get_running_loop()
     async with (

@@ -356,6 +356,24 @@ def cuts_hide_nothing() -> None:
     Cuts.hide = lambda self, find: find  # type: ignore[method-assign]
 
 
+def purges_fail() -> None:
+    """What a flush purges cannot be taken out of memory: the shard is taken over anew, from its rows, and nobody is harmed."""
+
+    def purged(self: ShardMemory, batch: Any, decision: Any, tells: Any) -> None:
+        raise RuntimeError("a bug")
+
+    ShardMemory._purged = purged  # type: ignore[method-assign]
+
+
+def refills_fail() -> None:
+    """What a refill read cannot be taken in: the task that reads ends, and so does this ownership."""
+
+    def end_refill(self: ReadyIndex, refill: Any, keys: Any, complete: bool) -> None:
+        raise RuntimeError("a bug")
+
+    ReadyIndex.end_refill = end_refill  # type: ignore[method-assign]
+
+
 @dataclass(slots=True, frozen=True)
 class Bug:
     """A mistake and the invariants by which it shows: by one of them, in the first of `SEEDS` or a later one."""
@@ -409,6 +427,9 @@ BUGS: Final[Mapping[str, Bug]] = {
     "deferred-explained-as-gone": Bug(planted_access.deferred_explained_as_gone, (15,)),
     "imports-without-grants": Bug(planted_access.imports_without_grants, (19,)),
 }
+
+FAULTS: Final[Mapping[str, Bug]] = {"purges-fail": Bug(purges_fail, ()), "refills-fail": Bug(refills_fail, ())}
+"""These break no invariant: the host lives through them, and says so."""
 
 
 def shows(bug: Bug, violations: Sequence[str]) -> bool:

@@ -21,9 +21,10 @@ from typing import Final
 
 from tests.simulation import planted_ownership, planted_surplus, planted_telling, tally
 from tests.simulation.cluster import Cluster
+from tests.simulation.faults import Faults
 from tests.simulation.fleet import Fleet
 from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
-from tests.simulation.planted import BUGS, Bug, shows
+from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import admittance, explained, oversight, server
 from tests.support.casebook import open_casebook
@@ -69,10 +70,11 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
     tally.install()
     tally.begin()
     crash: list[str] = []
-    try:
-        run_virtual(main, until_s=UNTIL_S)
-    except Exception as error:
-        crash.append(f"the run did not end: {error!r}")
+    with Faults() as faults:
+        try:
+            run_virtual(main, until_s=UNTIL_S)
+        except Exception as error:
+            crash.append(f"the run did not end: {error!r}")
     run = runs[0]
     book = open_casebook(read(run.history.events))
     counts = {
@@ -90,19 +92,26 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
     counts |= oversight.counts(book) | admittance.counts(book) | explained.counts(book) | summary(book)
     return Result(
         seed,
-        [*crash, *run.cluster.disorder, *run.differences, *(str(each) for each in judge(book, run.cluster.bounds()))],
+        [
+            *crash,
+            *faults.found,
+            *run.cluster.disorder,
+            *run.differences,
+            *(str(each) for each in judge(book, run.cluster.bounds())),
+        ],
         counts,
         run.history.text() if keep_history else None,
     )
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    return {**planted_ownership.BUGS, **planted_telling.BUGS, **planted_surplus.BUGS} if fleet else BUGS
+    bugs = {**planted_ownership.BUGS, **planted_telling.BUGS, **planted_surplus.BUGS} if fleet else BUGS
+    return {**bugs, **FAULTS}
 
 
 def _work(task: tuple[int, bool, str | None, bool]) -> Result:
     seed, fleet, bug, keep_history = task
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.WARNING)
     gc.disable()  # the process ends with its seed
     if bug is not None:
         _bugs(fleet)[bug].plant()

@@ -13,6 +13,7 @@ from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
 from tests.simulation.cluster import BOUNDS, URL, Cluster
+from tests.simulation.faults import Faults
 from tests.simulation.principals import OPERATOR, token
 from tests.support.checker import check
 from tests.support.history import History
@@ -77,8 +78,9 @@ def play(kill_at: int | None) -> Play:
         history.present(cluster.rows())
         events.extend(history.events)
 
-    run_virtual(main, until_s=600)
-    return Play(steps, asked, [*differences, *(str(violation) for violation in check(events, BOUNDS))])
+    with Faults() as faults:
+        run_virtual(main, until_s=600)
+    return Play(steps, asked, [*faults.found, *differences, *(str(violation) for violation in check(events, BOUNDS))])
 
 
 def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
@@ -158,5 +160,5 @@ def main() -> int:
 if __name__ == "__main__":
     import logging
 
-    logging.disable(logging.CRITICAL)
+    logging.disable(logging.WARNING)
     raise SystemExit(main())

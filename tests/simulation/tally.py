@@ -127,15 +127,15 @@ def _claims(original: Callable[..., Any]) -> Callable[..., Any]:
     return claims
 
 
-def _settle(original: Callable[..., Any]) -> Callable[..., Any]:
-    def settle(self: HandOut, start: int, results: Sequence[Any]) -> None:
+def _record(original: Callable[..., Any]) -> Callable[..., Any]:
+    def record(self: HandOut, start: int, results: Sequence[Any], tells: Any) -> None:
         if self in CLAIMED:
             CLAIMED.discard(self)
             COUNTS["claims for nobody"] += self.abandoned and any(row is not None for row in results)
             COUNTS["claims that came to nothing"] += all(row is None for row in results)
-        original(self, start, results)
+        original(self, start, results, tells)
 
-    return settle
+    return record
 
 
 def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,9 +186,9 @@ def _cut(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _purged(original: Callable[..., Any]) -> Callable[..., Any]:
-    def purged(self: ShardMemory, batch: Any, decision: Decision) -> None:
+    def purged(self: ShardMemory, batch: Any, decision: Decision, tells: Any) -> None:
         COUNTS["rows purged"] += len(decision.purged)
-        original(self, batch, decision)
+        original(self, batch, decision, tells)
 
     return purged
 
@@ -217,7 +217,7 @@ def install() -> None:
     _wrap(RowCache, "end_load", _end_load)
     _wrap(Waiters, "join", _join)
     _wrap(Dequeue, "claim", _claim)
-    _wrap(HandOut, "settle", _settle)
+    _wrap(HandOut, "record", _record)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
     _wrap(KeyTaken, "__init__", _key_taken)
     _wrap(flush, "_firsts", _firsts)

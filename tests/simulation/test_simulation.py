@@ -101,6 +101,16 @@ def catches(name: str, bug: Bug, *options: str) -> None:
     assert shows(bug, done.stdout.splitlines()), done.stdout
 
 
+@pytest.mark.parametrize("options", [[], ["--fleet"]])
+@pytest.mark.parametrize(
+    ("name", "told"), [("purges-fail", "failed; taking it over anew"), ("refills-fail", "a task of it failed")]
+)
+def test_a_fault_that_the_host_lives_through_is_seen(name: str, told: str, options: list[str]) -> None:
+    done = simulate("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
+    assert done.returncode == 1, done.stdout
+    assert any("a fault of ours" in line and told in line and "a bug" in line for line in done.stdout.splitlines())
+
+
 def test_every_invariant_that_can_be_shown_is_shown_by_a_planted_bug() -> None:
     shown = {invariant for bug in BUGS.values() for invariant in bug.shows}
     assert shown == {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 19}

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import weakref
 from asyncio.base_events import BaseEventLoop
 from collections import deque
@@ -459,6 +460,11 @@ def _unwind(task: asyncio.Task[Any]) -> None:
     """
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coro = task.get_coro()
-    with contextlib.suppress(BaseException):
-        for _ in range(100):
-            coro.throw(_Unwound())
+    silenced = logging.root.manager.disable
+    logging.disable()  # the dead have nothing to say
+    try:
+        with contextlib.suppress(BaseException):
+            for _ in range(100):
+                coro.throw(_Unwound())
+    finally:
+        logging.disable(silenced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from foqs.core.batch import (
     ALREADY_GONE,
     OPEN,
+    Acks,
     Batch,
     Events,
     HandOut,
@@ -49,6 +51,24 @@ def test_the_last_result_finishes_a_work() -> None:
     assert not work.is_open
     assert caller.calls == [1]
     assert work.results == [None, None, ALREADY_GONE]
+
+
+def test_what_a_work_records_tells_nobody_yet() -> None:
+    told: list[None] = []
+    work = Acks("n", [1, 2], [1, 1], lambda: told.append(None))
+    tells: list[Callable[[], None]] = []
+    work.record(0, [None], tells)
+    assert not tells
+    work.record(1, [ALREADY_GONE], tells)
+    (tell,) = tells
+    assert not work.is_open
+    assert not told
+    work.fail(0, 2, NotFound("it comes too late"))
+    assert not work.expire()
+    assert not told
+    tell()
+    assert len(told) == 1
+    assert work.results == [None, ALREADY_GONE]
 
 
 def test_expiry_withdraws_what_is_queued_and_leaves_what_is_begun_unknown() -> None:
@@ -166,11 +186,11 @@ def test_a_batch_splits_into_two_halves(sizes: list[tuple[Lane, int]]) -> None:
     assert Counter(entries_of([*first.parts, *second.parts])) == Counter(entries_of(batch.parts))
 
 
-def test_a_part_settles_and_fails_its_entries_alone() -> None:
+def test_a_part_fails_its_entries_alone() -> None:
     work = Caller().acks(1, 2, 3, 4)
     part = Part(work, 1, 3)
     assert list(part.numbers) == [2, 3]
-    part.settle([None, ALREADY_GONE])
+    work.settle(part.start, [None, ALREADY_GONE])
     assert work.results == [OPEN, None, ALREADY_GONE, OPEN]
     error = Unavailable("x")
     Part(work, 3, 4).fail(error)

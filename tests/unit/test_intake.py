@@ -298,7 +298,7 @@ class IntakeMachine(RuleBasedStateMachine):
             if refused:
                 part.fail(Unavailable("refused"))
             else:
-                part.settle([None] * part.count)
+                part.work.settle(part.start, [None] * part.count)
         self.queue.written(batch)
         self.plain.written()
 

@@ -14,6 +14,7 @@ from foqs.testing import FakeHost, SyncFakeHost
 from foqs.testing.loop import HostLoop
 from foqs_client import Item, Nack, Namespace, NamespaceNotFound, Unreachable
 from tests.support.aio import run
+from tests.support.poll import soon
 
 DAY_MS = 86_400_000
 
@@ -104,8 +105,7 @@ def test_its_clock_shows_what_was_advanced_and_real_time_too() -> None:
             return loop.time()
 
         task = loop.create_task(sleep())
-        while not task.done():  # noqa: ASYNC110 - two loops share no signal
-            await asyncio.sleep(0.001)
+        await soon(task.done)
         assert task.result() >= before + 1_000.01
         await loop.finish()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from foqs.core.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavai
 from foqs.core.fence import Fence
 from foqs.core.item import State
 from foqs.core.life import Kind
+from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, play
+from tests.support.races import begin
 
 Method = Callable[..., Awaitable[Any]]
 
@@ -286,12 +289,152 @@ def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monk
         caller = Caller(world, engine)
         told = engine.shards[1].memory
 
-        def broken(flush: Any) -> None:
+        def broken(flush: Any, tells: Any) -> None:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(told, "applied", broken)
         (result,) = await caller.enqueue([new_item()])
         assert isinstance(result, UnknownOutcome)
+        assert len(world.rows()) == 1
+
+    play(story)
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happens, in order: flushes that begin and are committed."""
+    told: list[str] = []
+
+    def note(flush: Method) -> Method:
+        async def noted(self: MemoryStore, *arguments: Any) -> None:
+            told.append("begins")
+            await asyncio.sleep(0.01)
+            await flush(self, *arguments)
+            told.append("committed")
+
+        return noted
+
+    instead(monkeypatch, "flush", note)
+    return told
+
+
+def test_callers_hear_of_a_flush_while_the_next_one_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put("warm")
+        told = _noted(monkeypatch)
+        caller.queue.enqueue("default", [new_item("first")], world.in_s(9), lambda results: told.append("first"))
+        await world.pass_s(0.005)
+        caller.queue.enqueue("default", [new_item("second")], world.in_s(9), lambda results: told.append("second"))
+        await world.until(lambda: "second" in told)
+        assert told == ["begins", "committed", "begins", "first", "committed", "second"]
+
+    play(story)
+
+
+def test_one_caller_that_cannot_be_told_keeps_no_other_from_hearing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put("warm")
+        first = engine.shards[1].epoch
+        told = _noted(monkeypatch)
+
+        def fail(results: Any) -> None:
+            raise RuntimeError("it cannot be told")
+
+        for done in (fail, lambda results: told.append("other")):
+            caller.queue.enqueue("default", [new_item()], world.in_s(9), done)
+        await world.until(lambda: "other" in told)
+        # The shard is taken over anew, and what was committed is there.
+        await world.until(lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].answering)
+        assert len((await caller.get(count=9)).items) == 2
+
+    play(story)
+
+
+def test_who_was_given_a_result_hears_it_whatever_fails_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+
+        def broken(decision: Any) -> None:
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(engine.shards[1].memory, "_tell_due", broken)
+        (result,) = await caller.enqueue([new_item()])
+        assert isinstance(result, str)
+        assert len(world.rows()) == 1
+
+    play(story)
+
+
+def _once_committed(monkeypatch: pytest.MonkeyPatch, caller: Caller, act: Callable[[], None]) -> None:
+    """`act` comes once between the next commit and the telling of its callers: the writer goes on with what comes meanwhile."""
+    acts = [act]
+
+    def then(flush: Method) -> Method:
+        async def committed(self: MemoryStore, *arguments: Any) -> None:
+            if not acts:
+                await asyncio.sleep(0.01)
+                await flush(self, *arguments)
+                return
+            caller.queue.enqueue("default", [new_item("next")], caller.world.in_s(9), lambda results: None)
+            await flush(self, *arguments)
+            asyncio.get_running_loop().call_soon(acts.pop())
+
+        return committed
+
+    instead(monkeypatch, "flush", then)
+
+
+def test_a_drop_between_a_commit_and_its_telling_tells_all_but_what_was_handed_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put("ready")
+        _once_committed(monkeypatch, caller, partial(engine.dropped, 1))
+        getting = begin(caller.get("ready", wait_ms=100))
+        (result,) = await caller.enqueue([new_item("new")])
+        assert isinstance(result, str)
+        assert not (await getting).items
+        assert world.rows() == [("new", State.READY), ("ready", State.LEASED)]
+
+    play(story)
+
+
+def test_a_dequeue_abandoned_between_its_commit_and_its_telling_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        await caller.put("t")
+        told: list[Any] = []
+        call = caller.queue.dequeue("default", [("t", 1)], 0, None, world.in_s(5), told.append)
+        _once_committed(monkeypatch, caller, call.abandon)
+        seen = await caller.one("t", wait_ms=1_000)
+        assert not told
+        assert seen.row.attempt == 1
+
+    play(story)
+
+
+def test_a_shard_that_is_given_up_is_not_fenced_and_what_waits_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        fenced: list[int] = []
+        monkeypatch.setattr(NoFacts, "fenced", lambda facts, shard: fenced.append(shard))
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put()
+        first = engine.shards[1].epoch
+        asked = begin(caller.enqueue([new_item()]))
+        await asyncio.sleep(0)
+        engine.shards[1]._writer.give_up("a test says so")
+        (result,) = await asked
+        assert isinstance(result, Unavailable)
+        await world.until(lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].answering)
+        assert not fenced
         assert len(world.rows()) == 1
 
     play(story)
