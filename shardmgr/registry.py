@@ -104,7 +104,7 @@ class Registry(Protocol):
         ...
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
-        """What is announced in a folder, by name. Raises `RegistryFailed`."""
+        """What is announced in a folder, by name, no older than the call. Raises `RegistryFailed`."""
         ...
 
     async def announce(self, folder: str, name: str, data: bytes) -> None:

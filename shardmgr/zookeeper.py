@@ -14,7 +14,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from shardmgr.checks import check_data, check_member, check_name
 from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnknown, RegistryUnreached
@@ -130,10 +130,15 @@ class ZooKeeperRegistry:
 
     async def read(self, name: str) -> Entry | None:
         check_name(name)
+        path = f"{self._root}/{name}"
         async with self._call(False, f"read {name}") as zk:
-            # Both leave in this turn, and requests of a session are answered in order: a server that is behind its
-            # leader catches up before it reads.
-            _, found = await asyncio.gather(zk.ask(False, "sync", self._root), self._get(zk, f"{self._root}/{name}"))
+            if not _keeps(zk, path):
+                # Both leave in this turn, and requests of a session are answered in order: a server that is behind its
+                # leader catches up before it reads.
+                _, found = await asyncio.gather(self._catch_up(zk), self._get(zk, path))
+            else:
+                await self._catch_up(zk)
+                found = await self._seen(zk, path)
             return None if found is None else Entry(*found)
 
     async def replace(self, name: str, data: bytes, version: int | None) -> int:
@@ -157,14 +162,18 @@ class ZooKeeperRegistry:
         check_name(folder)
         path = f"{self._root}/{folder}"
         async with self._call(False, f"read the members of {folder}") as zk:
+            await self._catch_up(zk)
             for _ in range(_ATTEMPTS):
+                if zk.is_missing(path):
+                    return {}
                 try:
-                    names = await zk.ask(False, "get_children", path, zk.watch)
+                    names = zk.kept("get_children", path)
+                    if names is None:
+                        names = await zk.look("get_children", path)
                 except NodeMissing:
-                    if await zk.ask(False, "exists", path, zk.watch) is None:
-                        return {}
+                    await zk.look("exists", path)
                     continue
-                found = await asyncio.gather(*(self._get(zk, f"{path}/{name}", True) for name in names))
+                found = await asyncio.gather(*(self._seen(zk, f"{path}/{name}", ephemeral=True) for name in names))
                 return {name: entry[0] for name, entry in zip(names, found, strict=True) if entry is not None}
             raise _restless(path)
 
@@ -217,16 +226,27 @@ class ZooKeeperRegistry:
             text = f"ZooKeeper has not answered to {what} within {self._call_timeout_ms} ms"
             raise (RegistryUnknown if writes else RegistryUnreached)(text) from None
 
-    async def _get(self, zk: ZooKeeperSession, path: str, ephemeral: bool = False) -> tuple[bytes, int] | None:
+    async def _catch_up(self, zk: ZooKeeperSession) -> None:
+        """What is read from now on, or kept then, is no older than this call."""
+        await zk.ask(False, "sync", self._root)
+
+    async def _seen(self, zk: ZooKeeperSession, path: str, *, ephemeral: bool = False) -> tuple[bytes, int] | None:
+        """As `_get`, from what is kept where it is."""
+        if zk.is_missing(path):
+            return None
+        found = zk.kept("get", path)
+        return await self._get(zk, path, ephemeral=ephemeral) if found is None else _of_kind(found, ephemeral)
+
+    async def _get(self, zk: ZooKeeperSession, path: str, *, ephemeral: bool = False) -> tuple[bytes, int] | None:
         """A node's content and version, of the kind that is asked for; watched."""
         for _ in range(_ATTEMPTS):
             try:
-                data, stat = await zk.ask(False, "get", path, zk.watch)
+                found = await zk.look("get", path)
             except NodeMissing:
-                if ephemeral or await zk.ask(False, "exists", path, zk.watch) is None:
+                if ephemeral or await zk.look("exists", path) is None:
                     return None
                 continue
-            return (data, stat.version) if bool(stat.ephemeralOwner) is ephemeral else None
+            return _of_kind(found, ephemeral)
         raise _restless(path)
 
     # ----------------------------------------------------------------- session
@@ -357,6 +377,16 @@ class ZooKeeperRegistry:
         self._link = Link.LOST
         if zk is not None:
             await zk.end(self._call_timeout_ms / 1000)
+
+
+def _keeps(zk: ZooKeeperSession, path: str) -> bool:
+    return zk.is_missing(path) or zk.kept("get", path) is not None
+
+
+def _of_kind(found: tuple[bytes, Any], ephemeral: bool) -> tuple[bytes, int] | None:
+    """Content and version, where the node is of the kind that is asked for."""
+    data, stat = found
+    return (data, stat.version) if bool(stat.ephemeralOwner) is ephemeral else None
 
 
 def _restless(path: str) -> RegistryFailed:

@@ -1,9 +1,11 @@
 """One session with ZooKeeper: kazoo, behind the event loop.
 
 The only module that knows kazoo. Always true: kazoo's threads do nothing but
-post to the loop; an object is one session, and nothing is sent in its name once
-kazoo has said that it is over; every future is answered, at the latest by `end`.
-Knows nothing of documents and members.
+post to the loop, in the order in which the server said it; an object is one
+session, and nothing is sent in its name once kazoo has said that it is over;
+every future is answered, at the latest by `end`; what is kept of a node is what
+the server last said of it, until it says that it has changed. Knows nothing of
+documents and members.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
@@ -41,6 +45,32 @@ _REFUSED: Final = (
     kazoo_errors.UnimplementedError,
 )
 """Answers after which nothing was written."""
+
+
+_Look: TypeAlias = tuple[str, str]
+"""A request that looks at a node, and the node's path."""
+_LOOKS: Final = ("get", "exists", "get_children")
+_NOTHING: Final = object()
+
+
+class _AtOnce(queue.Queue[Any]):
+    """Kazoo's queue of callbacks, each of which is called where it is put: by the thread that reads from the server.
+
+    Kazoo has a thread for answers and another for watches. They would post in any order, and each costs a turn at the
+    interpreter's lock.
+    """
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        if callable(item):
+            item()
+        else:
+            super().put(item, block, timeout)
+
+
+class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Kazoo's threads, of which those that call back have nothing to do."""
+
+    queue_impl = _AtOnce
 
 
 class NodeMissing(Exception):
@@ -108,13 +138,18 @@ class ZooKeeperSession:
         self._over = False
         """Guarded by the lock: kazoo would go on with another session in the same object."""
         self._futures: dict[asyncio.Future[Any], None] = {}
+        self._kept: dict[_Look, Any] = {}
+        """Answers about nodes that are watched, and have not changed since: as many as paths are looked at."""
+        self._thread = threading.get_ident()
         self._connect_answer = (timeout_ms, 0)
         """The timeout of the session, and when it was asked for."""
         self._ended: asyncio.Future[None] | None = None
         retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
         auth = None if credentials is None else [("digest", ":".join(credentials))]
         try:
-            self._client = KazooClient(hosts, timeout_ms / 1000, connection_retry=retry, auth_data=auth, logger=logger)
+            self._client = KazooClient(
+                hosts, timeout_ms / 1000, handler=_Handler(), connection_retry=retry, auth_data=auth, logger=logger
+            )
         except (ValueError, kazoo_errors.ConfigurationError) as error:
             raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
         self._mind_connects()
@@ -151,6 +186,22 @@ class ZooKeeperSession:
             )
             raise (RegistryUnknown if writes else RegistryUnreached)(text) from error
 
+    async def look(self, request: str, path: str) -> Any:
+        """As `ask`; the node is watched, and the answer kept until it may have changed. Without a node, only `exists` is."""
+        return await self.ask(False, request, path, watch=self._watched)
+
+    def kept(self, request: str, path: str) -> Any:
+        """What `look` was answered, where that is still so as far as the server has said; None where nothing is kept.
+
+        A server tells of a change before it lets anything be seen of it. So whatever is kept once a later request was
+        answered is no older than that answer.
+        """
+        return self._kept.get((request, path))
+
+    def is_missing(self, path: str) -> bool:
+        """`look` has found that there is no such node, as `kept` says."""
+        return self._kept.get(("exists", path), _NOTHING) is None
+
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
         """Creates a node, and those above it. Raises as `ask` does."""
         try:
@@ -173,12 +224,15 @@ class ZooKeeperSession:
             self._futures[future] = None
             future.add_done_callback(self._forget)
             result = getattr(self._client, f"{request}_async")(path, *args, **more)
-        result.rawlink(lambda done: self._post(_settle, future, done.value, done.exception))
-        return future
+        look = (request, path) if "watch" in more else None
 
-    def watch(self, event: object) -> None:
-        """Give it as a watch. Kazoo keeps it once for each path, and forgets it with the first event."""
-        self._post(self._listener.touched)
+        def answered(done: Any) -> None:
+            # Called by this thread it was answered before anybody listened: what has happened since may be posted already.
+            kept = None if threading.get_ident() == self._thread else look
+            self._post(self._answered, future, kept, done.value, done.exception)
+
+        result.rawlink(answered)
+        return future
 
     def forget_what_was_seen(self) -> None:
         """For a session of which nothing is wanted but to hear how it ended.
@@ -206,6 +260,13 @@ class ZooKeeperSession:
             future.exception()
 
     # --------------------------------------------------------- kazoo's threads
+
+    def _watched(self, event: Any) -> None:
+        """The watch of every look: something has happened to a node, or, without a path, the connection is gone.
+
+        Kazoo keeps it once for each path, and forgets it with the first event.
+        """
+        self._post(self._touched, event.path)
 
     def _mind_connects(self) -> None:
         """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here.
@@ -263,7 +324,22 @@ class ZooKeeperSession:
 
     # ---------------------------------------------------------------- the loop
 
+    def _answered(self, future: asyncio.Future[Any], look: _Look | None, value: Any, error: Any) -> None:
+        """Keeps the answer in the turn in which it comes: what is heard next may be that it has changed."""
+        if look is not None and error is None:
+            self._kept[look] = value
+        _settle(future, value, error)
+
+    def _touched(self, path: str | None) -> None:
+        if path is None:
+            self._kept.clear()
+        else:
+            for request in _LOOKS:
+                self._kept.pop((request, path), None)
+        self._listener.touched()
+
     def _connected(self, number: int, timeout_ms: int, sent_ms: int) -> None:
+        self._kept.clear()  # no server watches over this connection what was asked over another
         self.number = number
         self._listener.connected(self, timeout_ms, sent_ms)
 

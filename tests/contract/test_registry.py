@@ -243,6 +243,34 @@ def test_every_kind_of_change_to_what_was_read_is_told(bench: RegistryBench) -> 
     bench.run(story())
 
 
+def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None:
+    """Not even where it was read before, and is read while it changes."""
+
+    async def story() -> None:
+        writer, *readers = [await bench.joined() for _ in range(3)]
+        written = {"plan": 0, "a": 0}
+
+        async def write() -> None:
+            version = await writer.replace("plan", b"0", None)
+            await writer.announce("members", "a", b"0")
+            for number in range(1, 300):
+                version = await writer.replace("plan", b"%d" % number, version)
+                written["plan"] = number
+                await writer.announce("members", "a", b"%d" % number)
+                written["a"] = number
+            written["plan"] = written["a"] = -1
+
+        async def read(reader: Registry) -> None:
+            while (least := dict(written))["a"] >= 0:
+                entry, found = await asyncio.gather(reader.read("plan"), reader.members("members"))
+                assert int(entry.data if entry else b"0") >= least["plan"]
+                assert int(found.get("a", b"0")) >= least["a"]
+
+        await asyncio.gather(write(), *(read(reader) for reader in readers for _ in range(2)))
+
+    bench.run(story())
+
+
 # -------------------------------------------------------------------- sessions
 
 

@@ -227,6 +227,88 @@ def links_of(registry: Registry) -> list[tuple[Link, int]]:
     return seen
 
 
+def test_what_has_not_changed_is_asked_for_once(bench: ZooKeeperBench) -> None:
+    async def story() -> None:
+        reader, writer = await bench.joined(), await bench.joined()
+        await writer.announce("members", "a", b"1")
+        await writer.announce("members", "b", b"1")
+        asked = asked_of(reader)
+
+        async def look() -> list[str]:
+            asked.clear()
+            await reader.read("plan")
+            await reader.read("notes")
+            await reader.members("members")
+            return sorted(asked)
+
+        await writer.replace("plan", b"1", None)
+        assert await look() == ["exists", "get", "get", "get", "get", "get_children", "sync", "sync", "sync"]
+        assert await look() == ["sync", "sync", "sync"]
+        await writer.replace("plan", b"2", 0)
+        assert await look() == ["get", "sync", "sync", "sync"]
+        await writer.replace("notes", b"1", None)
+        assert await look() == ["get", "sync", "sync", "sync"]
+        await writer.announce("members", "a", b"2")
+        assert await look() == ["get", "sync", "sync", "sync"]
+        await writer.withdraw("members", "a")
+        assert await look() == ["get_children", "sync", "sync", "sync"]
+        bench.cut(reader)
+        await awaited(reader, lambda: reader.link is Link.SUSPENDED)
+        bench.heal(reader)
+        await is_connected(reader)
+        assert await look() == ["get", "get", "get", "get_children", "sync", "sync", "sync"]
+        assert await reader.read("notes") == Entry(b"1", 0)
+        assert await reader.members("members") == {"b": b"1"}
+
+    bench.run(story())
+
+
+def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeeperBench) -> None:
+    """What has happened to the node since may be told before it."""
+
+    async def story() -> None:
+        reader = await bench.joined()
+        await reader.replace("plan", b"1", None)
+        asked = asked_of(reader)
+        assert isinstance(reader, ZooKeeperRegistry)
+        assert reader._zk is not None
+        client = reader._zk._client
+        get = client.get_async
+
+        def answered(*args: Any, **more: Any) -> Any:
+            result = get(*args, **more)
+            result.wait(60.0)
+            return result
+
+        client.get_async = answered
+        assert await reader.read("plan") == Entry(b"1", 0)
+        client.get_async = get
+        asked.clear()
+        assert await reader.read("plan") == Entry(b"1", 0)
+        assert sorted(asked) == ["get", "sync"]
+        asked.clear()
+        assert await reader.read("plan") == Entry(b"1", 0)
+        assert asked == ["sync"]
+
+    bench.run(story())
+
+
+def asked_of(registry: Registry) -> list[str]:
+    """The names of the requests that a registry sends from now on in its session, but for those that keep it alive."""
+    assert isinstance(registry, ZooKeeperRegistry)
+    zk = registry._zk
+    assert zk is not None
+    asked: list[str] = []
+    ask = zk.ask
+
+    async def recorded(writes: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
+        asked.append(request)
+        return await ask(writes, request, path, *args, **more)
+
+    zk.ask = recorded  # type: ignore[method-assign]
+    return asked
+
+
 def test_silence_suspends_a_session_whatever_its_connection_says(server: ZooKeeper) -> None:
     async def story() -> None:
         clock = SteppedClock()
