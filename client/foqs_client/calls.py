@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from math import inf
 from typing import Any, Final, TypeVar
 
 from thrift.Thrift import TApplicationException
 
 from foqs_client import convert, errors
 from foqs_client.attempts import ById
-from foqs_client.gather import ENTRIES_EACH_MAX, Attempt, Gatherer, Size
+from foqs_client.gather import BYTES_EACH_MAX, ENTRIES_EACH_MAX, Attempt, Gatherer, Size
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NoReply, NotSent, NotServed
@@ -58,7 +59,8 @@ class Calls:
     async def _ask_routing(self, pool: Pool, known: Routing | None, timeout_ms: int) -> Routing:
         """The map as a host knows it now; of one that is known only what changed travels."""
         request = ttypes.GetRoutingRequest(None if known is None else known.version, changes=known is not None)
-        reply = _success(ROUTING, await self._reply(ROUTING, request, timeout_ms, pool, REACH_S))
+        patient = pool is self._router.seeds
+        reply = _success(ROUTING, await self._reply(ROUTING, request, timeout_ms, pool, REACH_S, patient=patient))
         routing = changed(known, reply)
         return convert.routing(reply) if routing is None else routing
 
@@ -67,32 +69,42 @@ class Calls:
         return _success(method, await self._ask(method, request, timeout_ms, at))
 
     async def _call_owner(self, method: Method, request: Any, timeout_ms: int | None) -> Any:
-        """Asks the host of an item's shard, and where that has changed the one that has it now."""
+        """Asks the host of an item's shard, and where that fails the one that has it now, or any, which passes it on."""
         self._router.look()
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        loop = asyncio.get_running_loop()
+        begun, first = loop.time(), self.owner(request.id)
         try:
-            return await self._call(method, request, timeout_ms, self.owner(request.id))
+            return await self._call(method, request, timeout_ms, first)
         except errors.NotOwner:
             self._router.stale()
-            await self._router.settled()
-            return await self._call(method, request, timeout_ms, self.owner(request.id))
+        except errors.Unreachable:
+            if first is None:
+                raise
+        left_ms = await self._router.looked(max(1, timeout_ms - int((loop.time() - begun) * 1_000)))
+        second = self.owner(request.id)
+        return await self._call(method, request, left_ms, None if second == first else second)
 
     async def _ask(self, method: Method, request: Any, timeout_ms: int | None, at: Address | None) -> bytes:
         """What the host answers. One of the map that cannot be reached is `Unavailable`: another may do, or a newer map."""
         if at is None:
             return await self._reply(method, request, timeout_ms, self._pool)
         try:
-            return await self._reply(method, request, timeout_ms, self._router.pool(at), REACH_S)
+            reply = await self._reply(method, request, timeout_ms, self._router.pool(at), REACH_S, patient=False)
         except errors.Unreachable as error:
             self._router.unreachable(at)
             if method.writes:
                 raise errors.Unavailable(f"nothing was sent: {error}") from None
             raise
+        self._router.reached(at)
+        return reply
 
     def owner(self, id: str) -> Address | None:
         """The host that an item's shard was at when the map was last read; None where none is known."""
         return None if self._router.routes is None else self._router.routes.owner(id)
 
-    async def _first_of_items(self, items: Sequence[Item], timeout_ms: int) -> Attempt[Item, Enqueued]:
+    def _first_of_items(self, items: Sequence[Item], timeout_ms: int) -> Awaitable[Attempt[Item, Enqueued]]:
         """The first attempt of an enqueue, together with those of other calls; the keys of all of them share one slot."""
 
         async def ask(items: Sequence[Item]) -> Attempt[Item, Enqueued]:
@@ -101,24 +113,32 @@ class Calls:
 
         size = None if self._gatherer is None else _size_of_items(items)
         if self._gatherer is None or size is None:
-            return await ask(items)
-        return await self._gatherer.call((_ENQUEUE, timeout_ms), items, size, ask)
+            return ask(items)
+        return self._gatherer.call((_ENQUEUE, timeout_ms), items, size, ask)
 
     async def _send_items(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
         """One attempt of an enqueue."""
         routes = self._router.routes
-        if routes is None:
-            results = await self._send_to(None, items, timeout_ms)
-        else:
-            results = await spread(
-                items,
-                lambda item: None if item.idempotency_key is None else routes.holder(item.idempotency_key),
-                lambda at, part: self._send_part(at, part, timeout_ms),
-                lambda error: Enqueued(error=error),
-            )
+        try:
+            if routes is None:
+                results = await self._send_to(None, items, timeout_ms)
+            else:
+                results = await spread(
+                    items,
+                    lambda item: None if item.idempotency_key is None else routes.holder(item.idempotency_key),
+                    lambda at, part: self._send_part(at, part, timeout_ms),
+                    lambda error: Enqueued(error=error),
+                )
+        except errors.FoqsError as error:
+            self._router.heard([error])
+            raise
         if [result.error for result in results].count(None) < len(results):
             self._router.heard(result.error for result in results)
         return results
+
+    async def _send_items_again(self, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
+        """A later attempt of an enqueue."""
+        return await self._send_items(items, await self._router.looked(timeout_ms))
 
     async def _send_part(self, at: Address | None, items: Sequence[Item], timeout_ms: int) -> list[Enqueued]:
         """To the host of their slot; where there is none, to the first host that takes them."""
@@ -170,7 +190,7 @@ class Calls:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
         size = None if self._gatherer is None or at_once else _size_of_entries(entries)
-        hosts = _ANY if self._router.routes is None or size is None else list({self.owner(name) for name in size.names})
+        hosts = _ANY if self._router.routes is None or size is None else list({self.owner(name) for name in size[2]})
         first: list[Outcome] | errors.FoqsError
         if self._gatherer is None or size is None or len(hosts) > 1:
             first = await _told(self._send_entries(method, request, entries, timeout_ms))
@@ -190,8 +210,8 @@ class Calls:
             self._router.heard(wrong)
 
         async def again(entries: Sequence[Any], timeout_ms: int) -> list[Outcome]:
-            await self._router.settled()
-            outcomes = await self._send_entries(method, request, entries, timeout_ms)
+            left_ms = await self._router.looked(timeout_ms)
+            outcomes = await self._send_entries(method, request, entries, left_ms)
             self._router.heard(outcome.error for outcome in outcomes)
             return outcomes
 
@@ -219,12 +239,20 @@ class Calls:
         return [DONE] * count if count is not None else convert.outcomes(_success(method, reply).outcomes)
 
     async def _reply(
-        self, method: Method, request: Any, timeout_ms: int | None, pool: Pool, reach_s: float | None = None
+        self,
+        method: Method,
+        request: Any,
+        timeout_ms: int | None,
+        pool: Pool,
+        reach_s: float = inf,
+        *,
+        patient: bool = True,
     ) -> bytes:
         """What the host answers, not yet read. Raises FoqsError.
 
         Args:
             reach_s: how long a connection is waited for at most.
+            patient: where it cannot be had, it is tried again until then.
         """
         loop = asyncio.get_running_loop()
         if timeout_ms is None:
@@ -238,7 +266,7 @@ class Calls:
             while True:
                 link = pool.ready_link
                 if link is None:
-                    link = await pool.link(deadline if reach_s is None else min(deadline, loop.time() + reach_s))
+                    link = await pool.link(min(deadline, loop.time() + reach_s), patient=patient)
                     request.timeout_ms = max(1, int((deadline - loop.time()) * 1_000))
                     body = method.encode(request)
                 seqid, reply = link.send(method, body, deadline + REPLY_GRACE_S)
@@ -271,14 +299,15 @@ async def _told(asked: Awaitable[list[_R]]) -> list[_R] | errors.FoqsError:
 
 def _size_of_items(items: Sequence[Item]) -> Size | None:
     """Of an enqueue; None of a large one, and where the caller's keys may send its items to several shards."""
-    if len(items) > ENTRIES_EACH_MAX:
+    count = len(items)
+    if count > ENTRIES_EACH_MAX:
         return None
     payload_bytes = 0
     for item in items:
         if item.idempotency_key is not None:
             return None
         payload_bytes += len(item.payload) + len(item.metadata)
-    return Size(len(items), payload_bytes)
+    return (count, payload_bytes, ()) if payload_bytes <= BYTES_EACH_MAX else None
 
 
 def _size_of_entries(entries: Sequence[Any]) -> Size | None:
@@ -294,7 +323,7 @@ def _size_of_entries(entries: Sequence[Any]) -> Size | None:
         names.append(name)
         if type(entry) is Nack:
             payload_bytes += len(entry.metadata or b"")
-    return Size(len(names), payload_bytes, names)
+    return (len(names), payload_bytes, names) if payload_bytes <= BYTES_EACH_MAX else None
 
 
 def _success(method: Method, reply: bytes) -> Any:

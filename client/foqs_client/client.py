@@ -176,7 +176,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(given):
             return first
         attempts = Enqueue(given, sent, self._keys)
-        return await attempts.go_on(first, self._send_items, begun, timeout_ms, self._pool.pause)
+        return await attempts.go_on(first, self._send_items_again, begun, timeout_ms, self._pool.pause)
 
     async def dequeue(
         self,
@@ -198,9 +198,9 @@ class Client(Calls, AdminCalls, ClusterCalls):
         self._router.look()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
-        if self._router.routes is None:
+        if self._router.is_reading_first:
             # What is ready, or comes, at other hosts than the first would not be seen.
-            took_ms = await self._router.first_settled(timeout_ms)
+            took_ms = await self._router.settled_within(timeout_ms)
             if took_ms:
                 wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
         if self._router.routes is not None:

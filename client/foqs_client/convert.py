@@ -66,7 +66,11 @@ def _bytes(data: object, field: str) -> bytes:
 
 def items(given: Sequence[Item]) -> list[Item]:
     """Items that can be written as they are. Raises InvalidArgument."""
-    return [item if type(item.payload) is bytes is type(item.metadata) else _of_bytes(item) for item in given]
+    items = list(given)
+    for item in items:
+        if not (type(item.payload) is bytes is type(item.metadata)):
+            return [_of_bytes(item) for item in items]
+    return items
 
 
 def _of_bytes(item: Item) -> Item:

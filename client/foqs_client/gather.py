@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded, Overloaded, RateLimited
 
@@ -46,17 +47,8 @@ Attempt: TypeAlias = tuple[Sequence[E], list[R] | FoqsError]
 """What was sent for some entries, and what came of each; or why nothing did."""
 
 
-class Size(NamedTuple):
-    """Of a call: entries, bytes of payload, and the names that must not stand in one call twice."""
-
-    entries: int
-    payload_bytes: int = 0
-    names: Sequence[str] = ()
-
-    @property
-    def gathers(self) -> bool:
-        """It is small enough."""
-        return self.entries <= ENTRIES_EACH_MAX and self.payload_bytes <= BYTES_EACH_MAX
+Size: TypeAlias = tuple[int, int, Sequence[str]]
+"""Of a call that is small enough: entries, bytes of payload, and the names that must not stand in one call twice."""
 
 
 class Part(Generic[G, A]):
@@ -69,9 +61,9 @@ class Part(Generic[G, A]):
 
     __slots__ = ("answer", "given")
 
-    def __init__(self, given: G) -> None:
+    def __init__(self, given: G, answer: asyncio.Future[A | None]) -> None:
         self.given = given
-        self.answer: asyncio.Future[A | None] = asyncio.get_running_loop().create_future()
+        self.answer = answer
 
     @property
     def waits(self) -> bool:
@@ -88,33 +80,40 @@ Serve: TypeAlias = Callable[[Sequence[Part[G, A]]], Coroutine[Any, Any, None]]
 """Tells each of some parts its answer."""
 
 
-class _Gathering:
-    """Parts of one kind, for the turn in which they come."""
+class Gathering:
+    """Parts of one kind, for the turn in which they come. The one that began it leads it."""
 
-    __slots__ = ("_entries", "_names", "_payload_bytes", "parts")
+    __slots__ = ("_entries", "_loop", "_names", "_payload_bytes", "kind", "parts")
 
-    def __init__(self, part: Any, size: Size) -> None:
-        self.parts = [part]
-        self._entries, self._payload_bytes, self._names = size.entries, size.payload_bytes, set(size.names)
+    def __init__(self, kind: Hashable, loop: asyncio.AbstractEventLoop) -> None:
+        self.kind = kind
+        self.parts: list[Part[Any, Any]] = []
+        self._entries = self._payload_bytes = 0
+        self._names: set[str] = set()
+        self._loop = loop
 
-    def add(self, part: Any, size: Size) -> bool:
-        """Takes a part, where there is room for it."""
-        count, payload_bytes, names = size
-        count += self._entries
+    def add(self, given: Any, size: Size) -> asyncio.Future[Any] | None:
+        """The answer of one more part; None where there is no room for it."""
+        entries, payload_bytes, names = size
+        entries += self._entries
         payload_bytes += self._payload_bytes
-        if count > ENTRIES_MAX or payload_bytes > BYTES_MAX or not self._names.isdisjoint(names):
-            return False
-        self._entries, self._payload_bytes = count, payload_bytes
-        self._names.update(names)
-        self.parts.append(part)
-        return True
+        if entries > ENTRIES_MAX or payload_bytes > BYTES_MAX:
+            return None
+        if names:
+            if not self._names.isdisjoint(names):
+                return None
+            self._names.update(names)
+        self._entries, self._payload_bytes = entries, payload_bytes
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self.parts.append(Part(given, answer))
+        return answer
 
 
 class Gatherer:
     """Those of one client."""
 
     def __init__(self) -> None:
-        self._open: dict[Hashable, _Gathering] = {}
+        self._open: dict[Hashable, Gathering] = {}
         """What gathers in this turn."""
         self._serving: set[asyncio.Task[None]] = set()
 
@@ -131,28 +130,40 @@ class Gatherer:
             kind: calls of one kind may be sent as one, by the `ask` of any of them.
             ask: one attempt; a result for each entry, in order. It raises no FoqsError.
         """
-        if not size.gathers:
-            return await ask(entries)
-        part: Part[Sequence[E], Attempt[E, R]] = Part(entries)
-        attempt = await self.join(kind, part, size, lambda parts: _shared(parts, ask))
+        answer, begun = self.join(kind, entries, size)
+        attempt: Attempt[E, R] | None
+        if begun is None:
+            attempt = await answer
+        else:
+            attempt = await self.lead(begun, partial(_shared, ask))
         return await ask(entries) if attempt is None else attempt
 
-    async def join(self, kind: Hashable, part: Part[G, A], size: Size, serve: Serve[G, A]) -> A | None:
-        """A part's answer, served together with the others of its kind that come in this turn; None: to be sent by itself."""
-        gathering = self._open.get(kind)
-        if gathering is not None and gathering.add(part, size):
-            return await part.answer
-        gathering = self._open[kind] = _Gathering(part, size)
+    def join(self, kind: Hashable, given: Any, size: Size) -> tuple[asyncio.Future[Any], Gathering | None]:
+        """The answer of a part of what others of its kind have begun in this turn; else of what it begins itself, and has to `lead`."""
+        begun = self._open.get(kind)
+        answer = None if begun is None else begun.add(given, size)
+        if answer is not None:
+            return answer, None
+        begun = self._open[kind] = Gathering(kind, asyncio.get_running_loop())
+        answer = begun.add(given, size)
+        assert answer is not None, "a size fits into an empty gathering"
+        return answer, begun
+
+    async def lead(self, begun: Gathering, serve: Serve[G, A]) -> A | None:
+        """The answer of the part that began this, when it and those that joined it in this turn are served; None: it is alone, and to be sent by itself."""
+        parts = begun.parts
+        answer: asyncio.Future[A | None] = parts[0].answer
         try:
             await asyncio.sleep(0)  # one turn
         except BaseException:
-            part.answer.cancel()
+            answer.cancel()
             raise
         finally:
-            self._open.pop(kind, None)
-            if len(gathering.parts) > 1:
-                self._begin(gathering.parts, serve)
-        return await part.answer if len(gathering.parts) > 1 else None
+            if self._open.get(begun.kind) is begun:
+                del self._open[begun.kind]
+            if len(parts) > 1:
+                self._begin(parts, serve)
+        return await answer if len(parts) > 1 else None
 
     async def close(self) -> None:
         """Returns when all that was gathered has ended, as it does when the connections are gone."""
@@ -178,7 +189,7 @@ async def _served(parts: Sequence[Part[G, A]], serve: Serve[G, A]) -> None:
 
 
 async def _shared(
-    parts: Sequence[Part[Sequence[E], Attempt[E, R]]], ask: Callable[[Sequence[E]], Awaitable[Attempt[E, R]]]
+    ask: Callable[[Sequence[E]], Awaitable[Attempt[E, R]]], parts: Sequence[Part[Sequence[E], Attempt[E, R]]]
 ) -> None:
     """Asks for the entries of all parts, and tells each of its own."""
     sent, told = await ask([entry for part in parts for entry in part.given])

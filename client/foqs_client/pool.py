@@ -62,13 +62,16 @@ class Pool:
         links = [transport.link_now for transport in (self._first, *self._others)]
         return sum([link.in_flight for link in links if link is not None])
 
-    async def link(self, deadline: float) -> Link:
+    async def link(self, deadline: float, *, patient: bool = True) -> Link:
         """A link that is ready; no await lies between the check and the return.
+
+        Args:
+            patient: where it cannot be had, it is tried again until the deadline.
 
         Raises:
             NotSent: there was none by this moment of the loop's clock, or the client is closed.
         """
-        return await min((self._first, *self._others), key=_load).link(deadline)
+        return await min((self._first, *self._others), key=_load).link(deadline, patient=patient)
 
     async def pause(self, seconds: float) -> bool:
         """Waits; False, at once, when the client is closed."""

@@ -2,18 +2,19 @@
 
 Holds `Router`. Always true: a client that was given one host, and was never told
 `NotOwner`, asks for no map and calls that host; every other follows the map,
-which it reads anew when a host says that it is old, when a host does not answer,
-and from time to time while calls are made. Knows nothing of what calls mean.
+which it reads anew when a host says that it is old, when a host does not answer
+or not yet, and from time to time while calls are made. Knows nothing of what
+calls mean.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Final
 
-from foqs_client.errors import FoqsError, NotOwner
+from foqs_client.errors import FoqsError, NotOwner, Unavailable
 from foqs_client.loads import Loads
 from foqs_client.pool import Pool
 from foqs_client.routes import Address, Routes
@@ -21,6 +22,12 @@ from foqs_client.types import Routing
 
 REFRESH_S: Final = 5.0
 """The map is read anew after so long while calls are made."""
+DOUBT_S: Final = 0.05
+"""The same after a host has said UNAVAILABLE: its shards may be on their way."""
+DOUBT_S_MAX: Final = 0.5
+"""It is twice as long each time the map was right or nobody told it, up to this."""
+SETTLED_MS: Final = 100
+"""A call that is made again waits at most so long for a map that is being read."""
 ASK_MS: Final = 1_000
 """How long a host may take to answer for the map."""
 REACH_S: Final = 0.5
@@ -61,7 +68,7 @@ class Router:
         self._given = addresses
         self._map: Routing | None = None
         self.routes: Routes | None = None
-        """The map, once there is more than one host in it."""
+        """The map, once there was more than one host in it."""
         self._open_pool = open_pool
         self._ask = ask
         self._pools: dict[Address, Pool] = {}
@@ -73,6 +80,12 @@ class Router:
         """The map has been asked for."""
         self._again_s = 0.0
         """When the map is to be read anew, on the loop's clock."""
+        self._doubt_s = DOUBT_S
+        self._doubted_s = 0.0
+        """When a host said UNAVAILABLE last."""
+        self._teller = 0
+        """Whose turn it is to tell the map, of those that can be asked at once."""
+        self._closed = False
         self._shunned: dict[Address, float] = {}
         """Hosts of the map that could not be reached, and until when they are not tried where others will do."""
         self._closing: set[asyncio.Task[None]] = set()
@@ -87,62 +100,101 @@ class Router:
     def stale(self) -> None:
         """The map is not right, or may not be: reads it anew. Nobody waits."""
         self._follow = True
-        if self._refreshing is None:
+        if self._refreshing is None and not self._closed:
             self._refreshing = asyncio.ensure_future(self._refresh())
 
     def unreachable(self, at: Address) -> None:
-        """A host of the map could not be reached."""
-        self._shunned[at] = asyncio.get_running_loop().time() + SHUN_S
-        self.stale()
+        """A host of the map could not be reached. That the map is doubted while this goes on is up to `heard`."""
+        now_s = asyncio.get_running_loop().time()
+        known = self._shunned.get(at, 0.0) > now_s
+        self._shunned[at] = now_s + SHUN_S
+        if not known:
+            self.stale()
+
+    def reached(self, at: Address) -> None:
+        """A host of the map has answered."""
+        if self._shunned:
+            self._shunned.pop(at, None)
 
     def heard(self, results: Iterable[FoqsError | None]) -> None:
         """What calls by id or key came to."""
-        if any(isinstance(error, NotOwner) for error in results):
+        kinds = {type(error) for error in results}
+        if NotOwner in kinds:
             self.stale()
+        elif Unavailable in kinds and self._follow:
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= self._doubted_s + REFRESH_S:
+                self._doubt_s = DOUBT_S
+            self._doubted_s = now_s
+            self._again_s = min(self._again_s, now_s + self._doubt_s)
+
+    async def looked(self, timeout_ms: int) -> int:
+        """As `look`, for a call that is made again: it follows the newer map where that comes soon.
+
+        Returns how much of its time is left, 1 ms at least.
+        """
+        self.look()
+        return max(1, timeout_ms - await self.settled_within(min(SETTLED_MS, timeout_ms)))
 
     async def settled(self) -> None:
         """Returns when the map is read, if it is being read."""
+        await self._settled(None)
+
+    async def _settled(self, within_s: float | None) -> None:
         if self._refreshing is not None:
-            await asyncio.wait((self._refreshing,))
+            await asyncio.wait((self._refreshing,), timeout=within_s)
 
-    async def first_settled(self, within_ms: int) -> int:
-        """Waits until the map was read for the first time, or could not be, and returns how many milliseconds it took.
+    @property
+    def is_reading_first(self) -> bool:
+        """The map is being read for the first time."""
+        return self._refreshing is not None and not self._tried
 
-        0 where it was asked for before, or nobody asks for it.
-        """
-        if self._tried or self._refreshing is None:
-            return 0
+    async def settled_within(self, within_ms: int) -> int:
+        """Waits until the map is read, or could not be, if it is being read; returns how many milliseconds it took."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        await asyncio.wait((self._refreshing,), timeout=within_ms / 1_000)
+        await self._settled(within_ms / 1_000)
         return int((loop.time() - begun) * 1_000)
 
     async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._again_s = loop.time() + REFRESH_S  # sooner, where it is doubted meanwhile
         try:
-            for pool in (*self._known(), self.seeds):
+            for pool in self._askable():
                 try:
                     routing = await self._ask(pool, self._map, ASK_MS)
                 except FoqsError:
                     continue
                 self._take(routing)
                 break
+            else:
+                self._nothing_new()
+                self._again_s = min(self._again_s, loop.time() + self._doubt_s)
         finally:
             self._refreshing = None
             self._tried = True
-            self._again_s = asyncio.get_running_loop().time() + REFRESH_S
 
-    def _known(self) -> list[Pool]:
-        """Connections that are open, which can be asked at once; those to hosts that do not answer come last."""
-        pools = sorted(self._pools.items(), key=lambda each: each[0] in self._shunned)
-        return [pool for _, pool in pools if pool.ready_link is not None]
+    def _askable(self) -> Iterator[Pool]:
+        """Who may tell the map: first connections that are open, and of those last the ones to hosts that do not answer."""
+        ready = [at for at, pool in self._pools.items() if pool.ready_link is not None]
+        first = self._teller % max(1, len(ready))
+        for at in sorted((*ready[first:], *ready[:first]), key=self._shunned.__contains__):
+            yield self._pools[at]
+        yield self.seeds
+        for at in () if self.routes is None else self._reachable(self.routes.hosts):
+            if at not in ready:
+                yield self.pool(at)
 
     def _take(self, routing: Routing) -> None:
         known, self._map = self._map, routing
         self.loads.heard(routing, asyncio.get_running_loop().time())
         if known is not None and known.version == routing.version:
+            self._nothing_new()
             return
+        self._doubt_s = DOUBT_S
         routes = Routes(routing)
-        self.routes = routes if len(routes.hosts) > 1 else None
+        # Where one is left of several, the seeds may still lead to another, which is on its way out.
+        self.routes = routes if len(routes.hosts) > 1 or (self.routes is not None and routes.hosts) else None
         self.seeds.know([*self._given, *(at for at in routes.hosts if at not in self._given)])
         self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in routes.hosts}
         for address in [address for address in self._pools if address not in routes.hosts]:
@@ -152,6 +204,11 @@ class Router:
                 closing = asyncio.ensure_future(pool.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
+
+    def _nothing_new(self) -> None:
+        """The next doubt waits longer, and is put to another host: one that is cut off from the others knows no better."""
+        self._doubt_s = min(2 * self._doubt_s, DOUBT_S_MAX)
+        self._teller += 1
 
     # ------------------------------------------------------------------ the hosts
 
@@ -201,6 +258,7 @@ class Router:
 
     async def close(self) -> None:
         """Closes all connections."""
+        self._closed = True
         refreshing = self._refreshing
         if refreshing is not None:
             refreshing.cancel()

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 from foqs_client.errors import FoqsError
-from foqs_client.gather import PERHAPS_ANOTHERS, Gatherer, Part, Size
+from foqs_client.gather import ENTRIES_EACH_MAX, PERHAPS_ANOTHERS, Gatherer, Part, Size
 from foqs_client.types import Delivery
 
 Wants: TypeAlias = Mapping[str, int]
@@ -37,16 +38,18 @@ class Takers:
     async def take(self, wants: Wants, wait_ms: int, lease_ms: int | None, timeout_ms: int, ask: Ask) -> list[Delivery]:
         """What `ask` brings, asked together with other calls for the same topics and times. Raises FoqsError."""
         size = _size(wants)
-        if size is None or not size.gathers:
+        if size is None:
             return await ask(wants, wait_ms, timeout_ms)
-        taker: Taker = Part(wants)
         kind = ("dequeue", tuple(wants), wait_ms, lease_ms, timeout_ms)
+        share: asyncio.Future[list[Delivery] | FoqsError | None]
+        share, begun = self._gatherer.join(kind, wants, size)
         try:
-            answer = await self._gatherer.join(
-                kind, taker, size, lambda takers: self._serve(takers, wait_ms, timeout_ms, ask)
-            )
+            if begun is None:
+                answer = await share
+            else:
+                answer = await self._gatherer.lead(begun, partial(self._serve, wait_ms, timeout_ms, ask))
         except asyncio.CancelledError:
-            self._left(taker)
+            self._left(share)
             raise
         if answer is None:
             return await ask(wants, wait_ms, timeout_ms)
@@ -54,7 +57,7 @@ class Takers:
             raise answer
         return answer
 
-    async def _serve(self, takers: Sequence[Taker], wait_ms: int, timeout_ms: int, ask: Ask) -> None:
+    async def _serve(self, wait_ms: int, timeout_ms: int, ask: Ask, takers: Sequence[Taker]) -> None:
         """Asks for all of them until each has its answer."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -87,10 +90,10 @@ class Takers:
             self._give_back(surplus)
         return [taker for taker in waiting if taker.waits]
 
-    def _left(self, taker: Taker) -> None:
+    def _left(self, share: asyncio.Future[list[Delivery] | FoqsError | None]) -> None:
         """Its caller has gone: what it was given just then is nobody's."""
-        if taker.answer.done() and not taker.answer.cancelled() and taker.answer.exception() is None:
-            answer = taker.answer.result()
+        if share.done() and not share.cancelled() and share.exception() is None:
+            answer = share.result()
             if answer and not isinstance(answer, FoqsError):
                 self._give_back(answer)
 
@@ -119,6 +122,10 @@ def deal(found: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple[list[list[
 
 
 def _size(wants: Wants) -> Size | None:
-    """Of what is wanted; None of what a host will refuse."""
-    counts = list(wants.values())
-    return Size(sum(counts)) if counts and all(type(count) is int and count > 0 for count in counts) else None
+    """Of what is wanted; None of much, and of what a host will refuse."""
+    entries = 0
+    for count in wants.values():
+        if type(count) is not int or count < 1:
+            return None
+        entries += count
+    return (entries, 0, ()) if 0 < entries <= ENTRIES_EACH_MAX else None

@@ -44,6 +44,8 @@ class Transport:
         self._opening: asyncio.Task[Link] | None = None
         self._not_before = 0.0
         """When an attempt that nobody waits for may begin: a while after a failure."""
+        self._failed = (0.0, "")
+        """Until when the last failure is the answer to who does not wait for another attempt, and why it failed."""
         self._closed = False
 
     def know(self, addresses: Sequence[tuple[str, int]]) -> None:
@@ -64,8 +66,11 @@ class Transport:
         link = self._link
         return link if link is not None and link.ready else None
 
-    async def link(self, deadline: float) -> Link:
+    async def link(self, deadline: float, *, patient: bool = True) -> Link:
         """A link that is ready; no await lies between the check and the return.
+
+        Args:
+            patient: where it cannot be had, it is tried again until the deadline.
 
         Raises:
             NotSent: there was none by this moment of the loop's clock, no host's
@@ -75,6 +80,9 @@ class Transport:
         loop = asyncio.get_running_loop()
         pause_s = RETRY_PAUSE_S_MIN
         why = "there was no time"
+        failed_until, failure = self._failed
+        if not patient and loop.time() < failed_until and self.link_now is None:
+            raise self._nobody(failure)
         while loop.time() < deadline:
             link = self._link
             try:
@@ -86,13 +94,18 @@ class Transport:
                 break
             except OSError as error:
                 why = _reason(error)
+                if not patient:
+                    break
                 await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
                 pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
                 continue
             if link.ready:
                 return link
+        raise self._nobody(why)
+
+    def _nobody(self, why: str) -> NotSent:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        raise NotSent(f"no connection to {hosts}: {why}; is the host running there?")
+        return NotSent(f"no connection to {hosts}: {why}; is the host running there?")
 
     def open_soon(self) -> None:
         """Begins to open the link, for later calls; nobody waits, and a failure is tried again after a while."""
@@ -133,10 +146,14 @@ class Transport:
         self._opening = None
         if task.cancelled():
             return
-        if task.exception() is None:
+        error = task.exception()
+        if error is None:
             self._link = task.result()
         else:
-            self._not_before = task.get_loop().time() + RETRY_PAUSE_S_MAX
+            now_s = task.get_loop().time()
+            self._not_before = now_s + RETRY_PAUSE_S_MAX
+            if isinstance(error, OSError):
+                self._failed = now_s + RETRY_PAUSE_S_MIN, _reason(error)
 
     async def _open_any(self) -> Link:
         loop = asyncio.get_running_loop()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
-from foqs_client.gather import Attempt, Gatherer, Size
+from foqs_client.gather import Attempt, Gatherer
 from foqs_client.takers import Takers
 from foqs_client.types import Outcome
 from tests.support.virtual import run_virtual
@@ -137,7 +137,7 @@ def test_every_caller_gets_the_answers_to_its_own_entries_whoever_comes_fails_or
         async def call(entries: list[int]) -> None:
             for _ in range(rng.randint(1, 3)):
                 names = [str(entry) for entry in entries]
-                sent, told = await gatherer.call("kind", entries, Size(len(entries), 0, names), ask)
+                sent, told = await gatherer.call("kind", entries, (len(entries), 0, names), ask)
                 if min(entries) < 0:
                     assert isinstance(told, InvalidArgument)
                     continue

@@ -262,10 +262,10 @@ def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before() -> None
             queue.lose = lambda: None
             reached = client._pool.link
 
-            async def once(deadline: float) -> Any:
+            async def once(deadline: float, *, patient: bool = True) -> Any:
                 if queue.sent:
                     raise NotSent("nobody is there")
-                return await reached(deadline)
+                return await reached(deadline, patient=patient)
 
             client._pool.link = once  # type: ignore[method-assign]
             asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))

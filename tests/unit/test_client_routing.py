@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome
+from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, calls
+from foqs_client.router import DOUBT_S
 from foqs_client.routes import slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
-from tests.support.two_hosts import SHARDS, two_hosts
+from tests.support.two_hosts import SHARDS, Two, slots, two_hosts
 
 
 def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
@@ -181,24 +183,124 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
             two.map.show((two.hosts[1 - gone], SHARDS[1 - gone]))
             client._router.stale()
             await client._router.settled()
-            assert client._router.routes is None
+            assert client._router.routes is not None
+            assert len(client._router.routes.hosts) == 1
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
 
     run(main())
 
 
+async def mislead(client: Client, two: Two) -> None:
+    """The client's map has each host's shards at the other."""
+    two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
+    while client._router.routes is None:  # it has not been told yet
+        client._router.stale()
+        await client._router.settled()
+
+
+def key_of(shard: int) -> str:
+    """A key whose slot is one of a shard's."""
+    return next(key for key in map(str, itertools.count()) if slot_of(key) in slots(shard))
+
+
 def test_a_map_that_is_old_is_read_anew() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))  # a lie
-            while client._router.routes is None:  # it has not been told yet
-                client._router.stale()
-                await client._router.settled()
+            await mislead(client, two)
             two.map.show(*zip(two.hosts, SHARDS, strict=True))
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")])
                 assert result.require()
+
+    run(main())
+
+
+def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
+    """As one does that stops: its shards are elsewhere by now, and it does not say so any more."""
+
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mislead(client, two)
+            two.hosts[0].server.stopping = True
+            calling = asyncio.ensure_future(
+                client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=60_000)
+            )
+            await soon(lambda: client._router._doubt_s > DOUBT_S)
+            assert not calling.done(), "the map was read, and still names the host that stops"
+            two.map.show(*zip(two.hosts, SHARDS, strict=True))
+            [result] = await calling
+            assert result.require().startswith("3-")
+            two.hosts[0].server.stopping = False
+
+    run(main())
+
+
+def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await mislead(client, two)
+            await two.stacks[0].aclose()
+            two.map.show((two.hosts[1], SHARDS[1]))
+            [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=20_000)
+            assert result.require().startswith("3-")
+
+    monkeypatch.setattr(calls, "REACH_S", 3_600.0)
+    run(main())
+
+
+def test_an_item_is_looked_at_where_it_is_now_when_its_host_refuses_connections() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
+            [result] = await other.enqueue([Item("t", b"x")])
+            await mislead(client, two)
+            await two.stacks[0].aclose()
+            two.map.show((two.hosts[1], SHARDS[1]))
+            assert (await client.item(result.require(), timeout_ms=20_000)).topic == "t"
+
+    run(main())
+
+
+def test_a_client_leaves_the_host_that_goes_also_where_only_one_is_left() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await client.dequeue({"t": 1})
+            await soon(lambda: client._router.routes is not None)
+            two.hosts[0].server.stopping = True  # it answers UNAVAILABLE, and closes nothing
+            two.map.show((two.hosts[1], SHARDS[1]))
+            client._router.stale()
+            await client._router.settled()
+            for _ in range(4):
+                [result] = await client.enqueue([Item("t", b"x")], timeout_ms=20_000)
+                assert result.require().partition("-")[0] in {"3", "4"}
+            two.hosts[0].server.stopping = False
+
+    run(main())
+
+
+def test_a_host_that_was_not_reached_is_asked_again_once_it_has_answered() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            await client.dequeue({"t": 1})
+            await soon(lambda: client._router.routes is not None)
+            client._router.unreachable(two.owner_of(1))
+            assert client._router.hosts() == [two.owner_of(3)]
+            [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])
+            assert result.require().startswith("1-")
+            assert len(client._router.hosts()) == 2
+
+    run(main())
+
+
+def test_a_client_of_one_host_that_asks_for_time_asks_for_no_map() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.urls[0]) as client:
+            await client.dequeue({"t": 1})
+            two.hosts[0].server.stopping = True
+            with pytest.raises(Unavailable):
+                await client.enqueue([Item("t", b"x", idempotency_key="a")], timeout_ms=2_000)
+            assert two.map.told_whole == 0
+            two.hosts[0].server.stopping = False
 
     run(main())
 
