@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -127,8 +127,7 @@ def unready(host: HostProcess) -> str:
 def test_a_host_whose_zookeeper_does_not_answer_ends_with_one_line_that_says_so(
     mariadb: MariaDb, tmp_path: Path
 ) -> None:
-    zookeeper = ZooKeeper()
-    with RealCluster(tmp_path, zookeeper, mariadb).host("one") as host:
+    with closing(ZooKeeper()) as zookeeper, RealCluster(tmp_path, zookeeper, mariadb).host("one") as host:
         host.launch()
         assert host.ended() == 1
         assert zookeeper.hosts in host.log

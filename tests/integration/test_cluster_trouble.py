@@ -250,9 +250,12 @@ def test_shards_of_the_other_database_go_on_while_one_is_stopped(
         opened = "the breakers of its shards are open"
         # Asked seldom: a page of metrics costs the hosts some milliseconds, which the other shards' calls would show.
         try:
-            await trouble.when(lambda: not breakers_closed(troubled).intersection(hit), opened, pause_s=0.5)
+            await trouble.when(lambda: not breakers_closed(troubled).keys() & hit, opened, pause_s=0.5)
             opened_s = now_s()
             await pause(away_s)
+        except TimeoutError as error:
+            error.add_note(f"of {hit} these are closed: {breakers_closed(troubled)}")
+            raise
         finally:
             await asyncio.to_thread(server.start)
         started_s = now_s()
@@ -270,14 +273,14 @@ def test_shards_of_the_other_database_go_on_while_one_is_stopped(
     tell("a database stopped", {"away_s": away_s, **told, **figures})
 
 
-def breakers_closed(troubled: Troubled) -> set[int]:
-    """The shards that somebody serves with a closed breaker: an open one tries now and then, and an owner may change."""
-    found = set()
+def breakers_closed(troubled: Troubled) -> dict[int, str]:
+    """The shards that somebody serves with a closed breaker, and who: an open one tries now and then, and an owner may change."""
+    found = {}
     for host in troubled.cluster.hosts:
         for line in host.get("/metrics").splitlines():
             name, _, value = line.rpartition(" ")
             if name.startswith("foqs_shard_breaker_state{") and 'state="closed"' in name and float(value) == 1:
-                found.add(int(name.partition('shard="')[2].partition('"')[0]))
+                found[int(name.partition('shard="')[2].partition('"')[0])] = name_of(host)
     return found
 
 

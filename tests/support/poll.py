@@ -1,7 +1,8 @@
 """Waits for conditions that give no signal, of other processes or of this one.
 
 Always true: `until` and `eventually` end, with success or an error that says what was
-awaited; `soon` is ended by the bound of the test that awaits it.
+awaited; `soon` is ended by the bound of the test that awaits it. `pass_ms` is for other
+processes' clocks, which nobody here can advance.
 """
 
 from __future__ import annotations
@@ -41,3 +42,8 @@ async def soon(condition: Callable[[], bool]) -> None:
     """Returns once `condition` holds, of something in this very process that gives no signal."""
     while not condition():  # noqa: ASYNC110 - see above
         await asyncio.sleep(_SOON_S)
+
+
+async def pass_ms(ms: int) -> None:
+    """Returns when so much time has passed on every clock of this machine."""
+    await asyncio.sleep(ms / 1_000 + 0.005)

@@ -94,9 +94,14 @@ class Troubled:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            for host in self.cluster.hosts:
-                error.add_note(f"the end of the log of {name_of(host)}:\n{host.log_tail()}")
+            self.explain(error)
         self._stack.close()
+
+    def explain(self, error: BaseException) -> None:
+        """Adds to an error what the hosts said and what the map is."""
+        for host in self.cluster.hosts:
+            error.add_note(f"the end of the log of {name_of(host)}:\n{host.log_tail()}")
+        error.add_note(f"the map: {self.routing()}")
 
     # ------------------------------------------------------------------- looking
 
@@ -160,6 +165,7 @@ class Trouble:
     def play(self, story: Callable[[Trouble], Awaitable[None]], timeout_s: float) -> dict[str, Any]:
         """Runs the story under load, and proves that nothing was lost; the figures."""
         until(self.on.is_settled, "every shard is served", _SETTLE_S)
+        asyncio.run(self._clear())
         self.on.audit.clear()
         gc.disable()  # the history only grows: looking for garbage in it stops everything for seconds
         try:
@@ -167,8 +173,17 @@ class Trouble:
                 runner.run(self._play(story, timeout_s))
             self.history.present(self.on.tables().rows())
             return {**self.told, **self._proof(), **self._seen()}
+        except Exception as error:
+            self.on.explain(error)
+            raise
         finally:
             gc.enable()
+
+    async def _clear(self) -> None:
+        """A story that failed has left items behind."""
+        if await asyncio.to_thread(self.on.left):
+            unread = History(machine_clock_ms, source="rest")
+            await OpenLoad(self.on.cluster.url, unread, self.on.slots, 1.0, 0).drain(self.on.left)
 
     async def _play(self, story: Callable[[Trouble], Awaitable[None]], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
