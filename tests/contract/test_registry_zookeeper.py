@@ -85,7 +85,7 @@ def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the
     """As ZooKeeper does with connections that come while it starts; see ZOOKEEPER-5051."""
 
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.joined(SESSION_TIMEOUT_MS_MAX)
         await registry.announce("members", "a", b"1")
         bench.leave_hanging(registry, 2)
         await awaited(registry, lambda: registry.link is Link.SUSPENDED)
@@ -179,14 +179,14 @@ def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> N
         registry = ZooKeeperRegistry(server.hosts, "/foqs", SHORT_MS, boot_ms)
         await registry.open()
         try:
-            session = await announce(registry)
-            for version in range(20):
-                await registry.replace("plan", b"1", version - 1 if version else None)
+            await announce(registry)
+            await replace(registry, 20)
+            session = registry.session
             server.stop()
             shutil.rmtree(server.folder / "data")
             await asyncio.to_thread(server.start)
             await is_connected(registry, session)
-            assert await registry.read("plan") is None
+            await awaited(registry, lambda: _no_plan(registry))
             await announce(registry)
         finally:
             await registry.close()
@@ -195,8 +195,22 @@ def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> N
         run(story(server))
 
 
+async def replace(registry: Registry, times: int) -> None:
+    """Replaces `plan` so many times, however often the session is suspended or changes meanwhile."""
+    while times:
+        await is_connected(registry)
+        with contextlib.suppress(RegistryFailed, RegistryUnknown, RegistryConflict):
+            entry = await registry.read("plan")
+            await registry.replace("plan", b"1", None if entry is None else entry.version)
+            times -= 1
+
+
 async def _nobody(registry: Registry) -> bool:
     return await registry.members("members") == {}
+
+
+async def _no_plan(registry: Registry) -> bool:
+    return await registry.read("plan") is None
 
 
 # ---------------------------------------------------------------- the session
