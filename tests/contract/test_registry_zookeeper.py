@@ -255,17 +255,26 @@ def test_what_has_not_changed_is_asked_for_once(bench: ZooKeeperBench) -> None:
             await reader.members("members")
             return sorted(asked)
 
+        async def all_is_kept() -> None:
+            # An answer that comes before it is waited for is not: see the next test.
+            while await look() != ["sync", "sync", "sync"]:
+                pass
+
         await writer.replace("plan", b"1", None)
         assert await look() == ["exists", "get", "get", "get", "get", "get_children", "sync", "sync", "sync"]
-        assert await look() == ["sync", "sync", "sync"]
+        await all_is_kept()
         await writer.replace("plan", b"2", 0)
         assert await look() == ["get", "sync", "sync", "sync"]
+        await all_is_kept()
         await writer.replace("notes", b"1", None)
         assert await look() == ["get", "sync", "sync", "sync"]
+        await all_is_kept()
         await writer.announce("members", "a", b"2")
         assert await look() == ["get", "sync", "sync", "sync"]
+        await all_is_kept()
         await writer.withdraw("members", "a")
         assert await look() == ["get_children", "sync", "sync", "sync"]
+        await all_is_kept()
         bench.cut(reader)
         await awaited(reader, lambda: reader.link is Link.SUSPENDED)
         bench.heal(reader)
@@ -300,9 +309,9 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeep
         asked.clear()
         assert await reader.read("plan") == Entry(b"1", 0)
         assert sorted(asked) == ["get", "sync"]
-        asked.clear()
-        assert await reader.read("plan") == Entry(b"1", 0)
-        assert asked == ["sync"]
+        while asked != ["sync"]:
+            asked.clear()
+            assert await reader.read("plan") == Entry(b"1", 0)
 
     bench.run(story())
 
