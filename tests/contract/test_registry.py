@@ -251,24 +251,49 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
         written = {"plan": 0, "a": 0}
 
         async def write() -> None:
-            version = await writer.replace("plan", b"0", None)
-            await writer.announce("members", "a", b"0")
-            for number in range(1, 300):
-                version = await writer.replace("plan", b"%d" % number, version)
+            version: int | None = None
+            enough_s = asyncio.get_running_loop().time() + 30.0
+            for number in range(300):
+                version = await replaced(writer, b"%d" % number, version)
                 written["plan"] = number
-                await writer.announce("members", "a", b"%d" % number)
+                await announced(writer, b"%d" % number)
                 written["a"] = number
+                if asyncio.get_running_loop().time() > enough_s:
+                    break
             written["plan"] = written["a"] = -1
 
         async def read(reader: Registry) -> None:
             while (least := dict(written))["a"] >= 0:
-                entry, found = await asyncio.gather(reader.read("plan"), reader.members("members"))
+                try:
+                    entry, found = await asyncio.gather(reader.read("plan"), reader.members("members"))
+                except RegistryFailed:  # the machine stands still: nothing was read
+                    await awaited(reader, lambda: reader.link is Link.CONNECTED)
+                    continue
                 assert int(entry.data if entry else b"0") >= least["plan"]
                 assert int(found.get("a", b"0")) >= least["a"]
 
         await asyncio.gather(write(), *(read(reader) for reader in readers for _ in range(2)))
 
     bench.run(story())
+
+
+async def replaced(registry: Registry, data: bytes, version: int | None) -> int:
+    """Replaces `plan`, which nobody else writes; again where that failed, or may have. Returns its version."""
+    with contextlib.suppress(RegistryFailed, RegistryUnknown):
+        return await registry.replace("plan", data, version)
+    while True:
+        await awaited(registry, lambda: registry.link is Link.CONNECTED)
+        with contextlib.suppress(RegistryFailed, RegistryUnknown, RegistryConflict):
+            entry = await registry.read("plan")
+            return await registry.replace("plan", data, None if entry is None else entry.version)
+
+
+async def announced(registry: Registry, data: bytes) -> None:
+    """Announces `members/a`; again where that failed, or may have."""
+    while True:
+        with contextlib.suppress(RegistryFailed, RegistryUnknown):
+            return await registry.announce("members", "a", data)
+        await awaited(registry, lambda: registry.link is Link.CONNECTED)
 
 
 # -------------------------------------------------------------------- sessions
