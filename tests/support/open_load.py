@@ -153,7 +153,7 @@ class OpenLoad:
         while not self._stopping:
             try:
                 got = await consumer.dequeue(
-                    dict.fromkeys(TOPICS, _WANT), wait_ms=_WAIT_MS, lease_ms=LEASE_MS, timeout_ms=_DEQUEUE_MS
+                    dict.fromkeys(TOPICS, _WANT), wait_ms=_WAIT_MS, lease_ms=self._lease_ms, timeout_ms=_DEQUEUE_MS
                 )
             except FoqsError:
                 await pause(0.1)
