@@ -1,8 +1,9 @@
 """A real MariaDB server for tests: started, killed, started again on the same data.
 
 Always true: its durability settings are those of production; it runs in a
-temporary folder as a user that is not root, and is ended by its process id. How a
-server is had is the business of `foqs.dev`. Knows nothing of queues.
+temporary folder as a user that is not root, on a port that stays its own over
+restarts; it is ended by its process id. How a server is had is the business of
+`foqs.dev`. Knows nothing of queues.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from foqs.dev import mariadb
 from foqs.store.mysql_driver import MysqlSettings
+from tests.support.ports import free_port
 
 
 class MariaDb(mariadb.MariaDb):
@@ -24,7 +26,7 @@ class MariaDb(mariadb.MariaDb):
     """
 
     def __init__(self, *options: str) -> None:
-        super().__init__(options=options)
+        super().__init__(port=free_port(), options=options)
         self._databases = 0
         self.lay_out()
 

@@ -26,6 +26,7 @@ import uvloop
 from foqs.dev.cluster import DATABASE, Cluster
 from foqs.dev.host import HostProcess, toml
 from foqs.dev.mariadb import MariaDb
+from foqs.dev.zookeeper import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
 from perf.lib.report import percentile
 from tests.support.audit import Audit, Audited
@@ -62,7 +63,13 @@ class Troubled:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.cluster: Final[Cluster] = Cluster(shards=SHARDS, port=free_port, options={"log.level": "info", **options})
+        self.cluster: Final[Cluster] = Cluster(
+            shards=SHARDS,
+            port=free_port,
+            zookeeper=lambda folder: ZooKeeper(folder, free_port()),
+            database=lambda folder: MariaDb(folder, free_port()),
+            options={"log.level": "info", **options},
+        )
         self._stack = ExitStack()
         self.slots: dict[int, int] = {}
         self.databases: dict[int, MariaDb] = {}
