@@ -254,7 +254,9 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
     tell(story)
 
 
-def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before() -> None:
+def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foqs_client.attempts.PAUSE_S_MIN", 1.0)  # the connection is cut before the next attempt
+
     async def story() -> None:
         queue = Scripted(core.NotOwner("elsewhere"), ["3-1", UNAVAILABLE])
         async with served(queue) as host:
