@@ -17,6 +17,7 @@ from foqs.clock import SystemClock
 from shardmgr import administration
 from shardmgr.model import ShardSpec, View
 from shardmgr.ownership import Ownership
+from shardmgr.registry import RegistryFailed
 from shardmgr.zookeeper import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
@@ -72,7 +73,10 @@ class RealCluster:
         """Waits until hosts of these names, and no others, serve all shards, each as many as its part is, and none moves."""
 
         def served() -> bool:
-            parts = self._served()
+            try:
+                parts = self._served()
+            except RegistryFailed:  # ZooKeeper is slow to answer: it is asked again
+                return False
             return set(parts) == set(hosts) and max(parts.values()) - min(parts.values()) <= 1
 
         until(served, f"{', '.join(hosts)} serve all shards", 120, pause_s=0.2)
