@@ -101,6 +101,7 @@ class Router:
         """The map is not right, or may not be: reads it anew. Nobody waits."""
         self._follow = True
         if self._refreshing is None and not self._closed:
+            self._again_s = asyncio.get_running_loop().time() + REFRESH_S  # sooner, where it is doubted from now on
             self._refreshing = asyncio.ensure_future(self._refresh())
 
     def unreachable(self, at: Address) -> None:
@@ -157,8 +158,6 @@ class Router:
         return int((loop.time() - begun) * 1_000)
 
     async def _refresh(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._again_s = loop.time() + REFRESH_S  # sooner, where it is doubted meanwhile
         try:
             for pool in self._askable():
                 try:
@@ -169,7 +168,7 @@ class Router:
                 break
             else:
                 self._nothing_new()
-                self._again_s = min(self._again_s, loop.time() + self._doubt_s)
+                self._again_s = min(self._again_s, asyncio.get_running_loop().time() + self._doubt_s)
         finally:
             self._refreshing = None
             self._tried = True

@@ -236,6 +236,19 @@ def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
     run(main())
 
 
+def test_a_map_that_is_doubted_before_it_is_asked_for_is_read_once_more() -> None:
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.both) as client:
+            client._router.stale()
+            client._router.heard([Unavailable("not now")])
+            doubted_s = client._router._again_s
+            assert doubted_s <= asyncio.get_running_loop().time() + DOUBT_S
+            await client._router.settled()
+            assert client._router._again_s <= doubted_s
+
+    run(main())
+
+
 def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
