@@ -13,6 +13,7 @@ from foqs.service.cluster import Alone, HostView, Identity, MapChange, Routing, 
 from foqs.service.engine import Engine
 from foqs.service.map_log import MapLog
 from foqs.wire.cluster import cluster_calls
+from foqs_client import Client, Item
 from tests.support.builders import engine_settings
 from tests.support.engines import World
 from tests.support.wire import Served, served
@@ -120,3 +121,16 @@ async def two_hosts() -> AsyncIterator[Two]:
             two.hosts.append(host)
         two.map.show(*zip(two.hosts, SHARDS, strict=True))
         yield two
+
+
+async def told(client: Client) -> None:
+    """Returns once the client knows the map; asks for it anew where that failed."""
+    while client._router.routes is None:
+        client._router.stale()
+        await client._router.settled()
+
+
+async def mapped(client: Client) -> None:
+    """As `told`, of a client that has made a call."""
+    await client.enqueue([Item("else", b"")])
+    await told(client)

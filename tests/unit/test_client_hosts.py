@@ -12,13 +12,7 @@ from foqs_client.loads import BUSY_ITEMS
 from tests.support.aio import run
 from tests.support.poll import soon
 from tests.support.ports import free_port
-from tests.support.two_hosts import SHARDS, Two, two_hosts
-
-
-async def mapped(client: Client) -> None:
-    """The client knows the map."""
-    await client.enqueue([Item("else", b"")])
-    await soon(lambda: client._router.routes is not None)
+from tests.support.two_hosts import SHARDS, Two, mapped, two_hosts
 
 
 async def read_anew(client: Client) -> None:

@@ -14,7 +14,7 @@ from foqs_client.router import DOUBT_S
 from foqs_client.routes import slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
-from tests.support.two_hosts import SHARDS, Two, slots, two_hosts
+from tests.support.two_hosts import SHARDS, Two, mapped, slots, told, two_hosts
 
 
 def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
@@ -116,8 +116,7 @@ def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> 
 def test_who_waits_is_given_what_comes_to_any_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await client.enqueue([Item("else", b"")])  # the map is known
-            await soon(lambda: client._router.routes is not None)
+            await mapped(client)
             for place in (0, 1, 0, 1):
                 waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
                 await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
@@ -150,8 +149,7 @@ def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has()
 def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await client.enqueue([Item("else", b"")])
-            await soon(lambda: client._router.routes is not None)
+            await mapped(client)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
             await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
             ids = []
@@ -194,9 +192,7 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
 async def mislead(client: Client, two: Two) -> None:
     """The client's map has each host's shards at the other."""
     two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
-    while client._router.routes is None:  # it has not been told yet
-        client._router.stale()
-        await client._router.settled()
+    await told(client)
 
 
 def key_of(shard: int) -> str:
@@ -278,7 +274,7 @@ def test_a_client_leaves_the_host_that_goes_also_where_only_one_is_left() -> Non
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
-            await soon(lambda: client._router.routes is not None)
+            await told(client)
             two.hosts[0].server.stopping = True  # it answers UNAVAILABLE, and closes nothing
             two.map.show((two.hosts[1], SHARDS[1]))
             client._router.stale()
@@ -295,7 +291,7 @@ def test_a_host_that_was_not_reached_is_asked_again_once_it_has_answered() -> No
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
-            await soon(lambda: client._router.routes is not None)
+            await told(client)
             client._router.unreachable(two.owner_of(1))
             assert client._router.hosts() == [two.owner_of(3)]
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])
@@ -325,8 +321,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
 ) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
-            await client.enqueue([Item("else", b"")])
-            await soon(lambda: client._router.routes is not None)
+            await mapped(client)
             ask = client._dequeue_at
             bad = (two.hosts[0].host, two.hosts[0].port)
 
@@ -346,8 +341,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
 def test_a_client_that_knows_another_host_does_not_wait_for_the_one_that_asks_for_time() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await client.enqueue([Item("else", b"")])
-            await soon(lambda: client._router.routes is not None)
+            await mapped(client)
             for shard in two.engines[0].shards.values():
                 shard._breaker._open("its database is tried in vain")
             for _ in range(4):
