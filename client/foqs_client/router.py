@@ -217,7 +217,7 @@ class Router:
             return self.seeds
         pool = self._pools.get(at)
         if pool is None:
-            if len(self._pools) >= POOLS_MAX:
+            if self._closed or len(self._pools) >= POOLS_MAX:  # nobody would close another one
                 return self.seeds
             pool = self._pools[at] = self._open_pool(at)
         return pool

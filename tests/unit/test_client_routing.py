@@ -245,6 +245,21 @@ def test_a_map_that_is_doubted_before_it_is_asked_for_is_read_once_more() -> Non
     run(main())
 
 
+def test_a_client_that_is_closed_connects_to_no_host_of_the_map() -> None:
+    """As a call may ask for that was waiting for the map."""
+
+    async def main() -> None:
+        async with two_hosts() as two:
+            client = Client(two.both)
+            await told(client)
+            await client.close()
+            with pytest.raises(Unavailable, match="the client is closed"):
+                await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))])
+            assert not client._router._pools
+
+    run(main())
+
+
 def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
