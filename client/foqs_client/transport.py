@@ -87,9 +87,13 @@ class Transport:
             link = self._link
             try:
                 async with asyncio.timeout_at(deadline):
+                    is_new = link is None or not link.open
                     if link is None or not link.open:
                         link = await self._open()
                     await link.writable()
+                if is_new and not link.open:
+                    self._pass_over(link)
+                    raise ConnectionResetError("the host closed the connection at once")
             except TimeoutError:
                 break
             except OSError as error:
@@ -102,6 +106,12 @@ class Transport:
             if link.ready:
                 return link
         raise self._nobody(why)
+
+    def _pass_over(self, link: Link) -> None:
+        """A link was opened and closed at once; another address is tried first."""
+        if link is self._link:
+            self._link = None
+            self._current = (self._current + 1) % len(self._addresses)
 
     def _nobody(self, why: str) -> NotSent:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)

@@ -1,0 +1,71 @@
+"""Who a client connects to, and when again, where a host takes connections and closes them at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from foqs_client.link import NotSent
+from foqs_client.transport import RETRY_PAUSE_S_MIN, Transport
+from tests.support.virtual import run_virtual
+
+CLOSING, OPEN = ("closing", 1), ("open", 2)
+
+
+class Network:
+    """Connects to two hosts, of which one closes every connection as soon as it is there."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float]] = []
+        """Which host, and when."""
+
+    async def connect(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
+        self.asked.append((host, asyncio.get_running_loop().time()))
+        protocol, transport = factory(), asyncio.Transport()
+        protocol.connection_made(transport)
+        if host == CLOSING[0]:
+            protocol.connection_lost(None)
+        return transport, protocol
+
+
+def told(story: Callable[[Network], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await story(Network())
+
+    run_virtual(main)
+
+
+def test_a_host_that_closes_connections_at_once_is_tried_again_after_growing_pauses() -> None:
+    async def story(network: Network) -> None:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(NotSent, match="closed the connection at once"):
+            await Transport([CLOSING], network.connect).link(begun + 31 * RETRY_PAUSE_S_MIN)
+        after = [round((at - begun) / RETRY_PAUSE_S_MIN) for _, at in network.asked]
+        assert after == [0, 1, 3, 7, 15]
+
+    told(story)
+
+
+def test_who_is_not_patient_connects_once_to_a_host_that_closes_connections_at_once() -> None:
+    async def story(network: Network) -> None:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(NotSent, match="closed the connection at once"):
+            await Transport([CLOSING], network.connect).link(begun + 10.0, patient=False)
+        assert network.asked == [(CLOSING[0], begun)]
+
+    told(story)
+
+
+def test_the_next_host_is_tried_where_one_closes_connections_at_once() -> None:
+    async def story(network: Network) -> None:
+        transport = Transport([CLOSING, OPEN], network.connect)
+        deadline = asyncio.get_running_loop().time() + 10.0
+        first, second = await asyncio.gather(transport.link(deadline), transport.link(deadline))
+        assert first is second
+        assert first.ready
+        assert [host for host, _ in network.asked] == [CLOSING[0], OPEN[0]]
+
+    told(story)
