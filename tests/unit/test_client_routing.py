@@ -193,6 +193,9 @@ async def mislead(client: Client, two: Two) -> None:
     """The client's map has each host's shards at the other."""
     two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
     await told(client)
+    while client._router.routes is None or client._router.routes.owner("3-1") != two.owner_of(1):  # it had another
+        client._router.stale()
+        await client._router.settled()
 
 
 def key_of(shard: int) -> str:
@@ -217,6 +220,8 @@ def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
+            await told(client)
+            await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])  # a host that stops takes no connections
             await mislead(client, two)
             two.hosts[0].server.stopping = True
             calling = asyncio.ensure_future(
