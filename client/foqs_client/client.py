@@ -289,14 +289,19 @@ class Client(Calls, AdminCalls, ClusterCalls):
             except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):
-                    break
+                    raise
                 continue
             failure = None
             if found:
                 return found
-        if failure is not None:
+        if failure is None:
+            return []
+        if wait_ms <= 0 or self._router.routes is None:
             raise failure
-        return []
+        # A loop that stood still may run its timers first: patience and the wait are over, and answers are there unread.
+        return await self._polls.sweep(
+            ("now", *wanted), self._mapped_hosts(), look, keep, self._router.unreachable, patient=True
+        )
 
     def _mapped_hosts(self) -> list[Address]:
         return [at for at in self._router.hosts() if at is not None]

@@ -129,11 +129,12 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
     run(main())
 
 
+@pytest.mark.parametrize("wait_ms", [0, 1])
 @pytest.mark.parametrize("frozen", [0, 1, None])
 def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
-    frozen: int | None, monkeypatch: pytest.MonkeyPatch
+    frozen: int | None, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A database that is slow for a moment is no reason for an error: the call has time."""
+    """A database that is slow for a moment is no reason for an error, nor is a wait that is over: the call has time."""
     monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
 
     async def main() -> None:
@@ -152,7 +153,7 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
 
             monkeypatch.setattr(client, "_dequeue_at", all_are_slow)
             monkeypatch.setattr(client._router, "unreachable", given_up.add)
-            call = asyncio.ensure_future(client.dequeue({"t": 1}))
+            call = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=wait_ms))
             await soon(lambda: len(given_up) == 2)
             slow.set()
             [delivery] = await call
@@ -161,7 +162,10 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
     run(main())
 
 
-def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wait_ms", [0, 1])
+def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(
+    wait_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
 
     async def main() -> None:
@@ -174,6 +178,6 @@ def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(monkeyp
 
             monkeypatch.setattr(client, "_dequeue_at", nobody_answers)
             with pytest.raises(DeadlineExceeded):
-                await client.dequeue({"t": 1})
+                await client.dequeue({"t": 1}, wait_ms=wait_ms)
 
     run(main())
