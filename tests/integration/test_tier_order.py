@@ -4,9 +4,10 @@ Real hosts, two databases, eight shards, a real ZooKeeper. The right order is th
 of the tables when nothing has been delivered yet: priority, deliver-after time,
 id. The figures are kept. The median of three backlogs is judged: while a host or
 a database stands still, and be it for a second, the others are served without it,
-and what it has comes late, as it should. So there are more backlogs, up to a limit,
-when calls of these show that something stood still, and the three are judged whose
-slowest call was shortest.
+and what it has comes late, as it should, or not to this consumer, where the reply
+was late. So there are more backlogs, up to a limit, when calls of these show that
+something stood still, and the three are judged that came whole and whose slowest
+call was shortest.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SHARDS: Final = 8
 PERCENT_MAX: Final = 1.0
 """Of the backlog, the average displacement."""
 BACKLOGS: Final = 3
-BACKLOGS_MAX: Final = 9
+BACKLOGS_MAX: Final = 6
 STANDSTILL_MS: Final = 1_000
 ITEMS: Final = 20_000
 COUNT: Final = 10
@@ -57,7 +58,7 @@ async def fill(client: Client, topic: str, items: int, rng: Random) -> None:
 
 
 async def empty(client: Client, topic: str) -> tuple[list[str], float]:
-    """Ids as they come, and the seconds of the slowest call that brought some."""
+    """Ids as they come, and the seconds of the slowest call, be it one that brought nothing."""
     got: list[str] = []
     slowest_s = 0.0
     while len(got) < ITEMS:
@@ -65,9 +66,9 @@ async def empty(client: Client, topic: str) -> tuple[list[str], float]:
         found = await client.dequeue({topic: COUNT}, lease_ms=_LEASE_MS)
         if not found:  # what stands still is left out of an answer
             found = await client.dequeue({topic: COUNT}, wait_ms=_WAIT_MS, lease_ms=_LEASE_MS)
+        slowest_s = max(slowest_s, time.monotonic() - begun)
         if not found:
             break
-        slowest_s = max(slowest_s, time.monotonic() - begun)
         got += [delivery.id for delivery in found]
     return got, slowest_s
 
@@ -95,22 +96,28 @@ def behind(ranks: Sequence[int]) -> float:
 
 
 async def drain(cluster: Cluster, topic: str, seed: int) -> dict[str, Any]:
-    """Figures of one backlog, of which each item comes once."""
+    """Figures of one backlog. Each item comes once, unless something stood still; then none is lost."""
     async with Client(cluster.url) as client:
         await fill(client, topic, ITEMS, Random(seed))
         right = await asyncio.to_thread(in_order, cluster, topic)
         got, slowest_s = await empty(client, topic)
-    assert sorted(got) == sorted(right)
-    assert len(got) == ITEMS
+    figures = {"slowest_call_ms": round(slowest_s * 1_000), "came": len(got)}
+    if figures["slowest_call_ms"] < STANDSTILL_MS:
+        assert sorted(got) == sorted(right)
+    elif sorted(got) != sorted(right):
+        assert await asyncio.to_thread(in_order, cluster, topic) == right  # nothing is acked, and so all is there
+        return {"whole": False, **figures}
+    assert len(right) == ITEMS
     place = {id: at for at, id in enumerate(right)}
     ranks = [place[id] for id in got]
     displaced = sum(abs(at - rank) for at, rank in enumerate(ranks)) / ITEMS
     return {
+        "whole": True,
         "displacement_items": round(displaced, 1),
         "displacement_percent": round(100 * displaced / ITEMS, 3),
         "out_of_order_percent": round(100 * behind(ranks), 1),
         "behind_a_worse_priority_percent": round(100 * behind([right[id] for id in got]), 1),
-        "slowest_call_ms": round(slowest_s * 1_000),
+        **figures,
     }
 
 
@@ -124,5 +131,7 @@ def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(c
         say(f"\n{parameters}\n{figures}")
         Report("tier-order").add(parameters, figures)
         found.append(figures)
-    judged = sorted(found, key=lambda figures: figures["slowest_call_ms"])[:BACKLOGS]
+    whole = [figures for figures in found if figures["whole"]]
+    judged = sorted(whole, key=lambda figures: figures["slowest_call_ms"])[:BACKLOGS]
+    assert len(judged) == BACKLOGS, found
     assert median(figures["displacement_percent"] for figures in judged) <= PERCENT_MAX, found
