@@ -39,11 +39,12 @@ class ShardTime:
         elapsed_ms = self._monotonic_ms() - self._since_ms
         return (self._base_us + elapsed_ms * _US_PER_MS + self._slewed_us(elapsed_ms)) // _US_PER_MS
 
-    @property
-    def offset_ms(self) -> int:
-        """The shard's time less the database's clock, as far as that is known."""
+    def now_and_offset_ms(self) -> tuple[int, int]:
+        """(the shard's time, what it is less the database's clock, as far as that is known)."""
         elapsed_ms = self._monotonic_ms() - self._since_ms
-        return (self._slewed_us(elapsed_ms) - self._behind_us) // _US_PER_MS
+        slewed_us = self._slewed_us(elapsed_ms)
+        now_us = self._base_us + elapsed_ms * _US_PER_MS + slewed_us
+        return now_us // _US_PER_MS, (slewed_us - self._behind_us) // _US_PER_MS
 
     def sample(self, database_ms: int, asked_ms: int) -> None:
         """The database's clock was read, at some moment since the shard's time was `asked_ms`.
@@ -74,8 +75,10 @@ class ShardTime:
 
     def _slewed_us(self, elapsed_ms: int) -> int:
         """What was worked off in so much time."""
-        most_us = elapsed_ms * self._slew
-        return max(-most_us, min(self._behind_us, most_us))
+        most_us, behind_us = elapsed_ms * self._slew, self._behind_us
+        if -most_us <= behind_us <= most_us:
+            return behind_us
+        return most_us if behind_us > 0 else -most_us
 
 
 def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:

@@ -22,7 +22,7 @@ from foqs.service.api import Enqueued, Outcome, Repeated
 class Call:
     """A call, and its works, each of which answers for some of its entries."""
 
-    __slots__ = ("_deadlines", "_done", "_open", "_parts", "_slot", "outcomes")
+    __slots__ = ("_deadlines", "_done", "_open", "_parts", "_slot", "outcomes", "taken")
 
     def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
         self.outcomes: list[Any] = [None] * count
@@ -31,21 +31,19 @@ class Call:
         self._slot = 0
         self._parts: list[tuple[Work, Sequence[int], int]] = []
         self._open = 1
+        self.taken = 0
+        """So many of its entries are in works."""
 
     def add(self, work: Work, places: Sequence[int], shard: int) -> None:
         """One more work of a shard, with the places of its entries in the call."""
         self._parts.append((work, places, shard))
         self._open += 1
+        self.taken += len(places)
 
     def refuse(self, places: Iterable[int], error: FoqsError) -> None:
         """There is no work for these."""
         for place in places:
             self.outcomes[place] = error
-
-    @property
-    def taken(self) -> int:
-        """So many of its entries are in works."""
-        return sum([len(places) for _, places, _ in self._parts])
 
     def begin(self, deadline: float) -> None:
         """All works are added."""

@@ -90,9 +90,13 @@ class Placement:
             serving = [shard for shard in serving if shard.number not in self.closed]
             if not serving:
                 raise Unavailable("every shard of this host is drained, and takes no new items", retry_after_ms=500)
-        offset = int(self._now() / TURN_S) % len(serving)
+        if len(serving) > 1:
+            offset = int(self._now() / TURN_S) % len(serving)
+            serving = serving[offset:] + serving[:offset]
+            if serving[0].queued_items >= _GOOD_FLUSH:
+                serving.sort(key=_flushes_queued)
         refusal: FoqsError | None = None
-        for shard in sorted(serving[offset:] + serving[:offset], key=_flushes_queued):
+        for shard in serving:
             try:
                 self._give(call, shard, namespace, items, places)
             except (Overloaded, Unavailable) as error:

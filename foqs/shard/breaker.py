@@ -47,11 +47,14 @@ class ShardBreaker:
         self._shard = shard
         self._settings = settings
         self._seconds = seconds
+        self._facts = facts
         self._opened = opened
         self._window = FlushWindow(settings)
         self._reason = ""
         """Why it was last opened."""
-        listener = _Listener(shard, facts, lambda: self._reason)
+        self.state = STATE_CLOSED
+        """closed, open or half-open, as pybreaker last said: asked for with every flush and every call."""
+        listener = _Listener(self._changed)
         self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[listener])
         self._opened_s = 0.0
         self._began_s: float | None = None
@@ -67,12 +70,7 @@ class ShardBreaker:
     @property
     def is_open(self) -> bool:
         """New items are refused until the reset timeout is over."""
-        return self._circuit.current_state == STATE_OPEN
-
-    @property
-    def state(self) -> str:
-        """closed, open or half-open."""
-        return self._circuit.current_state
+        return self.state == STATE_OPEN
 
     def check(self) -> None:
         """New items may come.
@@ -80,8 +78,7 @@ class ShardBreaker:
         Raises:
             Unavailable: not now; nothing was written.
         """
-        state = self._circuit.current_state
-        if state == STATE_OPEN or (self._probing and state == STATE_HALF_OPEN):
+        if self.state != STATE_CLOSED and (self._probing or self.state == STATE_OPEN):
             raise self.refusal()
 
     def refusal(self) -> Unavailable:
@@ -98,7 +95,7 @@ class ShardBreaker:
     def begin(self, *, new_items: bool) -> None:
         """The writer waits for the database from now on; `new_items`: for a flush that has some."""
         self._began_s = self._seconds()
-        self._probing = new_items and self._circuit.current_state == STATE_HALF_OPEN
+        self._probing = new_items and self.state == STATE_HALF_OPEN
         if self._watching is None:
             self._watch_later()
 
@@ -124,6 +121,16 @@ class ShardBreaker:
 
     # --------------------------------------------------------------------- inside
 
+    def _changed(self, state: str) -> None:
+        self.state = state
+        self._facts.breaker_changed(self._shard, state)
+        if state == STATE_OPEN:
+            log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason)
+        elif state == STATE_HALF_OPEN:
+            log.info("shard %d: the breaker is half open: one transaction with new items is tried", self._shard)
+        else:
+            log.info("shard %d: the breaker is closed: new items are taken again", self._shard)
+
     def _judge(self, failure: str | None) -> None:
         now_s = self._seconds()
         assert self._began_s is not None
@@ -133,7 +140,7 @@ class ShardBreaker:
         self._window.add(now_s, took_s, failed=failure is not None)
         if failure is not None:
             self._failure, self._failed_s = failure, now_s
-        if self._circuit.current_state == STATE_CLOSED:
+        if self.state == STATE_CLOSED:
             self._open_if_unwell()
         elif probing:
             if failure is None and took_s <= self._settings.latency_s_max:
@@ -180,27 +187,18 @@ class ShardBreaker:
         self._watching = None
         if self._began_s is None:
             return
-        state = self._circuit.current_state
-        if state == STATE_CLOSED:
+        if self.state == STATE_CLOSED:
             self._open_if_unwell()
-        elif state == STATE_HALF_OPEN and self._is_stuck():
+        elif self.state == STATE_HALF_OPEN and self._is_stuck():
             self._open("a transaction gets no answer")
         self._watch_later()
 
 
 class _Listener(CircuitBreakerListener):
-    """Tells facts and log of every change."""
+    """Hears of every change."""
 
-    def __init__(self, shard: int, facts: Facts, reason: Callable[[], str]) -> None:
-        self._shard = shard
-        self._facts = facts
-        self._reason = reason
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self._changed = changed
 
     def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
-        self._facts.breaker_changed(self._shard, new_state.name)
-        if new_state.name == STATE_OPEN:
-            log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason())
-        elif new_state.name == STATE_HALF_OPEN:
-            log.info("shard %d: the breaker is half open: one transaction with new items is tried", self._shard)
-        else:
-            log.info("shard %d: the breaker is closed: new items are taken again", self._shard)
+        self._changed(new_state.name)

@@ -70,7 +70,7 @@ class Memory(Protocol):
         """Those that are not in the topics table yet. Pure: may be asked in another thread, and again."""
         ...
 
-    def topics_over(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+    def topics_over(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
         """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
         ...
 

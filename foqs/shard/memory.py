@@ -223,11 +223,11 @@ class ShardMemory:
             for name in sorted(names.difference(self._topics.get(namespace, ())))
         ]
 
-    def topics_over(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+    def topics_over(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
         """Those in the topics table that have had no item for a while, nor will have with these."""
         if self.counts.lag or not self._over:
             return []
-        long_ago = self._now_ms() - self._linger_ms
+        long_ago = now_ms - self._linger_ms
         return [
             (namespace, name)
             for (namespace, name), since_ms in islice(self._over.items(), _TOPICS_OVER_PER_FLUSH)

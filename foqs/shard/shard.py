@@ -628,7 +628,7 @@ class Shard:
             await self._writer.read(_look)
 
     def _check_serving(self) -> None:
-        if not self.serving:
+        if not self._open or self._writer.ended:
             raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=HANDOVER_MS)
 
     async def _clear_keys(self) -> None:

@@ -351,11 +351,14 @@ class Writer:
         self._current = batch
         self._flushing = True
         started_s = self._seconds()
-        begun_ms = self._time.now_ms()
+        begun_ms: int | None = None
         attempt = 0
         while True:
+            now_ms, offset_ms = self._time.now_and_offset_ms()
+            if begun_ms is None:
+                begun_ms = now_ms
             try:
-                flush = await self._flush_once(batch, begun_ms)
+                flush = await self._flush_once(batch, begun_ms, now_ms, offset_ms)
                 break
             except WriteRefused as refused:
                 if isinstance(refused, KeyTaken) and not self._keys_read:
@@ -403,10 +406,9 @@ class Writer:
         while self._between:
             self._between.popleft()()
 
-    async def _flush_once(self, batch: Batch, begun_ms: int) -> Flush:
-        """One transaction of a batch whose first attempt was then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
-        now_ms = self._time.now_ms()
-        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, self._time.offset_ms)
+    async def _flush_once(self, batch: Batch, begun_ms: int, now_ms: int, offset_ms: int) -> Flush:
+        """One transaction, now, of a batch whose first attempt began then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
+        fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
         moment = Moment(now_ms, begun_ms, fence.token, self._policies)
         get: Find = self._cache.get
         if batch.dues:
@@ -423,7 +425,7 @@ class Writer:
             find = find_in(read, get) if read else get
             decision = judge_batch(batch, find, moment, self._timers, read_keys, self._memory.cuts)
             added = self._memory.topics_new(decision.topics)
-            removed = self._memory.topics_over(decision.topics)
+            removed = self._memory.topics_over(decision.topics, now_ms)
             result[:] = [Flush(batch, decision, added, removed)]
             writes = result[0].writes()
             writes.keys_over_ms = over_ms

@@ -83,8 +83,13 @@ class MysqlStore:
     async def flush(
         self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
-        reads = [*self._sql.read_rows(touched, payload=False), *self._sql.read_rows(loaded, payload=True)]
-        await self._alone(lambda: self._flush(self._reach(), fence, reads, self._sql.read_keys(keys), decide))
+        reads: list[bytes] = []
+        if touched:
+            reads += self._sql.read_rows(touched, payload=False)
+        if loaded:
+            reads += self._sql.read_rows(loaded, payload=True)
+        key_reads = self._sql.read_keys(keys) if keys else []
+        await self._alone(lambda: self._flush(self._reach(), fence, reads, key_reads, decide))
 
     async def topics(self) -> list[TopicName]:
         (found,) = await self._read([self._sql.topics])
