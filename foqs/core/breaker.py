@@ -35,6 +35,11 @@ class BreakerSettings:
     flushes_min: int
     reset_s: float
 
+    @property
+    def patience_s(self) -> float:
+        """As long as the least number of slow ones takes."""
+        return self.flushes_min * self.latency_s_max
+
 
 class FlushWindow:
     """The flushes of one shard that ended lately."""
@@ -96,7 +101,7 @@ class FlushWindow:
         if flushes >= settings.flushes_min and failures * 100 >= settings.error_percent * flushes:
             return f"{failures} of the last {flushes} transactions failed"
         if waiting_s is not None:
-            if waiting_s >= settings.flushes_min * settings.latency_s_max:
+            if waiting_s >= settings.patience_s:
                 return f"a transaction has got no answer for {waiting_s * 1000:.0f} ms"
             flushes += 1
             seconds += waiting_s

@@ -107,6 +107,12 @@ class ShardBreaker:
         """The flush under way failed, and not because of what stands in it."""
         self._judge(why)
 
+    def tried_in_vain(self, since_s: float) -> None:
+        """A flush is to be tried again that was tried first at this moment of the stop watch: it still waits, though no attempt does."""
+        waited_s = self._seconds() - since_s
+        if self.state == STATE_CLOSED and waited_s >= self._settings.patience_s:
+            self._open(f"a transaction was tried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
+
     def end(self) -> None:
         """The writer waits no more; what neither succeeded nor failed tells nothing of the database."""
         self._began_s = None
@@ -161,8 +167,8 @@ class ShardBreaker:
         self._reason = why
         self._opened_s = self._seconds()
         self._probing = False
-        self._circuit.open()
         self._reset_later(self._circuit.reset_timeout)
+        self._circuit.open()
         self._opened(self.refusal())
 
     def _reset_later(self, delay_s: float) -> None:

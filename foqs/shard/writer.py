@@ -365,6 +365,8 @@ class Writer:
                     self._keys_read = KEYS_READ_FLUSHES
                     self.key_reruns += 1
                     continue
+                if refused.again:
+                    self._breaker.tried_in_vain(started_s)
                 if not refused.again or (batch.inserts and self._breaker.is_open):
                     self._current = _NOTHING
                     self._quiet()
