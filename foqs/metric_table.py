@@ -71,7 +71,12 @@ FACTS: Final = (
 
 READINGS: Final = (
     _gauge("shard_state", "1 for the state the shard is in", "shard", "state"),
-    _gauge("shard_breaker_state", "1 for the state the breaker is in; open refuses new items", "shard", "state"),
+    _gauge(
+        "shard_breaker_state",
+        "1 for the state the breaker of a served shard is in; open refuses new items",
+        "shard",
+        "state",
+    ),
     _gauge("shard_epoch", "The number of this ownership of the shard", "shard"),
     _gauge("ready_items", "Items that may be delivered", "shard"),
     _gauge("deferred_items", "Items that wait for their time", "shard"),

@@ -80,12 +80,12 @@ def readings(engine: Engine, wire: WireServer) -> Readings:
         name = str(status.shard)
         for state in SHARD_STATES:
             found["foqs_shard_state"].append(((name, state), float(state == status.state)))
-        for state in BREAKER_STATES:
-            found["foqs_shard_breaker_state"].append(((name, state), float(state == status.breaker)))
         found["foqs_shard_epoch"].append(((name,), status.epoch))
         shard = engine.shards.get(status.shard)
         found["foqs_database_up"].append(((name,), float(shard is not None and shard.trouble is None)))
         if shard is not None:
+            for state in BREAKER_STATES:
+                found["foqs_shard_breaker_state"].append(((name, state), float(state == shard.breaker)))
             _shard(found, name, shard)
     _items(found, list(engine.shards.values()))
     for pool, budget in engine.budgets.items():

@@ -525,7 +525,6 @@ class QueueService:
                     status,
                     queued_items=shard.queued_items,
                     reason=shard.trouble or shard.disputed or status.reason,
-                    breaker=shard.breaker,
                 )
             statuses.append(status)
         return statuses

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, frozen=True)
 class ShardStatus:
-    """`state` is a state of `shardmgr.ownership`; `reason` says why it is not served, when it is not.
-
-    `breaker` is closed, open or half-open: whether it takes new items.
-    """
+    """`state` is a state of `shardmgr.ownership`; `reason` says why it is not served, when it is not."""
 
     shard: int
     state: str
     epoch: int
     queued_items: int
     reason: str | None
-    breaker: str = "closed"

@@ -15,6 +15,8 @@ from foqs.core.item import State
 from foqs.core.life import Kind
 from foqs.metrics import Metrics
 from foqs.service.engine import Engine
+from foqs.store.memory import MemoryStore
+from foqs.store.port import StoreLost
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
 from foqs.wire.server import WireServer
@@ -127,6 +129,24 @@ def test_what_is_shown_is_what_is_there() -> None:
         assert found["foqs_timer_watermark_age_seconds", "1"] >= 2
         assert found["foqs_timer_overdue_seconds", "1"] == 0
         assert found["foqs_row_cache_bytes", "written"] > 0
+
+    play(story)
+
+
+def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(self: MemoryStore, epoch: int, nonce: str) -> Any:
+        raise StoreLost("the database is away")
+
+    async def story(world: World) -> None:
+        engine = await world.engine(ONE)
+        assert shown(engine)["foqs_shard_breaker_state", "1", "closed"] == 1
+        monkeypatch.setattr(MemoryStore, "take_over", lost)
+        engine.shards[1]._writer.give_up("it is to be taken over anew")
+        await world.until(lambda: 1 not in engine.shards)
+        found = shown(engine)
+        assert found["foqs_shard_state", "1", "owned"] == 0
+        assert found["foqs_database_up", "1"] == 0
+        assert ("foqs_shard_breaker_state", "1", "closed") not in found
 
     play(story)
 
