@@ -7,7 +7,7 @@ refused an item has not taken it. Knows nothing of limits and of who calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Overloaded, Unavailable
@@ -29,8 +29,12 @@ TURN_S: Final = 0.25
 """How long a shard is the first among those with equally short queues."""
 
 
-def _flushes_queued(shard: Shard) -> int:
-    return shard.queued_items // _GOOD_FLUSH
+def _shortest_first(shards: Sequence[Shard]) -> Iterator[Shard]:
+    """By flushes queued, else as they are. The first one mostly has none, and takes the items: no other is looked at."""
+    if shards[0].queued_items < _GOOD_FLUSH:
+        yield shards[0]
+        shards = shards[1:]
+    yield from sorted(shards, key=lambda shard: shard.queued_items // _GOOD_FLUSH)
 
 
 class Placement:
@@ -93,10 +97,8 @@ class Placement:
         if len(serving) > 1:
             offset = int(self._now() / TURN_S) % len(serving)
             serving = serving[offset:] + serving[:offset]
-            if serving[0].queued_items >= _GOOD_FLUSH:
-                serving.sort(key=_flushes_queued)
         refusal: FoqsError | None = None
-        for shard in serving:
+        for shard in _shortest_first(serving):
             try:
                 self._give(call, shard, namespace, items, places)
             except (Overloaded, Unavailable) as error:
