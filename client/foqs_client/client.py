@@ -296,7 +296,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 return found
         if failure is None:
             return []
-        if wait_ms <= 0 or self._router.routes is None:
+        if wait_ms <= 0 or self._router.routes is None or loop.time() >= begun + timeout_ms / 1_000:
             raise failure
         # A loop that stood still may run its timers first: patience and the wait are over, and answers are there unread.
         return await self._polls.sweep(

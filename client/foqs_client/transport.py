@@ -92,8 +92,7 @@ class Transport:
                         link = await self._open()
                     await link.writable()
                 if is_new and not link.open:
-                    self._pass_over(link)
-                    raise ConnectionResetError("the host closed the connection at once")
+                    raise self._passed_over(link, loop.time())
             except TimeoutError:
                 break
             except OSError as error:
@@ -107,11 +106,14 @@ class Transport:
                 return link
         raise self._nobody(why)
 
-    def _pass_over(self, link: Link) -> None:
-        """A link was opened and closed at once; another address is tried first."""
+    def _passed_over(self, link: Link, now_s: float) -> OSError:
+        """A link was opened and closed at once, which is as good as a refusal; another address is tried first."""
+        error = ConnectionResetError("the host closed the connection at once")
         if link is self._link:
             self._link = None
             self._current = (self._current + 1) % len(self._addresses)
+            self._pause(now_s, error)
+        return error
 
     def _nobody(self, why: str) -> NotSent:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)
@@ -160,10 +162,13 @@ class Transport:
         if error is None:
             self._link = task.result()
         else:
-            now_s = task.get_loop().time()
-            self._not_before = now_s + RETRY_PAUSE_S_MAX
-            if isinstance(error, OSError):
-                self._failed = now_s + RETRY_PAUSE_S_MIN, _reason(error)
+            self._pause(task.get_loop().time(), error)
+
+    def _pause(self, now_s: float, error: BaseException) -> None:
+        """An attempt has just failed."""
+        self._not_before = now_s + RETRY_PAUSE_S_MAX
+        if isinstance(error, OSError):
+            self._failed = now_s + RETRY_PAUSE_S_MIN, _reason(error)
 
     async def _open_any(self) -> Link:
         loop = asyncio.get_running_loop()
