@@ -249,6 +249,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
     async def story() -> None:
         writer, *readers = [await bench.joined() for _ in range(3)]
         written = {"plan": 0, "a": 0}
+        compared: set[int] = set()
 
         async def write() -> None:
             version: int | None = None
@@ -271,8 +272,10 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
                     continue
                 assert int(entry.data if entry else b"0") >= least["plan"]
                 assert int(found.get("a", b"0")) >= least["a"]
+                compared.add(least["plan"])
 
         await asyncio.gather(write(), *(read(reader) for reader in readers for _ in range(2)))
+        assert len(compared) > 9
 
     bench.run(story())
 

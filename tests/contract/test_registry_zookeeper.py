@@ -186,7 +186,7 @@ def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> N
             shutil.rmtree(server.folder / "data")
             await asyncio.to_thread(server.start)
             await is_connected(registry, session)
-            await awaited(registry, lambda: _no_plan(registry))
+            assert await plan(registry) is None
             await announce(registry)
         finally:
             await registry.close()
@@ -209,8 +209,12 @@ async def _nobody(registry: Registry) -> bool:
     return await registry.members("members") == {}
 
 
-async def _no_plan(registry: Registry) -> bool:
-    return await registry.read("plan") is None
+async def plan(registry: Registry) -> Entry | None:
+    """What `plan` is by the first answer."""
+    while True:
+        await is_connected(registry)
+        with contextlib.suppress(RegistryFailed):
+            return await registry.read("plan")
 
 
 # ---------------------------------------------------------------- the session
