@@ -259,7 +259,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
                 written["plan"] = number
                 await announced(writer, b"%d" % number)
                 written["a"] = number
-                await asyncio.sleep(0)  # a registry of this process waits for nothing, and readers shall have their turns
+                await asyncio.sleep(0)  # a local registry waits for nothing, and readers are to have their turns
                 if asyncio.get_running_loop().time() > enough_s:
                     break
             written["plan"] = written["a"] = -1
