@@ -1,0 +1,39 @@
+"""A catalog of namespaces that a test can hold up, or have fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+from foqs.catalog.document import Document
+from foqs.catalog.memory import MemoryCatalog
+from foqs.service.engine import Engine
+from tests.support.engines import World
+
+
+class Gated(MemoryCatalog):
+    """A catalog whose replacements wait for `gate`, or fail with `failure` after they were done."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failure: Exception | None = None
+        self.replacing = 0
+        """So many have found the gate closed."""
+
+    async def replace(self, document: Document) -> None:
+        self.replacing += not self.gate.is_set()
+        await self.gate.wait()
+        await super().replace(document)
+        if self.failure is not None:
+            raise self.failure
+
+
+async def gated(world: World) -> Gated:
+    """In place of the world's catalog, with what that one holds."""
+    catalog = world.catalog = Gated(await world.catalog.load())
+    return catalog
+
+
+async def pause(engine: Engine, topic: str, *, paused: bool = True) -> None:
+    await engine.admin.pause("default", topic, asyncio.get_running_loop().time() + 5, paused=paused)

@@ -1,0 +1,163 @@
+"""Deleting a namespace, on an engine in virtual time: what forbids it, and what races with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from foqs.catalog import changes
+from foqs.catalog.document import Document
+from foqs.catalog.memory import MemoryCatalog
+from foqs.core.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NamespaceNotFound,
+    Unavailable,
+    UnknownOutcome,
+)
+from foqs.core.life import Kind
+from foqs.service.namespaces import Namespaces
+from tests.support.builders import engine_settings
+from tests.support.catalogs import gated, pause
+from tests.support.engines import Caller, World, play
+from tests.support.races import begin
+
+
+def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        for delay_ms in (0, 60_000):
+            [name] = await caller.put(delay_ms=delay_ms)
+            with pytest.raises(InvalidArgument, match="holds 1 items"):
+                await engine.admin.delete("default", world.in_s(5))
+            await caller.cancel(name)
+        await caller.put()
+        seen = await caller.one()
+        with pytest.raises(InvalidArgument):
+            await engine.admin.delete("default", world.in_s(5))
+        await caller.do(Kind.NACK, [seen], dead=True)
+        with pytest.raises(InvalidArgument):
+            await engine.admin.delete("default", world.in_s(5))
+        await caller.cancel(f"{seen.shard}-{seen.row.id}")
+        await engine.admin.delete("default", world.in_s(5))
+        with pytest.raises(NamespaceNotFound):
+            engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        caller = Caller(world, engine)
+        world.stall()
+        putting = begin(caller.put())
+        await asyncio.sleep(0)
+        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        await world.pass_s(0.1)
+        with pytest.raises(Unavailable, match="being deleted"):
+            engine.queue.namespace("default")
+        world.resume()
+        assert await putting
+        with pytest.raises(InvalidArgument):
+            await deleting
+        engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it() -> None:
+    async def story(world: World) -> None:
+        one = await world.engine(engine_settings(1))
+        two = await world.engine(engine_settings(2))
+        world.stall()
+        putting = begin(Caller(world, one).put())
+        await asyncio.sleep(0)
+        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        await world.pass_s(0.1)
+        await pause(two, "t")
+        await world.until(lambda: ("default", "t") in one.namespaces.paused, within_s=0.1)
+        assert not deleting.done()
+        world.resume()
+        await putting
+        await deleting
+        for engine in (one, two):
+            await world.until(lambda engine=engine: "other" not in engine.admin.document().namespaces)  # type: ignore[misc]
+            assert ("default", "t") in engine.namespaces.paused
+
+    play(story)
+
+
+def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        read, go_on = asyncio.Event(), asyncio.Event()
+        load, apply = MemoryCatalog.load, Namespaces.apply
+        versions: list[int] = []
+
+        async def late(self: MemoryCatalog) -> Document:
+            document = await load(self)
+            if not read.is_set():
+                read.set()
+                await go_on.wait()
+            return document
+
+        def noted(self: Namespaces, document: Document) -> Any:
+            versions.append(document.version)
+            return apply(self, document)
+
+        monkeypatch.setattr(MemoryCatalog, "load", late)
+        monkeypatch.setattr(Namespaces, "apply", noted)
+        await world.catalog.replace(changes.pause(engine.admin.document(), "default", "a", paused=True))
+        await read.wait()
+        await pause(engine, "b")
+        go_on.set()
+        await world.pass_s(0.1)
+        assert versions == sorted(versions)
+        assert {("default", "a"), ("default", "b")} <= engine.namespaces.paused
+
+    play(story)
+
+
+def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        await world.until(lambda: catalog.replacing == 1)
+        with pytest.raises(Unavailable):
+            engine.queue.namespace("default")
+        catalog.gate.set()
+        await deleting
+        with pytest.raises(NamespaceNotFound):
+            engine.queue.namespace("default")
+
+    play(story)
+
+
+def test_what_cannot_be_counted_is_not_deleted() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        [shard, *_] = engine.shards.values()
+        shard.counts.lag = True
+        with pytest.raises(Unavailable, match="counted"):
+            await engine.admin.delete("default", world.in_s(5))
+        shard.counts.lag = False
+        world.stall()
+        putting = begin(Caller(world, engine).put())
+        await asyncio.sleep(0)
+        with pytest.raises((DeadlineExceeded, UnknownOutcome)):
+            await engine.admin.delete("default", world.in_s(1))
+        world.resume()
+        await putting
+        del engine.shards[shard.number]
+        with pytest.raises(Unavailable, match="not every shard"):
+            await engine.admin.delete("default", world.in_s(5))
+        engine.shards[shard.number] = shard
+        engine.queue.namespace("default")
+
+    play(story)
