@@ -44,7 +44,7 @@ from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, Engine, EngineSettings
 from foqs.service.shared_cluster import SharedCluster
 from foqs.shard.keeper import TakenByAnother
-from foqs.shard.shard import ShardSettings
+from foqs.shard.settings import ShardSettings
 from foqs.store.port import StoreUnusable
 from foqs.tier.exchange import ExchangeSettings
 from foqs.tier.peers import Peers

@@ -29,7 +29,8 @@ from foqs.service.slots import Slots
 from foqs.shard.facts import Facts
 from foqs.shard.keeper import Keeper
 from foqs.shard.retry import Retry
-from foqs.shard.shard import Shard, ShardSettings
+from foqs.shard.settings import ShardSettings
+from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 from foqs.store.port import Store
 from shardmgr.ownership import Ownership

@@ -8,10 +8,8 @@ requests as works, which its writer writes and its memory then applies
 from __future__ import annotations
 
 import asyncio
-import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -20,7 +18,7 @@ from foqs.core.batch import Acks, Events, HandOut, Inserts, Recall
 from foqs.core.breaker import BreakerSettings
 from foqs.core.counts import TopicCounts
 from foqs.core.cuts import MakeCut
-from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Overloaded, Unavailable
+from foqs.core.errors import HANDOVER_MS, FoqsError, Overloaded, Unavailable
 from foqs.core.fence import Owner
 from foqs.core.intake import SHARES, Intake, IntakeLimits
 from foqs.core.item import Key, KeyedItem, NewItem, Row, State, TopicName, key_number
@@ -33,18 +31,19 @@ from foqs.core.shardtime import ShardTime, first_ms
 from foqs.core.timers import Timers
 from foqs.core.underway import UnderWay
 from foqs.shard.breaker import ShardBreaker
+from foqs.shard.counting import Counting
 from foqs.shard.facts import Facts
 from foqs.shard.figures import Figures, figures_of
 from foqs.shard.hints import LoadJob, RefillJob
+from foqs.shard.keysweep import sweep_keys
 from foqs.shard.memory import Consumers, ShardMemory
 from foqs.shard.purger import Purger
 from foqs.shard.reader import Reader
 from foqs.shard.retry import Retry
+from foqs.shard.settings import ShardSettings
 from foqs.shard.timekeeper import Timekeeper
 from foqs.shard.writer import Writer
-from foqs.store.port import Store, StoreLost
-
-log = logging.getLogger(__name__)
+from foqs.store.port import Store
 
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
@@ -53,45 +52,6 @@ KEYS_A_ROW: Final = 100
 """So many keys cost a reader what one row does."""
 TOPIC_PRIORITIES_MAX: Final = 50
 """Looked at for the age of a topic's oldest: a page of topics is many of them."""
-
-_KEYS_PAGE_MS: Final = 20
-"""Between two pages of keys' rows that are cleared away: quicker than they can come."""
-
-_KEYS_PAUSE_MS: Final = 1_000
-"""How long rows of keys gather before they are cleared away."""
-
-
-@dataclass(slots=True, frozen=True)
-class ShardSettings:
-    """Limits of one shard; see `[shard]` in configs/foqs.toml for units and reasons."""
-
-    flush_items_max: int
-    flush_bytes_max: int
-    flush_items_min: int
-    flush_ms_target: int
-    flush_shared_ms_target: int
-    flush_express_items: int
-    queue_items_max: int
-    queue_bytes_max: int
-    ready_window_items_max: int
-    ready_keys_max: int
-    timer_page_items: int
-    timer_tick_ms_min: int
-    sweep_interval_ms: int
-    purge_page_items: int
-    purge_topics_max: int
-    purge_topics_per_namespace_max: int
-    clock_sample_ms: int
-    clock_slew_permille: int
-    clock_skew_ms_max: int
-    topic_linger_ms: int
-    retry_ms_min: int
-    retry_ms_max: int
-    breaker_window_ms: int
-    breaker_latency_ms_max: int
-    breaker_error_percent: int
-    breaker_flushes_min: int
-    breaker_reset_ms: int
 
 
 class Shard:
@@ -126,7 +86,6 @@ class Shard:
         self.epoch = 0
         self.index = ReadyIndex(settings.ready_window_items_max, settings.ready_keys_max)
         self._store = store
-        self._counting = store.reads()
         self._settings = settings
         self._policies = policies
         self._weight = weight
@@ -158,6 +117,7 @@ class Shard:
             self._refused,
             lambda: self._purger.wake(),
         )
+        self._counting = Counting(number, store, self.memory, settings.retry_ms_max / 1000)
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
         self._disputed: frozenset[int] = frozenset()
@@ -285,8 +245,7 @@ class Shard:
             settings.purge_page_items,
             settings.retry_ms_max / 1000,
         )
-        # Before anything is written, so that what is written from now on need only be added.
-        await self._counting.snapshot(self._writer.past)
+        await self._counting.begin(self._writer.past)
 
     async def run(self) -> None:
         """Serves until `close` has drained it.
@@ -299,10 +258,10 @@ class Shard:
         works = (
             self._timekeeper.run(),
             self._timekeeper.follow(),
-            self._clear_keys(),
+            sweep_keys(self._writer, self._time, self._settings.sweep_interval_ms),
             self._reader.run(),
             self._purger.run(),
-            self._count(),
+            self._counting.run(self._writer),
         )
         tasks = [asyncio.ensure_future(work) for work in works]
         for task in tasks:
@@ -320,47 +279,9 @@ class Shard:
             await self.disconnect()
 
     async def disconnect(self) -> None:
-        """Ends its connections, also those of a shard that never ran: a snapshot left open would stop the database's clearing up."""
+        """Ends its connections, also those of a shard that never ran."""
         await self._counting.close()
         await self._store.close()
-
-    async def _count(self) -> None:
-        """Brings the counts of what was there before us; until then they lag."""
-        try:
-            while True:
-                try:
-                    found = await self._counting.counts()
-                    break
-                except StoreLost as lost:
-                    log.warning("shard %d: its items could not be counted; they will be: %s", self.number, lost)
-                await self._count_anew()
-        except (NotOwner, Unavailable):
-            return  # the writer has ended
-        finally:
-            await self._counting.close()
-        self._writer.between(lambda: self.memory.counted(found))
-
-    async def _count_anew(self) -> None:
-        """Another snapshot, after a pause, and counts that begin with it. Raises `NotOwner`, `Unavailable`."""
-
-        async def begin(store: Store) -> bool:
-            try:
-                await self._counting.snapshot(self._writer.past)
-            except StoreLost:
-                return False  # that connection's trouble is not the writer's
-            self.memory.count_anew()
-            return True
-
-        while True:
-            await self._counting.close()
-            await asyncio.sleep(self._settings.retry_ms_max / 1000)
-            self._counting = self._store.reads()
-            try:
-                await self._counting.rows(self._writer.past, [])  # connects, so that flushes need not wait for that
-            except StoreLost:
-                continue
-            if await self._writer.read(begin):
-                return
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         """A shard without timers or reads must not go on: no lease would ever end."""
@@ -630,24 +551,6 @@ class Shard:
     def _check_serving(self) -> None:
         if not self._open or self._writer.ended:
             raise Unavailable(f"shard {self.number} is not being served now; try again", retry_after_ms=HANDOVER_MS)
-
-    async def _clear_keys(self) -> None:
-        """Clears away rows of keys that are over, a page at a time. They are in nobody's way: there is no hurry."""
-        while True:
-            wait_ms = self._settings.sweep_interval_ms
-            try:
-                over_ms = await self._writer.read(lambda store: store.next_key_over_ms())
-            except (NotOwner, Unavailable):
-                if self._writer.ended:
-                    return
-            else:
-                now_ms = self._time.now_ms()
-                if over_ms is not None and over_ms <= now_ms:
-                    self._writer.clear_keys(now_ms)
-                    wait_ms = _KEYS_PAGE_MS
-                elif over_ms is not None:
-                    wait_ms = min(wait_ms, over_ms - now_ms + _KEYS_PAUSE_MS)
-            await asyncio.sleep(wait_ms / 1000)
 
 
 async def _look(store: Store) -> None:

@@ -12,7 +12,7 @@ from foqs.core.item import DatedItem, Delivery, KeyedDatedItem, KeyedItem, NewIt
 from foqs.core.keys import digest_of
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.service.engine import BufferSettings, EngineSettings
-from foqs.shard.shard import ShardSettings
+from foqs.shard.settings import ShardSettings
 
 NAMESPACE = NamespaceSettings(
     payload_bytes_max=10_240,

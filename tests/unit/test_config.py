@@ -14,7 +14,7 @@ from foqs.config import Config, ConfigError, load
 from foqs.host import wire_limits
 from foqs.options import Options, StoreUrl, parse_store_url
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.shard.shard import ShardSettings
+from foqs.shard.settings import ShardSettings
 from foqs.wire.limits import WireLimits
 from tests.support.certificates import Authority, secret_file
 
