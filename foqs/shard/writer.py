@@ -372,6 +372,7 @@ class Writer:
                     self._quiet()
                     return refused
             except FencedOut as fenced:
+                self.trouble = str(fenced)  # nobody need wait here for who the owner is
                 raise ShardLost(str(fenced), await self._look_at_owner()) from fenced
             self._facts.flush_retried(self._shard)
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))

@@ -265,6 +265,35 @@ def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: 
     play(story)
 
 
+def test_a_fenced_shard_takes_no_items_while_it_asks_for_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        old = await world.engine(engine_settings(1))
+        caller = Caller(world, old)
+        await world.engine(engine_settings(1))
+        asked = asyncio.Event()
+
+        def hang(owner: Method) -> Method:
+            async def hung(self: MemoryStore) -> Any:
+                asked.set()
+                await asyncio.sleep(30)
+                return await owner(self)
+
+            return hung
+
+        instead(monkeypatch, "owner", hang)
+        unlucky = asyncio.ensure_future(caller.enqueue([new_item()], 60))
+        await asked.wait()
+        with pytest.raises(Unavailable, match="shard 1: the owner row shows epoch 2"):
+            await caller.enqueue([new_item()], 5)
+        (error,) = await unlucky
+        assert isinstance(error, NotOwner)
+        with pytest.raises(TakenByAnother):
+            await old.run()
+        await old.abort()
+
+    play(story)
+
+
 def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
