@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from foqs_client.errors import (
@@ -28,6 +29,8 @@ AGAIN_S_MAX: Final = 60.0
 """Nothing is tried again later than this: a namespace keeps its keys for two minutes at least."""
 PAUSE_S_MIN: Final = 0.02
 PAUSE_S_MAX: Final = 1.0
+SPREAD: Final = 0.25
+"""A pause is longer by up to this part of it, so that those who were refused together do not come back together."""
 
 _LATER: Final = (Unavailable, Overloaded, NotOwner)
 """Nothing was written, and it may work later or elsewhere."""
@@ -74,6 +77,7 @@ class Attempts(Generic[E, R]):
         begun: float,
         timeout_ms: int,
         pause: Callable[[float], Awaitable[bool]],
+        rng: Random,
     ) -> list[R]:
         """The results of all entries, in order, after a first attempt that did not do them all.
 
@@ -83,6 +87,7 @@ class Attempts(Generic[E, R]):
             begun: when the call began, on the loop's clock.
             timeout_ms: its time.
             pause: waits so many seconds; False when nothing is to be sent any more.
+            rng: spreads the pauses.
 
         Raises:
             FoqsError: no attempt was answered.
@@ -97,7 +102,7 @@ class Attempts(Generic[E, R]):
             else:
                 answered = True
             more = self.take(told)
-            pause_s = self._next_pause_s()
+            pause_s = self._next_pause_s() * (1 + SPREAD * rng.random())
             if not more or loop.time() + pause_s >= until or not await pause(pause_s):
                 break
             try:

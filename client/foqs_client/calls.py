@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 from math import inf
+from random import Random
 from typing import Any, Final, TypeVar
 
 from thrift.Thrift import TApplicationException
@@ -53,6 +54,7 @@ class Calls:
     """To the hosts that the client was given."""
     _router: Router
     _keys: AutomaticKeys | None
+    _rng: Random
     _gatherer: Gatherer | None
     """None: every call is sent as it was made."""
 
@@ -215,7 +217,7 @@ class Calls:
             self._router.heard(outcome.error for outcome in outcomes)
             return outcomes
 
-        return await kind(entries).go_on(first, again, begun, timeout_ms, self._pool.pause)
+        return await kind(entries).go_on(first, again, begun, timeout_ms, self._pool.pause, self._rng)
 
     async def _send_entries(
         self, method: Method, request: Any, entries: Sequence[Any], timeout_ms: int

@@ -89,7 +89,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         gather: small calls of one kind that are made in the same turn of the event loop,
             by several callers, are sent as one, and each caller gets its own results. It
             saves most of what a call costs and delays none. False: each is sent as it was made.
-        rng: makes keys, and spreads calls; the system's randomness unless given.
+        rng: makes keys, and spreads calls and the pauses between their attempts; the system's randomness unless given.
         connect: opens connections in place of the loop's `create_connection`.
 
     Raises:
@@ -123,7 +123,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         certified = isinstance(tls, Tls) and tls.cert_file is not None
         greet = greeting(token, token_file, certified)
         self._pool = Pool(addresses, connections, connect, greet)
-        rng = rng or SystemRandom()
+        self._rng = rng = rng or SystemRandom()
         self._router = Router(
             self._pool,
             addresses,
@@ -176,7 +176,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(given):
             return first
         attempts = Enqueue(given, sent, self._keys)
-        return await attempts.go_on(first, self._send_items_again, begun, timeout_ms, self._pool.pause)
+        return await attempts.go_on(first, self._send_items_again, begun, timeout_ms, self._pool.pause, self._rng)
 
     async def dequeue(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,7 +15,7 @@ from foqs.core.life import Event
 from foqs.service.api import ALREADY_GONE, Outcome, Pending
 from foqs_client import Client, NotOwner, Overloaded, RateLimited, StaleLease, Unavailable, UnknownOutcome
 from foqs_client import Outcome as Told
-from foqs_client.attempts import PAUSE_S_MIN
+from foqs_client.attempts import PAUSE_S_MAX, PAUSE_S_MIN, SPREAD, ById
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
 from tests.support.poll import soon
@@ -245,5 +246,33 @@ def test_a_dequeue_is_not_sent_again() -> None:
             with pytest.raises(Unavailable):
                 await client.dequeue({"t": 1})
         assert len(queue.calls) == 1
+
+    tell(story)
+
+
+def test_those_who_are_refused_together_do_not_come_back_together_nor_before_the_host_wants_them() -> None:
+    asked_s = 0.1
+
+    async def pauses_of(rng: Random) -> list[float]:
+        pauses: list[float] = []
+
+        async def pause(seconds: float) -> bool:
+            pauses.append(seconds)
+            return len(pauses) < 8
+
+        async def refused(entries: Sequence[str], timeout_ms: int) -> list[Told]:
+            return [Told(Unavailable("not now", retry_after_ms=round(asked_s * 1_000)))]
+
+        attempts = ById(["3-1"])
+        await attempts.go_on(await refused([], 0), refused, asyncio.get_running_loop().time(), 60_000, pause, rng)
+        return pauses
+
+    async def story() -> None:
+        one, other = await pauses_of(Random(1)), await pauses_of(Random(2))
+        assert len(one) == len(other) == 8
+        assert all(mine != others for mine, others in zip(one, other, strict=True))
+        plain = [max(asked_s, min(PAUSE_S_MIN * 2**n, PAUSE_S_MAX)) for n in range(8)]
+        for pauses in (one, other):
+            assert all(least <= pause <= least * (1 + SPREAD) for pause, least in zip(pauses, plain, strict=True))
 
     tell(story)
