@@ -139,7 +139,7 @@ class Shard:
 
     @property
     def answering(self) -> bool:
-        """Takes requests, and its store answers."""
+        """Takes requests, and its store writes them."""
         return self._open and self._writer.trouble is None and not self._writer.ended
 
     @property
@@ -307,7 +307,7 @@ class Shard:
 
     @property
     def trouble(self) -> str | None:
-        """Why the store does not answer just now, None when it does."""
+        """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
         return self._writer.trouble
 
     @property

@@ -92,7 +92,7 @@ class Writer:
     ) -> None:
         self.flush_number = owner.flush
         self.trouble: str | None = None
-        """Why the store does not answer just now, None when it does."""
+        """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
         self._shard = shard
         self._store = store
         self._epoch = owner.epoch
