@@ -59,7 +59,8 @@ class Placement:
         self._statuses = statuses
         self._now = now
         self._holders: list[Shard | None] = [None] * SLOTS
-        """Who holds each slot of keys, as far as was looked."""
+        """Who holds each slot of keys, of those that were seen when it was looked."""
+        self._seen: list[tuple[Shard, frozenset[int]]] = []
 
     def place(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
         """Gives items, which are those at these places of a call, to shards. Raises `Overloaded`, `Unavailable`: none took any."""
@@ -160,23 +161,30 @@ class Placement:
 
     def _not_held(self, key: bytes) -> FoqsError:
         """Why no shard here takes an item with this key."""
-        shard = self.recorded_holder(slot_of(key))
-        if shard is not None and shard not in self._statuses and self.owner_of(shard) is not None:
-            return self.not_owner(shard)
+        number = self.recorded_holder(slot_of(key))
+        if number is not None and number not in self._statuses and self.owner_of(number) is not None:
+            return self.not_owner(number)
+        shard = None if number is None else self._shards.get(number)
+        if shard is not None and shard.trouble is not None:
+            return shard.refusal()
         return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_MS)
 
     def slots_moved(self) -> None:
         """Who holds which slot is looked up anew."""
+        self._seen = []
         self._holders = [None] * SLOTS
 
     def holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
         """The shard for each key; None where none that answers holds its slot."""
         slots = slots_of(keys)
         if any(holder is None or not holder.answering for holder in {self._holders[slot] for slot in slots}):
-            self.slots_moved()
-            for shard in self._answering():
-                for slot in shard.slots:
-                    self._holders[slot] = shard
+            seen = [(shard, shard.slots) for shard in self._answering()]
+            if seen != self._seen:  # else many would look in vain, while a shard is away
+                self.slots_moved()
+                self._seen = seen
+                for shard, held in seen:
+                    for slot in held:
+                        self._holders[slot] = shard
         holders = self._holders
         return [holders[slot] for slot in slots]
 

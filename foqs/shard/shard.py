@@ -45,6 +45,9 @@ from foqs.shard.timekeeper import Timekeeper
 from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
+_AWAY_MS_MAX: Final = 1_000
+"""Whose store has long been in trouble is asked no more often by one call."""
+
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
@@ -154,7 +157,7 @@ class Shard:
     @property
     def slots(self) -> frozenset[int]:
         """The slots of idempotency keys that it holds, committed, and that nobody else does."""
-        return self.memory.slots - self._disputed
+        return self.memory.slots - self._disputed if self._disputed else self.memory.slots
 
     @property
     def slots_claimed(self) -> frozenset[int]:
@@ -309,6 +312,12 @@ class Shard:
     def trouble(self) -> str | None:
         """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
         return self._writer.trouble
+
+    def refusal(self) -> Unavailable:
+        """What is told of it while its store is in trouble: to come again after about as long as that has lasted."""
+        wait_ms = min(max(HANDOVER_MS, self._writer.trouble_ms), _AWAY_MS_MAX)
+        text = f"shard {self.number} can write nothing just now: {self.trouble}; try again"
+        return Unavailable(text, retry_after_ms=wait_ms)
 
     @property
     def breaker(self) -> str:

@@ -91,6 +91,8 @@ class Writer:
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
+        self._troubled_s = 0.0
+        """Since when there is trouble, where there is."""
         self.trouble: str | None = None
         """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
         self._shard = shard
@@ -199,6 +201,11 @@ class Writer:
     def past(self) -> Fence:
         """The last flush known to be committed."""
         return Fence(self._epoch, self._nonce, self.flush_number, 0)
+
+    @property
+    def trouble_ms(self) -> int:
+        """How long the trouble has lasted, where there is some."""
+        return int((self._seconds() - self._troubled_s) * 1000)
 
     def is_writing(self, call: Inserts) -> bool:
         """Items of this call are in the flush under way."""
@@ -372,7 +379,7 @@ class Writer:
                     self._quiet()
                     return refused
             except FencedOut as fenced:
-                self.trouble = str(fenced)  # nobody need wait here for who the owner is
+                self._in_trouble(str(fenced))  # nobody need wait here for who the owner is
                 raise ShardLost(str(fenced), await self._look_at_owner()) from fenced
             self._facts.flush_retried(self._shard)
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
@@ -463,7 +470,7 @@ class Writer:
             ShardLost: the row is not ours, or its flush is neither this one nor the one before.
         """
         log.warning("shard %d: flush %d may or may not be written: %s", self._shard, fence.flush, why)
-        self.trouble = why
+        self._in_trouble(why)
         attempt = 0
         while True:
             try:
@@ -505,6 +512,10 @@ class Writer:
             if future.done():
                 return
         future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))
+
+    def _in_trouble(self, why: str) -> None:
+        self.trouble = why
+        self._troubled_s = self._seconds()
 
     async def _look_at_owner(self) -> Owner | None:
         try:

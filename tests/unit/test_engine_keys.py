@@ -279,6 +279,60 @@ def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_
     play(story)
 
 
+def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long_as_that_has_lasted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_away, looks = False, 0
+    original = MemoryStore.owner
+
+    async def owner(self: Any) -> Any:
+        if is_away:
+            raise StoreLost("the line is cut")
+        return await original(self)
+
+    def lose(at: str) -> None:
+        if is_away:
+            raise StoreLost("the line is cut")
+
+    async def story(world: World) -> None:
+        nonlocal is_away, looks
+        world.faults = lose
+        engine = await world.engine(engine_settings(1, 2))
+        caller = Caller(world, engine)
+        await put(caller, in_slot(4), in_slot(5))
+        looked = engine.queue.placement.slots_moved
+
+        def look() -> None:
+            nonlocal looks
+            looks += 1
+            looked()
+
+        monkeypatch.setattr(engine.queue.placement, "slots_moved", look)
+        monkeypatch.setattr(MemoryStore, "owner", owner)
+        is_away = True
+        waiting = begin(caller.enqueue([in_slot(5, "waits")], 60))
+        shard = engine.shards[2]
+        await world.until(lambda: shard.trouble is not None)
+        waits_ms: list[int] = []
+        for _ in range(40):
+            (error,) = await put(caller, in_slot(5, "k"))
+            assert isinstance(error, Unavailable)
+            assert "shard 2 can write nothing just now: the line is cut" in error.message
+            assert error.retry_after_ms is not None
+            waits_ms.append(error.retry_after_ms)
+            await world.pass_s(0.05)
+        assert waits_ms == sorted(waits_ms)
+        assert (waits_ms[0], waits_ms[-1]) == (100, 1_000)
+        assert 400 <= waits_ms[10] <= 600
+        assert looks == 1, "slots are looked up anew when something has changed"
+        is_away = False
+        await world.until(lambda: shard.trouble is None)
+        assert ok((await put(caller, in_slot(5, "k")))[0]).startswith("2-")
+        assert ok((await waiting)[0]).startswith("2-")
+
+    play(story)
+
+
 def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
