@@ -135,7 +135,8 @@ def _shards(raw: Any, path: str) -> frozenset[int]:
 
 
 def _holdings(path: str, raw: Any) -> Holdings:
-    held: Holdings = {}
+    held: dict[int, frozenset[int]] = {}
+    taken: set[int] = set()
     for name, texts in table(raw, path).items():
         shard = numeral(name, SHARD_MAX, path)
         where = f"{path}.{shard}"
@@ -146,9 +147,11 @@ def _holdings(path: str, raw: Any) -> Holdings:
             except ValueError as error:
                 raise Malformed(f"{where}[{place}]", f"{shown(text)} names no slots: {error}") from None
         try:
-            held = joined(held, shard, slots)
+            before = held.get(shard, frozenset())
+            held[shard] = before | slots if taken.isdisjoint(slots) else joined(held, shard, slots)[shard]
         except SlotsTaken as error:
             raise Malformed(where, f"{error}; a slot has one shard") from None
+        taken |= slots
     return held
 
 

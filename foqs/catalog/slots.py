@@ -30,6 +30,8 @@ class SlotsTaken(Exception):
 
 def rivals(there: Holdings, shard: int, slots: Set[int]) -> dict[int, frozenset[int]]:
     """By shard, those of one shard's slots that are recorded as another's."""
+    if slots <= there.get(shard, frozenset()):
+        return {}  # no slot has two shards: nothing is compared with a thousand others
     shared = {other: held & slots for other, held in there.items() if other != shard}
     return {other: both for other, both in shared.items() if both}
 
@@ -38,7 +40,17 @@ def joined(there: Holdings, shard: int, slots: Set[int]) -> Holdings:
     """The same with these slots for a shard, besides those that it has. Raises `SlotsTaken`."""
     for other, both in rivals(there, shard, slots).items():
         raise SlotsTaken(shard, both, other)
-    return {**there, shard: there.get(shard, frozenset()) | slots}
+    held = there.get(shard)
+    return there if held is not None and slots <= held else {**there, shard: (held or frozenset()) | slots}
+
+
+def holders(there: Holdings) -> list[int | None]:
+    """The shard of each slot."""
+    found: list[int | None] = [None] * SLOTS
+    for shard, slots in there.items():
+        for slot in slots:
+            found[slot] = shard
+    return found
 
 
 def shared_out(there: Holdings, sharing: Collection[int]) -> Holdings:

@@ -16,7 +16,7 @@ from typing import Final
 
 from foqs.catalog import changes
 from foqs.catalog.document import Document
-from foqs.catalog.slots import Holdings, SlotsTaken, joined
+from foqs.catalog.slots import Holdings, SlotsTaken, holders, joined
 from foqs.core.errors import FoqsError
 from foqs.service.admin import Administration
 from foqs.service.namespaces import Namespaces
@@ -58,6 +58,9 @@ class Slots:
         self._settled = settled
         self._wake = asyncio.Event()
         self._disputes: dict[int, str] = {}
+        self._known: Holdings = _NONE
+        self._holders = holders(_NONE)
+        """Of each slot, as `_known` says it."""
         self._trouble = ""
         self._untried = False
         """Something is to be recorded or given, and was not tried yet."""
@@ -76,7 +79,9 @@ class Slots:
             self._wake.set()
 
     async def run(self) -> None:
-        """Does what is to be done, until it is cancelled."""
+        """Does what is to be done, until it is cancelled; also what it broke off when it failed."""
+        if self._untried:
+            self._wake.set()
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -95,7 +100,10 @@ class Slots:
 
     def holder(self, slot: int) -> int | None:
         """The shard that shall hold a slot."""
-        return next((number for number, slots in self.recorded.items() if slot in slots), None)
+        recorded = self.recorded
+        if recorded is not self._known:
+            self._known, self._holders = recorded, holders(recorded)
+        return self._holders[slot]
 
     # ----------------------------------------------------------------- inside
 
