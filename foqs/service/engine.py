@@ -10,9 +10,11 @@ must not be used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, Final
 
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.slots import Holdings
@@ -35,6 +37,11 @@ from foqs.shard.status import ShardStatus
 from foqs.store.port import Store
 from shardmgr.ownership import Ownership
 from shardmgr.port import Coordinator, CoordinatorFailed
+
+log = logging.getLogger(__name__)
+
+_ANEW_S: Final = 1.0
+"""What failed beside the shards begins anew after so long."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -196,10 +203,10 @@ class Engine:
         """Begins to acquire the shards of a host alone; from now on others may be assigned."""
         for keeper in self._keepers.values():
             self._run(keeper)
-        works = [self.admin.watch(), self._slots.run()]
+        works: list[Callable[[], Coroutine[Any, Any, None]]] = [self.admin.watch, self._slots.run]
         if self._deletions is not None:
-            works.append(self._deletions.run())
-        self._beside = [asyncio.ensure_future(work) for work in works]
+            works.append(self._deletions.run)
+        self._beside = [asyncio.ensure_future(_for_good(work)) for work in works]
 
     async def run(self) -> None:
         """Returns when `release` was asked and every shard was released.
@@ -235,10 +242,12 @@ class Engine:
         """Serves it no more, at once: what is being written ends as unknown, the rest as not ours."""
         keeper = self._keepers.pop(shard, None)
         if keeper is not None:
-            keeper.drop()
-            for task, its in self._tasks.items():
-                if its is keeper:
-                    task.cancel()
+            try:
+                keeper.drop()
+            finally:
+                for task, its in self._tasks.items():
+                    if its is keeper:
+                        task.cancel()
             self._look()
 
     def suspended(self) -> None:
@@ -327,3 +336,13 @@ class Engine:
             and self._slots.is_settled
             and all(shard.serving and shard.trouble is None for shard in kept)
         )
+
+
+async def _for_good(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Runs what goes on until it is cancelled; where it fails all the same, it is told and begun anew."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("%s failed; it is begun anew", getattr(work, "__qualname__", work))
+        await asyncio.sleep(_ANEW_S)

@@ -110,7 +110,7 @@ class Keeper:
         attempt = 0
         self._wanted_s = loop.time()
         self._advance(Happening.ASSIGNED)
-        while not self.releasing:
+        while not (self.releasing or self._dropped):
             try:
                 shard = await self._acquire()
             except _Released:
@@ -122,6 +122,12 @@ class Keeper:
                 self._advance(Happening.FAILED, str(error))
                 if isinstance(error, Superseded):
                     self._seen_epoch = error.seen
+            except Exception as error:
+                if self._alone:
+                    raise
+                # The next host would meet it too: one shard's trouble must not end one host after the other.
+                log.exception("shard %d could not be taken over; it will be tried again", self._number)
+                self._advance(Happening.FAILED, repr(error))
             else:
                 begun = loop.time()
                 if await self._serve(shard):
@@ -145,10 +151,10 @@ class Keeper:
         """The shard is another's, or may be: nothing of it is served or told from now on. The caller cancels `run`."""
         self._dropped = True
         self._state = advance(self._state, Happening.DROPPED)
+        self._statuses.pop(self._number, None)
         shard = self._shards.pop(self._number, None)
         if shard is not None:
             shard.drop()
-        self._statuses.pop(self._number, None)
 
     def _drain(self) -> None:
         shard = self._shards.get(self._number)
@@ -178,7 +184,6 @@ class Keeper:
         log.info("shard %d is owned with epoch %d", self._number, epoch)
         if not self.releasing:
             self._facts.taken_over(self._number, asyncio.get_running_loop().time() - self._wanted_s)
-        self._on_owned()
         return shard
 
     async def _epoch(self) -> int:
@@ -211,9 +216,10 @@ class Keeper:
     async def _serve(self, shard: Shard) -> bool:
         """Serves until released (True) or lost (False: acquire it anew)."""
         reason: str
-        if self.releasing:
-            self._drain()
         try:
+            self._on_owned()
+            if self.releasing:
+                self._drain()
             await shard.run()
         except ShardLost as lost:
             reason = lost.reason
@@ -229,6 +235,7 @@ class Keeper:
             log.exception("shard %d failed; taking it over anew", self._number)
             reason = repr(error)
             self._advance(Happening.FAILED, reason)
+            await shard.disconnect()
         else:
             self._advance(Happening.RELEASED)
             self._facts.handed_over(self._number, asyncio.get_running_loop().time() - self._wanted_s)

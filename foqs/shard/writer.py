@@ -531,19 +531,26 @@ class Writer:
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
         current = unknown if maybe_written else error
         begun, self._begun = self._begun, _NOTHING
-        for part in self._current.parts:
-            part.fail(current)
-        for claim in (*self._current.claims, *begun.claims):
-            claim.fail(0, len(claim), current)
-        self._current = _NOTHING
         suspects = [part for batch in self._suspects for part in batch.parts]
-        self._suspects.clear()
+        for part in self._current.parts:
+            self._fail(part.fail, current)
+        for claim in (*self._current.claims, *begun.claims):
+            self._fail(claim.fail, 0, len(claim), current)
         for part in [*begun.parts, *suspects, *self._intake.drain()]:
-            part.fail(error)
+            self._fail(part.fail, error)
+        self._current = _NOTHING
+        self._suspects.clear()
         while self._reads:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
+
+    def _fail(self, fail: Callable[..., None], *arguments: Any) -> None:
+        """Tells somebody of the end; what goes wrong there keeps it from nobody else."""
+        try:
+            fail(*arguments)
+        except Exception:
+            log.exception("shard %d: a caller could not be told that it was lost", self._shard)
 
 
 def _nothing() -> None:

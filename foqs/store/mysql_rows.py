@@ -19,7 +19,9 @@ from foqs.store.sql_rows import owner_of, row_of
 
 
 def owner_in(found: Result) -> Owner:
-    """The owner row."""
+    """The owner row. Raises `StoreUnusable`: there is none."""
+    if not found.rows:
+        return owner_of(None)
     epoch, nonce, *rest = found.rows[0]
     return owner_of((epoch, nonce.decode(), *rest))
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from foqs.core.fence import Owner
 from foqs.core.item import Delivery, Key, Row, State, pack_key
+from foqs.store.port import StoreUnusable
 
 COLUMNS: Final = (
     "id",
@@ -62,8 +63,12 @@ def keys_of(found: Iterable[tuple[int, int, int]]) -> list[Key]:
     return [pack_key(priority, after, number) for priority, after, number in found]
 
 
-def owner_of(values: Sequence[Any]) -> Owner:
-    """The owner row of a tuple in the order of `OWNER_COLUMNS`, its nonce already text."""
+def owner_of(values: Sequence[Any] | None) -> Owner:
+    """The owner row of a tuple in the order of `OWNER_COLUMNS`, its nonce already text. Raises `StoreUnusable`: there is none."""
+    if values is None:
+        raise StoreUnusable(
+            "the owner row is missing, so nobody knows who may write; bring the shard's tables back from a backup"
+        )
     return Owner(*values)
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import StoreError, StoreLost, StoreUnusable, WriteRefused
 from foqs.store.sql_migrations import pending
+from foqs.store.sql_rows import owner_of
 
 _LEVELS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
 _FULL: Final = _LEVELS.index("FULL")
@@ -158,6 +159,7 @@ class SqliteFile:
         if application != sql.APPLICATION_ID:
             db.execute(f"PRAGMA application_id = {sql.APPLICATION_ID}")
             db.execute(sql.ADD_OWNER, (self.shard,))
+        owner_of(db.execute(sql.READ_OWNER).fetchone())
         (shard,) = db.execute(sql.READ_SHARD).fetchone()
         if shard != self.shard:
             raise StoreUnusable(f"{self.path} holds shard {shard}, not shard {self.shard}; check the configuration")

@@ -17,7 +17,7 @@ from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import Link, MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
-from foqs.store.port import POINTS, Lease, Store, StoreLost, WriteRefused, Writes
+from foqs.store.port import POINTS, Lease, Store, StoreLost, StoreUnusable, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -153,6 +153,19 @@ def test_former_owner_that_never_reads_an_answer_again_keeps_no_lock(place: Mysq
         await new.write(deletes=[1])
         stray.cancel()
         await asyncio.wait([stray])
+
+    bench.run(story())
+
+
+def test_a_missing_owner_row_is_told_to_owner_and_taker(bench: Bench, place: MysqlSettings, mariadb: MariaDb) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1)])
+        mariadb.query(f"DELETE FROM {place.database}.foqs_3_owner")
+        with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
+            await owned.write(deletes=[1])
+        with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
+            await opened(bench.store(), epoch=2, nonce=OTHER)
 
     bench.run(story())
 

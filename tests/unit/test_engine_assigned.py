@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import State, format_id
 from foqs.core.life import Kind
 from foqs.service.engine import Engine
+from foqs.service.slots import Slots
 from foqs.shard.facts import NoFacts
 from foqs.store.memory import MemoryStore
 from foqs.store.port import Store, StoreUnusable
@@ -225,6 +227,94 @@ def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() 
         await world.until(lambda: engine.is_ready, within_s=0.1)
 
     play(story)
+
+
+@pytest.mark.parametrize("where", [(MemoryStore, "take_over"), (MemoryStore, "topics"), (Slots, "look")])
+def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of_the_host(
+    where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await joined(world, {1: 1, 2: 1})
+        engine.release(2)
+        await world.until(lambda: 2 not in engine.shards)
+        engine.dropped(2)
+        kind, name = where
+        failures = 3
+        original = getattr(kind, name)
+
+        def fails(self: Any, *arguments: Any) -> Any:
+            nonlocal failures
+            if failures:
+                failures -= 1
+                raise IndexError("no such row")
+            return original(self, *arguments)
+
+        monkeypatch.setattr(kind, name, fails)
+        engine.assigned(2, "main")
+        await world.until(lambda: failures < 3)
+        assert "no such row" in str(engine.unready())
+        await Caller(world, engine).put()
+        for epoch in (2, 3, 4):  # one that was served already asks for a higher one
+            await world.pass_s(5)
+            coordinator.assign(2, epoch)
+        await world.until(lambda: engine.is_ready)
+        assert sorted(engine.shards) == [1, 2]
+        assert not engine._ended.done()
+        await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
+
+    play(story)
+
+
+def test_a_caller_who_cannot_be_told_keeps_nobody_from_hearing_that_a_shard_is_lost() -> None:
+    async def story(world: World) -> None:
+        engine, _ = await joined(world, {1: 1})
+        shard = engine.shards[1]
+
+        def breaks(results: Any) -> None:
+            raise RuntimeError("a fault of ours")
+
+        world.stall()
+        engine.queue.enqueue("default", [new_item()], world.in_s(9), breaks)
+        await world.pass_s(0.1)
+        queued = [asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)) for _ in range(2)]
+        await world.pass_s(0.1)
+        engine.queue.enqueue("default", [new_item()], world.in_s(9), breaks)
+        queued.append(asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)))
+        await world.pass_s(0.1)
+        engine.dropped(1)
+        async with asyncio.timeout(0.1):
+            assert [kinds(await call) for call in queued] == 3 * [[NotOwner]]
+        world.resume()
+        await world.until(lambda: not engine._tasks)
+        assert not shard.serving
+        assert engine.unready() == {}
+
+    play(story)
+
+
+def test_what_fails_beside_the_shards_is_told_and_begun_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures = 1
+    original = Slots._settle
+
+    async def fails(self: Slots) -> None:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise RuntimeError("nobody foresaw this")
+        await original(self)
+
+    async def story(world: World) -> None:
+        monkeypatch.setattr(Slots, "_settle", fails)
+        engine = await world.engine(engine_settings(1, 2))
+        assert failures == 0
+        assert all(shard.slots for shard in engine.shards.values())
+
+    play(story)
+    [told] = [record for record in caplog.records if "begun anew" in record.message]
+    assert "Slots.run" in told.message
+    assert "nobody foresaw this" in str(told.exc_info)
 
 
 def test_an_engine_ends_when_all_its_shards_are_released_and_at_once_when_it_has_none() -> None:

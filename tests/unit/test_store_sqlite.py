@@ -509,6 +509,21 @@ def test_broken_disk_is_lost_until_the_owner_row_was_read(tmp_path: Path, code: 
     run(story())
 
 
+def test_a_missing_owner_row_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+
+    async def story() -> None:
+        owned = await opened(SqliteStore(path, 1, no_faults))
+        _edit(path, "DELETE FROM owner")
+        with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
+            await owned.write(inserts=[make_row(1)])
+        with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
+            await owned.store.owner()
+        await owned.store.close()
+
+    run(story())
+
+
 def test_deleted_file_is_not_made_anew_behind_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
 
