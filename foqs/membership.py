@@ -111,7 +111,8 @@ class Membership:
             async with asyncio.timeout_at(deadline):
                 found = await read_layout(self.registry)
         except (RegistryFailed, Malformed, TimeoutError) as error:
-            raise Unavailable(f"the list of shards cannot be read: {error}", retry_after_ms=_RETRY_MS) from None
+            why = str(error) or "ZooKeeper has not answered in time"
+            raise Unavailable(f"the list of shards cannot be read: {why}", retry_after_ms=_RETRY_MS) from None
         shards = () if found is None else found[0].shards.values()
         return frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
 

@@ -162,7 +162,10 @@ class Agent:
             async with asyncio.timeout_at(deadline):
                 await self._left.wait()
         except TimeoutError:
-            log.warning("%d shards were not handed over in time", len(self._held))
+            if self._held:
+                log.warning("%d shards were not handed over in time", len(self._held))
+            else:
+                log.warning("nobody could be told in time that this host leaves")
 
     def owner_of(self, shard: int) -> Member | None:
         """Who should own it, as it was read last; None where nobody should, or he is gone."""
@@ -275,6 +278,9 @@ class Agent:
         if self._session != session or not self._answers():
             self._changed.set()
             return
+        if all(member.nonce != self._member.nonce for member in reading.members):
+            self._announced = None  # somebody has deleted the entry of a session that lives
+            self._changed.set()
         layout = reading.layout or Layout()
         self.plan_version = reading.plan_version
         known, self.view = self.view, View(layout, reading.plan, reading.members)

@@ -263,6 +263,7 @@ class ZooKeeperRegistry:
             self._over.set()
             return
         self._timeout_ms = timeout_ms
+        self._alive_until_ms = sent_ms + timeout_ms  # also where the server before granted more
         self._heard(sent_ms)
         self._connected = True
         self._link = Link.CONNECTED

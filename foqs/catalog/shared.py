@@ -21,6 +21,8 @@ NAME: Final = "catalog"
 """Of the document in the registry."""
 
 _RETRY_S: Final = 1.0
+_GATHER_S: Final = 0.01
+"""Changes of so long are looked at together: hosts' entries are changes too, and there may be many."""
 
 
 class RegistryCatalog:
@@ -76,6 +78,7 @@ class RegistryCatalog:
                     await asyncio.wait_for(self._heard.wait(), _RETRY_S)
             else:
                 await self._heard.wait()
+                await asyncio.sleep(_GATHER_S)
 
     async def _read(self) -> tuple[Entry | None, Document]:
         try:

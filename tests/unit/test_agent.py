@@ -477,6 +477,19 @@ def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch
     told(story)
 
 
+def test_an_entry_that_somebody_deleted_is_written_again() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        site.agent.tell(1, 1, "owned")
+        await site.pass_s(1)
+        site.ensemble.withdraw(site.registry, MEMBERS, ME.nonce)
+        assert await site.entry() is None
+        await site.pass_s(1)
+        assert await site.holdings() == {1: Holding(1, "owned")}
+
+    told(story)
+
+
 def test_a_session_that_was_replaced_unheard_drops_everything() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
