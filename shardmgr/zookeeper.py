@@ -27,6 +27,8 @@ _ATTEMPTS: Final = 5
 """How often a call looks again when others change what it is about to change."""
 _EARLIER_MAX: Final = 100
 """How many of its earlier sessions a registry remembers."""
+_AT_ONCE: Final = 64
+"""Entries that are asked for at a time: kazoo's thread is woken for each by a byte in a pipe that holds some 270."""
 _PINGS: Final = 6
 """In each session timeout."""
 _SILENCE: Final = 3
@@ -75,6 +77,8 @@ class ZooKeeperRegistry:
         self._timeout_ms = session_timeout_ms
         self._heard_ms = 0
         """When the last request was sent that was answered."""
+        self._begun_ms = 0
+        """When this session was asked for."""
         self._alive_until_ms = 0
         self._ping: asyncio.Future[object] | None = None
         self._pinged_ms = 0
@@ -173,7 +177,10 @@ class ZooKeeperRegistry:
                 except NodeMissing:
                     await zk.look("exists", path)
                     continue
-                found = await asyncio.gather(*(self._seen(zk, f"{path}/{name}", ephemeral=True) for name in names))
+                found: list[tuple[bytes, int] | None] = []
+                for start in range(0, len(names), _AT_ONCE):
+                    part = names[start : start + _AT_ONCE]
+                    found += await asyncio.gather(*(self._seen(zk, f"{path}/{name}", ephemeral=True) for name in part))
                 return {name: entry[0] for name, entry in zip(names, found, strict=True) if entry is not None}
             raise _restless(path)
 
@@ -295,6 +302,7 @@ class ZooKeeperRegistry:
             changed()
 
     def _begin(self) -> None:
+        self._begun_ms = self._boot_ms()
         self._zk = ZooKeeperSession(
             self._hosts, self._asked_ms, self._credentials, self._boot_ms, self, self._words.logger
         )
@@ -318,6 +326,9 @@ class ZooKeeperRegistry:
                 continue
             assert self._zk is not None
             await self._zk.end(self._call_timeout_ms / 1000)
+            if self._boot_ms() - self._begun_ms < self._timeout_ms:
+                # One that ends as soon as it has begun would be begun again at full speed, by every host.
+                await asyncio.sleep(pause_s)
             try:
                 self._begin()
             except (OSError, RuntimeError) as error:  # no descriptors or threads left
