@@ -309,7 +309,7 @@ class QueueService:
             return []
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
         holding: dict[TopicName, list[Shard]] = {}
-        for shard in self._answering():
+        for shard in self._handing_out():
             for topic in shard.index.among(topics):
                 holding.setdefault(topic, []).append(shard)
         found: dict[Shard, Spans] = {}
@@ -353,7 +353,7 @@ class QueueService:
         """Some shard is reading for one of these topics, which it begins here where it must."""
         paused = self._namespaces.paused
         coming = False
-        for shard in self._answering():
+        for shard in self._handing_out():
             for topic in shard.index.among(topics):
                 if topic not in paused and shard.index.needs_refill(topic):
                     shard.refill(topic)
@@ -363,8 +363,8 @@ class QueueService:
     def _serving(self) -> list[Shard]:
         return [shard for shard in self._shards.values() if shard.serving]
 
-    def _answering(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.answering]
+    def _handing_out(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.hands_out]
 
     # ----------------------------------------------------- what the shards tell
 
@@ -400,7 +400,7 @@ class QueueService:
                     break
 
     def _available(self, topic: TopicName) -> bool:
-        return any(shard.index.head(topic) is not None for shard in self._answering())
+        return any(shard.index.head(topic) is not None for shard in self._handing_out())
 
     # ---------------------------------------------------------------- looking
 

@@ -47,7 +47,7 @@ class Stock:
         """`best` of each of these topics that has one."""
         best: dict[TopicName, Key] = {}
         for shard in self._shards.values():
-            if shard.answering:
+            if shard.hands_out:
                 for topic in shard.index.among(topics):
                     key = shard.index.floor(topic)
                     if key is not None and (topic not in best or key < best[topic]):
@@ -56,7 +56,7 @@ class Stock:
 
     def ready(self, topic: TopicName) -> int:
         """How many items are READY, as far as they are counted."""
-        return max(0, sum([shard.counts.of(topic, State.READY) for shard in self._shards.values() if shard.answering]))
+        return max(0, sum([shard.counts.of(topic, State.READY) for shard in self._shards.values() if shard.hands_out]))
 
     def is_paused(self, topic: TopicName) -> bool:
         return topic in self._namespaces.paused

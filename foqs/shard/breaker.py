@@ -59,6 +59,8 @@ class ShardBreaker:
         self._opened_s = 0.0
         self._began_s: float | None = None
         """When the flush under way began; None when there is none."""
+        self._tried_s: float | None = None
+        """Since when a flush is tried in vain; None when none is."""
         self._probing = False
         """The flush under way is the one that is tried while it is half open."""
         self._failure = ""
@@ -101,6 +103,7 @@ class ShardBreaker:
 
     def succeeded(self) -> None:
         """The flush under way is committed."""
+        self._tried_s = None
         self._judge(None)
 
     def failed(self, why: str) -> None:
@@ -109,9 +112,14 @@ class ShardBreaker:
 
     def tried_in_vain(self, since_s: float) -> None:
         """A flush is to be tried again that was tried first at this moment of the stop watch: it still waits, though no attempt does."""
+        self._tried_s = since_s
         waited_s = self._seconds() - since_s
-        if self.state == STATE_CLOSED and waited_s >= self._settings.patience_s:
+        if self.state != STATE_OPEN and waited_s >= self._settings.patience_s:
             self._open(f"a transaction was tried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
+
+    def tries_no_more(self) -> None:
+        """What was tried in vain is not tried again."""
+        self._tried_s = None
 
     def end(self) -> None:
         """The writer waits no more; what neither succeeded nor failed tells nothing of the database."""
@@ -183,7 +191,9 @@ class ShardBreaker:
 
     def _is_stuck(self) -> bool:
         """The writer waits for longer than it should."""
-        return self._began_s is not None and self._seconds() - self._began_s > self._settings.latency_s_max
+        now_s, settings = self._seconds(), self._settings
+        waits = self._began_s is not None and now_s - self._began_s > settings.latency_s_max
+        return waits or (self._tried_s is not None and now_s - self._tried_s >= settings.patience_s)
 
     def _watch_later(self) -> None:
         self._watching = asyncio.get_running_loop().call_later(self._settings.window_s / SPANS, self._watch)

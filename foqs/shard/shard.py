@@ -146,6 +146,11 @@ class Shard:
         return self._open and self._writer.trouble is None and not self._writer.ended
 
     @property
+    def hands_out(self) -> bool:
+        """It may lease items soon: its store answers, and not too slowly just now."""
+        return self.answering and not self._writer.is_late
+
+    @property
     def takes_items(self) -> bool:
         """New items are not refused by its breaker."""
         return self.answering and not self._breaker.is_open

@@ -46,6 +46,9 @@ KEYS_READ_FLUSHES: Final = 32
 _NOTHING: Final = Batch()
 """Stands where no batch is; nothing is ever added to it."""
 
+LATE_S: Final = 1.0
+"""A shard whose writer has waited for the database for so long hands nothing out meanwhile: others may have items."""
+
 _REFUSALS_TOLD_S: Final = 1.0
 """Between two lines of the log about single writes that were refused."""
 
@@ -91,6 +94,8 @@ class Writer:
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
+        self._waits_s: float | None = None
+        """Since when it waits for the database, also where it tries again; None when it does not."""
         self._troubled_s = 0.0
         """Since when there is trouble, where there is."""
         self.trouble: str | None = None
@@ -206,6 +211,11 @@ class Writer:
     def trouble_ms(self) -> int:
         """How long the trouble has lasted, where there is some."""
         return int((self._seconds() - self._troubled_s) * 1000)
+
+    @property
+    def is_late(self) -> bool:
+        """It waits for the database, and has for long."""
+        return self._waits_s is not None and self._seconds() - self._waits_s > LATE_S
 
     def is_writing(self, call: Inserts) -> bool:
         """Items of this call are in the flush under way."""
@@ -357,7 +367,7 @@ class Writer:
         """
         self._current = batch
         self._flushing = True
-        started_s = self._seconds()
+        started_s = self._waits_s = self._seconds()
         begun_ms: int | None = None
         attempt = 0
         while True:
@@ -376,6 +386,8 @@ class Writer:
                     self._breaker.tried_in_vain(started_s)
                 if not refused.again or (batch.inserts and self._breaker.is_open):
                     self._current = _NOTHING
+                    self._breaker.tries_no_more()
+                    self._answered()
                     self._quiet()
                     return refused
             except FencedOut as fenced:
@@ -398,6 +410,7 @@ class Writer:
         entries, seconds = len(batch), self._seconds() - started_s
         self._intake.pace(self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds))
         self._tells.append(partial(self._facts.flushed, self._shard, entries, seconds))
+        self._answered()
         self._quiet()
         return None
 
@@ -409,6 +422,12 @@ class Writer:
                 tell()
             except Exception as error:
                 self.give_up(f"what is committed could not be told: {error!r}", error)
+
+    def _answered(self) -> None:
+        """What the writer waited for is over: where that was long, there were some who did not wait for it."""
+        was_late, self._waits_s = self.is_late, None
+        if was_late:
+            self._memory.answers_again()
 
     def _quiet(self) -> None:
         """No flush is under way."""
@@ -495,6 +514,7 @@ class Writer:
         """Reads once, and after a lost connection once more: a read that breaks every connection fails alone."""
         why = ""
         for _ in range(2):
+            self._waits_s = self._seconds()
             self._breaker.begin(new_items=False)
             try:
                 result = await what(self._store)
@@ -509,6 +529,7 @@ class Writer:
                 return
             finally:
                 self._breaker.end()
+                self._answered()
             if future.done():
                 return
         future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))

@@ -1,0 +1,137 @@
+"""A shard whose database is slow, or refuses again and again, beside one that is well."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from foqs.core.errors import DeadlineExceeded
+from foqs.core.life import Kind
+from foqs.service.placement import TURN_S
+from foqs.shard.writer import LATE_S
+from foqs.store.memory import MemoryStore
+from foqs.store.port import WriteRefused
+from tests.support.builders import engine_settings, new_item
+from tests.support.engines import Caller, World, play
+from tests.support.memory_check import is_at_rest
+
+SICK, WELL = 1, 2
+EACH = 100
+
+
+class Sickness:
+    """Of one shard's flushes, while `on`: they get no answer, or are refused each after `refusal_s`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refusal_s: float | None) -> None:
+        self.well = asyncio.Event()
+        self.well.set()
+        original = MemoryStore.flush
+        sickness = self
+
+        async def flush(self: MemoryStore, *arguments: Any) -> None:
+            if self._shard == SICK and not sickness.well.is_set():
+                if refusal_s is not None:
+                    await asyncio.sleep(refusal_s)
+                    raise WriteRefused("somebody holds the table", again=True)
+                await sickness.well.wait()
+            await original(self, *arguments)
+
+        monkeypatch.setattr(MemoryStore, "flush", flush)
+
+
+@pytest.mark.parametrize("refusal_s", [None, 0.001, 0.3])
+def test_items_of_a_shard_that_is_well_are_not_kept_back_by_one_that_is_not(
+    refusal_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        sickness = Sickness(monkeypatch, refusal_s)
+        engine = await world.engine(engine_settings(SICK, WELL))
+        caller = Caller(world, engine)
+        while any(len(world.database.tables[shard].rows) < EACH for shard in (SICK, WELL)):
+            await caller.put(count=5)
+            await world.pass_s(TURN_S / 2)
+        there = {shard: len(world.database.tables[shard].rows) for shard in (SICK, WELL)}
+        sickness.well.clear()
+        got = {SICK: 0, WELL: 0}
+
+        async def consume() -> None:
+            while sum(got.values()) < sum(there.values()):
+                items = (await caller.get(count=1, wait_ms=2_000)).items
+                for item in items:
+                    got[item.shard] += 1
+                if items:
+                    await caller.do(Kind.ACK, items)
+
+        consumers = [asyncio.ensure_future(consume()) for _ in range(4)]
+        await world.until(lambda: got[WELL] == there[WELL], within_s=6 * LATE_S)
+        sickness.well.set()
+        await world.until(lambda: got == there, within_s=30)
+        await asyncio.gather(*consumers)
+        await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
+
+    play(story)
+
+
+def test_nothing_of_a_shard_that_is_late_is_waited_for_and_who_waits_has_it_when_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        sickness = Sickness(monkeypatch, None)
+        engine = await world.engine(engine_settings(SICK))
+        caller = Caller(world, engine)
+        await caller.put(count=3)
+        sickness.well.clear()
+        early = asyncio.ensure_future(caller.get(count=1, wait_ms=0))
+        await world.pass_s(1.5 * LATE_S)
+        assert early.done()
+        assert early.result().items == []
+        began_s = world.loop.time()
+        assert (await caller.get(wait_ms=0)).items == []
+        assert world.loop.time() == began_s
+        waiting = asyncio.ensure_future(caller.get(count=2, wait_ms=4_000))
+        await world.pass_s(1.5 * LATE_S)
+        assert not waiting.done()
+        sickness.well.set()
+        await world.pass_s(0.1)
+        assert len((await waiting).items) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("refusal_s", [0.001, 0.3])
+def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_elsewhere(
+    refusal_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        sickness = Sickness(monkeypatch, refusal_s)
+        breaker = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, "breaker_error_percent": 50}
+        engine = await world.engine(engine_settings(SICK, WELL, **breaker))
+        caller = Caller(world, engine)
+        sick = engine.shards[SICK]
+        while not (items := (await caller.put(count=1)))[0].startswith(f"{SICK}-"):
+            await world.pass_s(TURN_S)
+        sickness.well.clear()
+        stuck = asyncio.ensure_future(caller.cancel(*items))
+        await world.until(lambda: sick.breaker == "open")
+        late: list[object] = []
+
+        async def put() -> None:
+            began_s = world.loop.time()
+            [result] = await caller.enqueue([new_item()], 10)
+            if isinstance(result, DeadlineExceeded) or world.loop.time() - began_s > 1:
+                late.append(result)
+
+        puts = []
+        for _ in range(300):
+            assert sick.breaker == "open"
+            puts.append(asyncio.ensure_future(put()))
+            await world.pass_s(0.1)
+        await asyncio.gather(*puts)
+        assert late == []
+        sickness.well.set()
+        await world.until(lambda: sick.breaker != "open")
+        await stuck
+
+    play(story)
