@@ -134,10 +134,11 @@ class LoadBudget(Budget):
         self._divide(rows, size, -1)
 
     def _divide(self, rows: Collection[Row], size: int, sign: int) -> None:
-        names = {row.namespace for row in rows}
-        for name in names:
-            part = rows if len(names) == 1 else [row for row in rows if row.namespace == name]
-            part_size = size if len(names) == 1 else size_of(part)
+        parts: dict[str, list[Row]] = {}
+        for row in rows:
+            parts.setdefault(row.namespace, []).append(row)
+        for name, part in parts.items():
+            part_size = size if len(parts) == 1 else size_of(part)
             tenant = self._tenants.get(name) or self._enter(name, 0.0)
             self._change(tenant, sign * len(part), sign * part_size)
 

@@ -51,10 +51,13 @@ class Usage:
         if len(names) == 1:
             self._add(names.pop(), sign * len(rows), sign * sum(map(_BYTES, rows)))
             return
-        counts = Counter(map(_NAMESPACE, rows))
-        for namespace, items in counts.items():
-            size = sum([row.payload_bytes for row in rows if row.namespace == namespace])
-            self._add(namespace, sign * items, sign * size)
+        items: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for row in rows:
+            items[row.namespace] += 1
+            sizes[row.namespace] += row.payload_bytes
+        for namespace, count in items.items():
+            self._add(namespace, sign * count, sign * sizes[namespace])
 
     def _add(self, namespace: str, items: int, size: int) -> None:
         held = self._held.get(namespace)
