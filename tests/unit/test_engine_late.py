@@ -106,7 +106,7 @@ def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_
 ) -> None:
     async def story(world: World) -> None:
         sickness = Sickness(monkeypatch, refusal_s)
-        breaker = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, "breaker_error_percent": 50}
+        breaker: dict[str, Any] = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, "breaker_error_percent": 50}
         engine = await world.engine(engine_settings(SICK, WELL, **breaker))
         caller = Caller(world, engine)
         sick = engine.shards[SICK]
