@@ -409,7 +409,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "reads-trusted": Bug(reads_trusted, (10, 11, 13)),
     "boundary-kept": Bug(boundary_kept, (13,)),
     "rerun-unread": Bug(rerun_unread, (2, 5, 16)),
-    "check-unlocked": Bug(check_unlocked, (16,)),
+    "check-unlocked": Bug(check_unlocked, (2, 16)),
     "unknown-is-failure": Bug(unknown_is_failure, (16,)),
     "namespaces-ignored": Bug(namespaces_ignored, (17,)),
     "pages-untold": Bug(pages_untold, (1,)),
