@@ -103,7 +103,6 @@ class ShardBreaker:
 
     def succeeded(self) -> None:
         """The flush under way is committed."""
-        self._tried_s = None
         self._judge(None)
 
     def failed(self, why: str) -> None:
@@ -118,7 +117,7 @@ class ShardBreaker:
             self._open(f"a transaction was tried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
 
     def tries_no_more(self) -> None:
-        """What was tried in vain is not tried again."""
+        """What was tried is written, however that was learned, or is not tried again."""
         self._tried_s = None
 
     def end(self) -> None:

@@ -386,7 +386,6 @@ class Writer:
                     self._breaker.tried_in_vain(started_s)
                 if not refused.again or (batch.inserts and self._breaker.is_open):
                     self._current = _NOTHING
-                    self._breaker.tries_no_more()
                     self._answered()
                     self._quiet()
                     return refused
@@ -425,6 +424,7 @@ class Writer:
 
     def _answered(self) -> None:
         """What the writer waited for is over: where that was long, there were some who did not wait for it."""
+        self._breaker.tries_no_more()
         was_late, self._waits_s = self.is_late, None
         if was_late:
             self._memory.answers_again()

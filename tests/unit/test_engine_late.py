@@ -12,7 +12,7 @@ from foqs.core.life import Kind
 from foqs.service.placement import TURN_S
 from foqs.shard.writer import LATE_S
 from foqs.store.memory import MemoryStore
-from foqs.store.port import WriteRefused
+from foqs.store.port import StoreLost, WriteRefused
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.memory_check import is_at_rest
@@ -133,5 +133,35 @@ def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_
         sickness.well.set()
         await world.until(lambda: sick.breaker != "open")
         await stuck
+
+    play(story)
+
+
+def test_the_breaker_closes_again_where_what_was_tried_in_vain_is_written_and_its_answer_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = iter([True])
+
+    def lose(at: str) -> None:
+        if at == "committed" and next(lost, False):
+            raise StoreLost("the line is cut")
+
+    async def story(world: World) -> None:
+        sickness = Sickness(monkeypatch, 0.001)
+        quiet = {"sweep_interval_ms": 10**9, "clock_sample_ms": 10**9}  # nothing else is written
+        settings: dict[str, Any] = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, **quiet}
+        engine = await world.engine(engine_settings(SICK, **settings))
+        caller = Caller(world, engine)
+        [item] = await caller.put()
+        sickness.well.clear()
+        stuck = asyncio.ensure_future(caller.cancel(item))
+        await world.until(lambda: engine.shards[SICK].breaker == "open")
+        world.faults = lose
+        sickness.well.set()
+        await stuck
+        assert next(lost, None) is None, "no answer was lost"
+        await world.until(lambda: engine.shards[SICK].breaker == "half-open", within_s=30)
+        await caller.put()
+        assert engine.shards[SICK].breaker == "closed"
 
     play(story)
