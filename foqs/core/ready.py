@@ -26,6 +26,10 @@ _DEAD_SHARE: Final = 4
 """A window's list is compacted when more than one slot in so many was taken: a few words moved for each key."""
 
 
+_REFILL_KEYS_MIN: Final = 500
+"""A refill reads as many keys as this where the window has room, even with more topics than there is room for."""
+
+
 class _Window:
     """`keys[start:]` are what it holds; what is before `start` was taken and waits for the list to be compacted."""
 
@@ -302,7 +306,10 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is None or window.boundary is None or window.refill is not None:
             return None
-        limit = min(max(1, self._window_keys_max // 2), self._keys_max, self._window_keys_max - len(window))
+        half = max(1, self._window_keys_max // 2)
+        # What topics in use read must not put each other out, or each would be read anew for every take.
+        share = max(_REFILL_KEYS_MIN, self._keys_max // (2 * max(1, len(self._evictable))))
+        limit = min(half, share, self._keys_max, self._window_keys_max - len(window))
         if limit <= 0:
             return None
         # What is reserved now may lie above the boundary, and be leased while the read runs.

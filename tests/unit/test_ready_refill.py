@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
+from foqs.core.item import key_number
 from foqs.core.ready import ReadyIndex
 from tests.support.ready_windows import OTHER, TOPIC, filled, k, ks, lowered, reading, refilled, window
 
@@ -48,6 +51,31 @@ def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None
     tiny = ReadyIndex(1, 3)
     tiny.discover(TOPIC)
     assert reading(tiny).limit == 1
+
+
+def test_topics_in_use_that_are_deeper_together_than_the_index_do_not_put_each_other_out() -> None:
+    index = ReadyIndex(10_000, 50_000)
+    topics = [("ns", f"topic-{number}") for number in range(60)]
+    table = ks(*range(1, 20_001))
+    after = dict.fromkeys(topics, 0)
+    for topic in topics:
+        index.discover(topic)
+    read = taken = 0
+    for _ in range(20):
+        for topic in topics:
+            if index.wants_refill(topic, 100):
+                refill = index.begin_refill(topic)
+                assert refill is not None
+                start = bisect_right(table, refill.after)
+                found = table[start : start + refill.limit]
+                index.end_refill(refill, found, complete=False)
+                read += len(found)
+            keys = index.take(topic, 100)
+            assert keys == table[after[topic] : after[topic] + 100]
+            after[topic] += 100
+            taken += len(keys)
+            index.settle([key_number(key) for key in keys])
+    assert read < 2 * taken
 
 
 def test_what_was_reserved_before_the_read_is_skipped_whether_it_is_still_or_was_leased_meanwhile() -> None:
