@@ -191,7 +191,8 @@ class BufferOptions(Options):
     written_bytes_max: int = option(
         256 * MIB,
         "bytes",
-        "Rows that were just written, of all shards. Beyond it they are read when wanted.",
+        "Rows that were just written, of all shards; a namespace may have as much as is left free, half of it when it "
+        "is alone. Beyond it they are read when wanted.",
         0,
         64 * 1024 * MIB,
     )

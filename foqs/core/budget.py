@@ -1,13 +1,13 @@
 """How much room remembered rows may take, over all the caches that share it.
 
-A budget counts bytes and rows and never holds more than its limits. A load
-budget also divides its room between namespaces. Knows sizes, not which rows are
-held, nor where.
+A budget counts bytes and rows and never holds more than its limits. That for
+rows just written and that for rows loaded ahead also divide their room between
+namespaces. Knows sizes, not which rows are held, nor where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Final
 
 from foqs.core.item import Row
@@ -41,8 +41,10 @@ class Budget:
         """Whether so many rows of `size` bytes altogether have room."""
         return self.items + items <= self.items_max and self.bytes + size <= self.bytes_max
 
-    def fitting(self, rows: Iterable[Row]) -> list[Row]:
-        """Those that have room when each is taken in that fits beside the ones before it."""
+    def fitting(self, rows: list[Row], size: int) -> list[Row]:
+        """Of rows of `size` bytes altogether, those that have room when each is taken in that fits beside the ones before it."""
+        if self.fits(len(rows), size):
+            return rows
         fitting: list[Row] = []
         size = 0
         for row in rows:
@@ -52,15 +54,70 @@ class Budget:
                 size += row_size
         return fitting
 
-    def add(self, rows: Collection[Row], size: int) -> None:
+    def admitted(self, rows: list[Row], size: int) -> list[Row]:
+        """As `fitting`, of rows that were not held yet."""
+        return self.fitting(rows, size)
+
+    def add(self, rows: list[Row], size: int) -> None:
         """Takes in rows of `size` bytes altogether, which fit."""
         self.items += len(rows)
         self.bytes += size
 
-    def remove(self, rows: Collection[Row], size: int) -> None:
+    def remove(self, rows: list[Row], size: int) -> None:
         """Gives back the room of rows of `size` bytes altogether."""
         self.items -= len(rows)
         self.bytes -= size
+
+
+class WriteBudget(Budget):
+    """A budget for rows just written, divided between the namespaces that hold something.
+
+    A namespace may hold as much as is left free, so one alone has half of it:
+    items that nobody takes keep no room from those of others.
+    """
+
+    def __init__(self, bytes_max: int, items_max: int) -> None:
+        super().__init__(bytes_max, items_max)
+        self._held: dict[str, tuple[int, int]] = {}
+        """Rows and bytes of each namespace."""
+
+    def admitted(self, rows: list[Row], size: int) -> list[Row]:
+        parts = _by_namespace(rows)
+        if len(parts) == 1:
+            return self._share(rows, size, 0, 0)
+        admitted: list[Row] = []
+        size = 0
+        for part in parts.values():
+            taken = self._share(part, size_of(part), len(admitted), size)
+            admitted += taken
+            size += size_of(taken)
+        return admitted
+
+    def _share(self, rows: list[Row], size: int, beside: int, beside_size: int) -> list[Row]:
+        """Those of a namespace's rows that have room, beside so many others that are about to enter."""
+        own, own_bytes = self._held.get(rows[0].namespace, (0, 0))
+        items_max = self.items_max - self.items - beside - own
+        bytes_max = self.bytes_max - self.bytes - beside_size - own_bytes
+        return Budget(bytes_max // 2, items_max // 2).fitting(rows, size)
+
+    def add(self, rows: list[Row], size: int) -> None:
+        self._divide(rows, size, 1)
+
+    def remove(self, rows: list[Row], size: int) -> None:
+        self._divide(rows, size, -1)
+
+    def _divide(self, rows: list[Row], size: int, sign: int) -> None:
+        parts = _by_namespace(rows)
+        for name, part in parts.items():
+            part_size = size if len(parts) == 1 else size_of(part)
+            items, held = self._held.get(name, (0, 0))
+            items += sign * len(part)
+            if items:
+                self._held[name] = items, held + sign * part_size
+            else:
+                del self._held[name]
+        self.items += sign * len(rows)
+        self.bytes += sign * size
 
 
 class _Tenant:
@@ -127,16 +184,14 @@ class LoadBudget(Budget):
         if rows and tenant is not None:
             tenant.row_bytes = size_of(rows) // len(rows)
 
-    def add(self, rows: Collection[Row], size: int) -> None:
+    def add(self, rows: list[Row], size: int) -> None:
         self._divide(rows, size, 1)
 
-    def remove(self, rows: Collection[Row], size: int) -> None:
+    def remove(self, rows: list[Row], size: int) -> None:
         self._divide(rows, size, -1)
 
-    def _divide(self, rows: Collection[Row], size: int, sign: int) -> None:
-        parts: dict[str, list[Row]] = {}
-        for row in rows:
-            parts.setdefault(row.namespace, []).append(row)
+    def _divide(self, rows: list[Row], size: int, sign: int) -> None:
+        parts = _by_namespace(rows)
         for name, part in parts.items():
             part_size = size if len(parts) == 1 else size_of(part)
             tenant = self._tenants.get(name) or self._enter(name, 0.0)
@@ -157,6 +212,17 @@ class LoadBudget(Budget):
             self._tenants_max = 64 + 2 * len(self._tenants)
         tenant = self._tenants[namespace] = _Tenant()
         return tenant
+
+
+def _by_namespace(rows: list[Row]) -> dict[str, list[Row]]:
+    """Rows in groups; mostly all are of one namespace."""
+    names = {row.namespace for row in rows}
+    if len(names) == 1:
+        return {names.pop(): rows}
+    parts: dict[str, list[Row]] = {}
+    for row in rows:
+        parts.setdefault(row.namespace, []).append(row)
+    return parts
 
 
 def _room(most: int, held: int, part: float, own: int) -> int:

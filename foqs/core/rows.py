@@ -152,9 +152,9 @@ class RowCache:
         if not rows:
             return rows
         size = size_of(rows)
-        if not budget.fits(len(rows), size):
-            rows = budget.fitting(rows)
-            size = size_of(rows)
+        taken = budget.admitted(rows, size)
+        if len(taken) < len(rows):
+            rows, size = taken, size_of(taken)
         budget.add(rows, size)
         self._rows.update(zip([row.id for row in rows], rows, strict=True))
         return rows
@@ -170,7 +170,7 @@ class RowCache:
         if not budget.fits(len(rows), size):
             # Those that have not grown come first: they always fit.
             rows.sort(key=lambda row: size_of([row]) - size_of([self._rows[row.id]]))
-            rows = budget.fitting(rows)
+            rows = budget.fitting(rows, size)
             size = size_of(rows)
             numbers, all_numbers = [row.id for row in rows], numbers
             for number in set(all_numbers).difference(numbers):

@@ -19,7 +19,7 @@ from typing import Any, Final
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.slots import Holdings
 from foqs.clock import Clock
-from foqs.core.budget import Budget, LoadBudget
+from foqs.core.budget import Budget, LoadBudget, WriteBudget
 from foqs.core.demand import Demand, DemandSettings
 from foqs.core.rows import RowCache
 from foqs.service.admin import Administration
@@ -150,7 +150,7 @@ class Engine:
             self._look,
         )
         self.queue.placement.recorded_holder = self._slots.holder
-        written = Budget(buffer.written_bytes_max, buffer.written_items_max)
+        written = WriteBudget(buffer.written_bytes_max, buffer.written_items_max)
         loaded = LoadBudget(buffer.loaded_bytes_max, buffer.loaded_items_max)
         self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
         """Of rows in memory, by pool."""

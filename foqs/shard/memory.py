@@ -31,6 +31,8 @@ from foqs.shard.flush import Flush
 from foqs.store.port import TopicCount
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
+_FAR_MS: Final = 60_000
+"""A row that nobody can want for so long is not remembered."""
 _ENDED: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
 _ENDED_FOR_GOOD: Final = {State.DEFERRED: "ttl", State.READY: "ttl", State.LEASED: "lease", State.DEAD: "retention"}
 """What ended when a row of this state was due, and stayed, or is gone."""
@@ -299,8 +301,17 @@ class ShardMemory:
         for topic, found in keys.items():
             found.sort()
             self.index.add_many(topic, found)
-        self.cache.keep_written(rows)
+        self._remember(rows)
         return dict.fromkeys(keys)
+
+    def _remember(self, rows: Sequence[Row]) -> None:
+        """Rows as they were just written, but for those that would only keep others from being remembered."""
+        far_ms = self._now_ms() + _FAR_MS
+        parked = {row.id for row in rows if _waits_beyond(row, far_ms)}
+        if parked:
+            self.cache.drop(parked)
+            rows = [row for row in rows if row.id not in parked]
+        self.cache.keep_written(rows)
 
     def _left(self, decision: Decision) -> None:
         """Rows that are gone."""
@@ -341,7 +352,7 @@ class ShardMemory:
                 self.index.add(topic, new.key)
                 ready[topic] = None
         if decision.changed:
-            self.cache.keep_written([new for _, _, new in decision.changed])
+            self._remember([new for _, _, new in decision.changed])
 
     def _purged(self, batch: Batch, decision: Decision, tells: MutableSequence[Callable[[], None]]) -> None:
         """Rows of cuts that are gone, cuts that are over, and cuts that were made, after all else in their flush."""
@@ -449,6 +460,13 @@ def _within(keys: list[Key], sizes: Mapping[int, int], bytes_max: int) -> list[K
         if bytes_max < 0:
             return keys[:place]
     return keys
+
+
+def _waits_beyond(row: Row, moment_ms: int) -> bool:
+    """Nobody can be handed this row by then, as far as is known."""
+    if row.state is State.DEFERRED:
+        return row.due_ms is not None and row.due_ms > moment_ms
+    return row.state is State.DEAD
 
 
 def _spots(rows: Sequence[Row]) -> Mapping[tuple[str, str, State], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, WriteBudget, size_of
 from foqs.core.item import Row
 from tests.support.builders import row
 
@@ -42,8 +42,26 @@ def test_a_row_takes_its_payload_its_metadata_and_what_a_row_costs() -> None:
 def test_those_that_fit_are_taken_and_one_that_is_too_large_stands_in_nobodys_way() -> None:
     small = Budget(2 * ROW_BYTES + 30, 10)
     offered = [row(1, payload=b"p" * 20), row(2, payload=b"p" * 20), row(3, payload=b"p" * 10)]
-    assert small.fitting(offered) == [offered[0], offered[2]]
-    assert Budget(1_000_000, 2).fitting(offered) == offered[:2]
+    assert small.fitting(offered, size_of(offered)) == [offered[0], offered[2]]
+    assert Budget(1_000_000, 2).fitting(offered, size_of(offered)) == offered[:2]
+
+
+def test_of_rows_just_written_a_namespace_may_hold_as_much_as_is_left_free() -> None:
+    for written in (WriteBudget(100 * ROW, 1_000), WriteBudget(1_000 * ROW, 100)):
+
+        def admitted(*offered: Row, of: WriteBudget = written) -> int:
+            taken = of.admitted(list(offered), size_of(offered))
+            of.add(taken, size_of(taken))
+            return len(taken)
+
+        assert admitted(*rows("a", 90)) == 50
+        assert admitted(*rows("a", 1)) == 0
+        assert admitted(*rows("b", 90), *rows("c", 1)) == 25 + 1
+        assert admitted(*rows("c", 90), *rows("b", 1)) == 11
+        written.remove(rows("a", 50), 50 * ROW)
+        written.remove(rows("b", 25) + rows("c", 12), 37 * ROW)
+        assert (written.items, written.bytes) == (0, 0)
+        assert admitted(*rows("a", 30), *rows("b", 90)) == 30 + 35
 
 
 def test_a_namespace_alone_may_have_everything() -> None:

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, WriteBudget, size_of
 from foqs.core.item import Row, State
 from foqs.core.rows import Load, RowCache
 from tests.support.builders import row
@@ -203,7 +203,7 @@ class AgainstATable(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written, self.loaded = Budget(4 * ROW_BYTES, 5), LoadBudget(5 * ROW_BYTES, 6)
+        self.written, self.loaded = WriteBudget(8 * ROW_BYTES, 9), LoadBudget(5 * ROW_BYTES, 6)
         self.caches = [RowCache(self.written, self.loaded) for _ in range(2)]
         self.tables: list[dict[int, Row]] = [{}, {}]
         self.loads: list[tuple[int, Load, list[Row]]] = []
