@@ -148,6 +148,11 @@ class _Room:
         if not used[0]:
             del self._used[namespace]
 
+    def waiting(self, namespace: str) -> tuple[int, int]:
+        """Entries of a namespace, and how many namespaces have some."""
+        used = self._used.get(namespace)
+        return 0 if used is None else used[0], len(self._used)
+
     def clear(self) -> None:
         self.items = 0
         self._bytes = 0
@@ -312,6 +317,10 @@ class Intake:
     def waiting(self) -> list[tuple[Lane, int, int]]:
         """Entries of each kind that wait for their turn, and the bytes that they write or have a flush read."""
         return [(lane, line.items, line.bytes) for lane, line in zip(Lane, self._lines, strict=True)]
+
+    def asked_for(self, namespace: str) -> tuple[int, int]:
+        """Entries of a namespace that the shard itself is to write, which are leases mostly, and how many namespaces have some."""
+        return self._own.waiting(namespace)
 
     @property
     def held(self) -> int:

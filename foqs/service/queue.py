@@ -309,9 +309,14 @@ class QueueService:
             return []
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
         holding: dict[TopicName, list[Shard]] = {}
+        room = 0
         for shard in self._handing_out():
-            for topic in shard.index.among(topics):
-                holding.setdefault(topic, []).append(shard)
+            known = shard.index.among(topics)
+            if known and (own := shard.room(known[0][0])) > 0:
+                room += own
+                for topic in known:
+                    holding.setdefault(topic, []).append(shard)
+        items_max = min(items_max, room)
         found: dict[Shard, Spans] = {}
         for topic in [topic for topic in topics if topic in holding] if holding else ():
             if topic in self._namespaces.paused:
@@ -350,13 +355,17 @@ class QueueService:
                     shard.load(topic, keys)
 
     def may_come(self, topics: Collection[TopicName]) -> bool:
-        """Some shard is reading for one of these topics, which it begins here where it must."""
+        """Some shard is reading for one of these topics, which it begins here where it must, or has too much to lease."""
         paused = self._namespaces.paused
         coming = False
         for shard in self._handing_out():
             for topic in shard.index.among(topics):
-                if topic not in paused and shard.index.needs_refill(topic):
+                if topic in paused:
+                    continue
+                if shard.index.needs_refill(topic):
                     shard.refill(topic)
+                    coming = True
+                elif shard.room(topic[0]) <= 0:
                     coming = True
         return coming
 
@@ -399,8 +408,16 @@ class QueueService:
                 if not waiter.look() or not self._available(topic):
                     break
 
+    def look_again(self, shard: Shard, namespace: str) -> None:
+        """The shard may have room for hand-outs of this namespace, where it had none: serves those who wait, the longest first."""
+        for waiter in self.waiters.within(namespace):
+            if shard.index.among(waiter.topics):
+                waiter.look()
+                if shard.room(namespace) <= 0:
+                    break
+
     def _available(self, topic: TopicName) -> bool:
-        return any(shard.index.head(topic) is not None for shard in self._handing_out())
+        return any(shard.index.head(topic) is not None and shard.room(topic[0]) > 0 for shard in self._handing_out())
 
     # ---------------------------------------------------------------- looking
 

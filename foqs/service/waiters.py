@@ -27,11 +27,10 @@ class Waiters(Generic[W]):
 
     def __init__(self) -> None:
         self._queues: dict[TopicName, dict[W, None]] = {}
-        self._namespaces: dict[str, int] = {}
-        self._count = 0
+        self._namespaces: dict[str, dict[W, None]] = {}
 
     def __len__(self) -> int:
-        return self._count
+        return sum(map(len, self._namespaces.values()))
 
     def waits(self, namespace: str) -> bool:
         """Somebody waits for some topic of this namespace."""
@@ -41,26 +40,22 @@ class Waiters(Generic[W]):
         """Queues it up for each of its topics."""
         for topic in waiter.topics:
             self._queues.setdefault(topic, {})[waiter] = None
-        namespace = next(iter(waiter.topics))[0]
-        self._namespaces[namespace] = self._namespaces.get(namespace, 0) + 1
-        self._count += 1
+        self._namespaces.setdefault(next(iter(waiter.topics))[0], {})[waiter] = None
 
     def leave(self, waiter: W) -> None:
         """Takes it out of every queue; safe to repeat."""
-        found = False
+        namespace = next(iter(waiter.topics))[0]
+        others = self._namespaces.get(namespace)
+        if others is None or waiter not in others:
+            return
+        del others[waiter]
+        if not others:
+            del self._namespaces[namespace]
         for topic in waiter.topics:
-            queue = self._queues.get(topic)
-            if queue is not None and waiter in queue:
-                found = True
-                del queue[waiter]
-                if not queue:
-                    del self._queues[topic]
-        if found:
-            self._count -= 1
-            namespace = next(iter(waiter.topics))[0]
-            self._namespaces[namespace] -= 1
-            if not self._namespaces[namespace]:
-                del self._namespaces[namespace]
+            queue = self._queues[topic]
+            del queue[waiter]
+            if not queue:
+                del self._queues[topic]
 
     def first(self, topic: TopicName) -> W | None:
         """Who has waited longest for the topic; None when nobody does."""
@@ -75,6 +70,10 @@ class Waiters(Generic[W]):
         """How many wait for the topic."""
         return len(self._queues.get(topic, ()))
 
+    def within(self, namespace: str) -> list[W]:
+        """Who waits for some topic of this namespace, the longest first."""
+        return list(self._namespaces.get(namespace, ()))
+
     def everybody(self) -> list[W]:
         """All that wait."""
-        return list(dict.fromkeys(waiter for queue in self._queues.values() for waiter in queue))
+        return [waiter for waiters in self._namespaces.values() for waiter in waiters]

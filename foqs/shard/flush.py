@@ -86,6 +86,10 @@ class Memory(Protocol):
         """The store answers after it had not."""
         ...
 
+    def makes_room(self) -> None:
+        """Less waits to be leased: a flush was sealed."""
+        ...
+
 
 def _alike(changed: Sequence[tuple[Kind, Row, Row]]) -> tuple[list[Lease], list[Row]]:
     """(due rows that change alike, many at once; the other changed rows).

@@ -54,6 +54,10 @@ class Consumers(Protocol):
         """These topics have items: somebody may be waiting."""
         ...
 
+    def look_again(self, shard: Any, namespace: str) -> None:
+        """The shard may have room for hand-outs of this namespace, where it had none."""
+        ...
+
 
 class ShardMemory:
     """One shard's memory; see `Memory` in `foqs/shard/flush.py`.
@@ -108,6 +112,7 @@ class ShardMemory:
         """Items whose moment came, by what ended."""
         self.keys_repeated = 0
         self.keys_in_conflict = 0
+        self._turned_away: set[str] = set()
         self._topics: dict[str, set[str]] = {}
         """The topics table, by namespace."""
         self._over: dict[TopicName, int] = {}
@@ -449,6 +454,19 @@ class ShardMemory:
     def answers_again(self) -> None:
         """The store answers after it had not."""
         self._consumers.ready(self.index.topics())
+
+    # ----------------------------------------------------- more than is soon leased
+
+    def turn_away(self, namespace: str) -> None:
+        """Somebody found no room for a hand-out of this namespace, and waits until there is."""
+        self._turned_away.add(namespace)
+
+    def makes_room(self) -> None:
+        """A flush was sealed: those who were turned away look again."""
+        if self._turned_away:
+            namespaces, self._turned_away = self._turned_away, set()
+            for namespace in namespaces:
+                self._consumers.look_again(self._shard, namespace)
 
 
 def _within(keys: list[Key], sizes: Mapping[int, int], bytes_max: int) -> list[Key]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil
 from random import Random
 from typing import Final
 
@@ -50,6 +51,11 @@ _AWAY_MS_MAX: Final = 1_000
 
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
+
+_CROWDED_S: Final = 0.25
+"""What takes longer to be leased than this is too much: a dequeue waits `calls.handout_wait_ms_max` for it, and then goes without."""
+_ROOM_MAX: Final = 1_000_000
+"""More than any call asks for."""
 
 KEYS_A_ROW: Final = 100
 """So many keys cost a reader what one row does."""
@@ -149,6 +155,19 @@ class Shard:
     def hands_out(self) -> bool:
         """It may lease items soon: its store answers, and not too slowly just now."""
         return self.answering and not self._writer.is_late
+
+    def room(self, namespace: str) -> int:
+        """How many more items of the namespace it leases while somebody waits for them; 0 or less when it is crowded.
+
+        Of a hand-out that is leased too late nothing is delivered, and it is released:
+        all that for nothing. Who finds no room is asked to look again when a flush was sealed.
+        """
+        waiting, namespaces = self._intake.asked_for(namespace)
+        entry_s = self._writer.entry_s * max(1, namespaces)
+        if waiting * entry_s < _CROWDED_S:
+            return ceil(_CROWDED_S / entry_s) - waiting if entry_s else _ROOM_MAX
+        self.memory.turn_away(namespace)
+        return 0
 
     @property
     def takes_items(self) -> bool:

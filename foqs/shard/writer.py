@@ -94,6 +94,8 @@ class Writer:
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
+        self.entry_s = 0.0
+        """What a full flush takes for each of its entries, as the last one shows."""
         self._waits_s: float | None = None
         """Since when it waits for the database, also where it tries again; None when it does not."""
         self._troubled_s = 0.0
@@ -277,6 +279,7 @@ class Writer:
         if self._slots and not self._slots_refused:
             await self._write_slots()
         batch = self._intake.seal(inserts=not self._suspects)
+        self._memory.makes_room()
         if batch or self._beat:
             self._beat = False
             if batch.inserts or batch.dues:
@@ -407,7 +410,9 @@ class Writer:
         self._current = _NOTHING
         self._maybe_written = False
         entries, seconds = len(batch), self._seconds() - started_s
-        self._intake.pace(self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds))
+        items_max = self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds)
+        self._intake.pace(items_max)
+        self.entry_s = seconds / items_max
         self._tells.append(partial(self._facts.flushed, self._shard, entries, seconds))
         self._answered()
         self._quiet()

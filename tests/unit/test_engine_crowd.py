@@ -1,0 +1,131 @@
+"""More items asked for at once than a shard can lease while anybody waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from foqs.core.life import Kind
+from foqs.store.memory import MemoryStore
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+from tests.support.memory_check import is_at_rest
+
+FLUSH_S = 0.1
+FLUSH_ITEMS = 10
+GOODPUT = FLUSH_ITEMS / FLUSH_S / 2
+"""Items a second that are leased and acked."""
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every flush takes `FLUSH_S`."""
+    original = MemoryStore.flush
+
+    async def flush(self: MemoryStore, *arguments: Any) -> None:
+        await asyncio.sleep(FLUSH_S)
+        await original(self, *arguments)
+
+    monkeypatch.setattr(MemoryStore, "flush", flush)
+
+
+class Consumers:
+    """Consumers that take and ack for as long as they live, and what they got."""
+
+    def __init__(self, caller: Caller, topics: list[str], count: int, wait_ms: int, how_many: int) -> None:
+        self.got = dict.fromkeys(topics, 0)
+        self.slowest_s = 0.0
+        self._caller = caller
+        self._tasks = [
+            asyncio.ensure_future(self._consume(topics[number % len(topics)], count, wait_ms))
+            for number in range(how_many)
+        ]
+
+    async def _consume(self, topic: str, count: int, wait_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            begun_s = loop.time()
+            items = (await self._caller.get(topic, count, wait_ms=wait_ms)).items
+            if items:
+                self.slowest_s = max(self.slowest_s, loop.time() - begun_s)
+                self.got[topic] += len(items)
+                await self._caller.do(Kind.ACK, items)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("wait_ms", [2_000, 0])
+@pytest.mark.parametrize("topics", [["t"], ["a", "b", "c", "d"]])
+def test_consumers_that_ask_for_too_much_get_no_less_between_them(
+    wait_ms: int, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, flush_items_max=FLUSH_ITEMS))
+        caller = Caller(world, engine)
+        for topic in topics:
+            await caller.put(topic, 900)
+            await caller.put(topic, 900)
+        slow_down(monkeypatch)
+        consumers = Consumers(caller, topics, 50, wait_ms, 32)
+        await world.pass_s(10)
+        before = dict(consumers.got)
+        await world.pass_s(20)
+        got = {topic: consumers.got[topic] - before[topic] for topic in topics}
+        assert sum(got.values()) > 20 * 0.8 * GOODPUT
+        assert min(got.values()) > 20 * 0.4 * GOODPUT / len(topics)
+        await consumers.stop()
+        monkeypatch.undo()
+        await world.until(lambda: is_at_rest(engine.shards[1]), within_s=60)
+
+    play(story)
+
+
+def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, flush_items_max=FLUSH_ITEMS))
+        caller, other = Caller(world, engine), Caller(world, engine, "other")
+        for _ in range(3):
+            await caller.put(count=900)
+        await other.put(count=200)
+        slow_down(monkeypatch)
+        greedy = Consumers(caller, ["t"], 50, 2_000, 32)
+        await world.pass_s(10)
+        modest = Consumers(other, ["t"], 1, 2_000, 2)
+        await world.pass_s(20)
+        assert modest.slowest_s < 5 * FLUSH_S
+        assert modest.got["t"] > 40
+        await greedy.stop()
+        await modest.stop()
+
+    play(story)
+
+
+def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left to be leased then, so no flush follows that would tell him."""
+
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, flush_items_max=FLUSH_ITEMS))
+        caller = Caller(world, engine)
+        await caller.put(count=100)
+        slow_down(monkeypatch)
+        await caller.put("other", FLUSH_ITEMS)  # shows what a flush takes
+        writing = asyncio.ensure_future(caller.put("other"))
+        await world.pass_s(FLUSH_S / 2)
+        first = [asyncio.ensure_future(caller.get(count=50)) for _ in range(2)]
+        await world.pass_s(FLUSH_S / 10)
+        second = asyncio.ensure_future(caller.get(count=5, wait_ms=60_000, timeout_s=70))
+        await world.pass_s(FLUSH_S / 10)
+        for call in first:
+            call.cancel()
+        await writing
+        begun_s = world.loop.time()
+        assert len((await second).items) == 5
+        assert world.loop.time() - begun_s < 5 * FLUSH_S
+
+    play(story)
