@@ -130,6 +130,8 @@ class Shard:
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
         self._disputed: frozenset[int] = frozenset()
+        self._own_works: Sequence[asyncio.Task[None]] = ()
+        """What it does by itself while it runs."""
         self.disputed: str | None = None
         """Why it does not answer for some of the slots that it holds."""
         self.numbers: Numbers
@@ -286,11 +288,11 @@ class Shard:
             self._timekeeper.run(),
             self._timekeeper.follow(),
             sweep_keys(self._writer, self._time, self._settings.sweep_interval_ms),
-            self._reader.run(),
             self._purger.run(),
             self._counting.run(self._writer),
         )
-        tasks = [asyncio.ensure_future(work) for work in works]
+        self._own_works = [asyncio.ensure_future(work) for work in works]
+        tasks = [asyncio.ensure_future(self._reader.run()), *self._own_works]
         for task in tasks:
             task.add_done_callback(self._task_ended)
         try:
@@ -316,8 +318,10 @@ class Shard:
             self._writer.give_up(f"a task of it failed: {fault!r}", fault)
 
     def close(self) -> None:
-        """Takes in nothing more; `run` returns when what is queued is written."""
+        """Takes in nothing more; `run` returns when what is queued is written. What nobody waits for is the next owner's."""
         self._open = False
+        for task in self._own_works:
+            task.cancel()
         self._writer.close()
 
     def drop(self) -> None:

@@ -91,6 +91,30 @@ def test_what_waits_when_a_shard_is_released_is_written() -> None:
     play(story)
 
 
+def test_a_release_does_not_wait_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine, coordinator = await joined(world, {1: 1})
+        caller = Caller(world, engine)
+        await caller.put(count=500, delay_ms=1_000)
+        await caller.put("purged", 500)
+        flush = MemoryStore.flush
+
+        async def slow(self: MemoryStore, *arguments: Any) -> None:
+            await asyncio.sleep(0.1)
+            await flush(self, *arguments)
+
+        monkeypatch.setattr(MemoryStore, "flush", slow)
+        await caller.queue.purge("default", "purged", world.in_s(5))
+        await world.pass_s(1.2)
+        engine.release(1)
+        begun_s = world.loop.time()
+        await world.until(lambda: coordinator.states(1)[-1] == "free", within_s=30)
+        assert world.loop.time() - begun_s < 0.5
+        assert len(world.database.tables[1].rows) > 800
+
+    play(story)
+
+
 def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_the_rest_as_not_ours() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined(world, {1: 1})
