@@ -107,28 +107,33 @@ class _Room:
     next still finds some.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light", "_used", "items")
+    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light", "_used", "_weight", "_weights", "items")
 
-    def __init__(self, items_max: int, bytes_max: int, light: _Light) -> None:
+    def __init__(self, items_max: int, bytes_max: int, light: _Light, weight: Callable[[str], int]) -> None:
         self._light = light
+        self._weight = weight
         self._items_max = items_max
         self._bytes_max = bytes_max
         self.items = 0
         self._bytes = 0
         self._used: dict[str, list[int]] = {}
-        """Entries and bytes of each namespace."""
+        """Entries and bytes of each namespace, and its weight when it came."""
+        self._weights = 0
+        """Of these namespaces together, but for the shard itself, the empty one."""
 
     def enter(self, namespace: str, items: int, size: int, weight: int | None) -> bool:
         """Takes in so many entries and bytes; False when there is no room. Weight None: whether there is room or not."""
         used = self._used.get(namespace)
         if weight is not None:
-            own_items, own_bytes = used or (0, 0)
+            own_items, own_bytes, _ = used or (0, 0, 0)
             if own_items + items > weight * (self._items_max - self.items - items) or (
                 size and own_bytes + size > weight * (self._bytes_max - self._bytes - size)
             ):
                 return False
         if used is None:
-            self._used[namespace] = [items, size]
+            weight = self._weight(namespace) if namespace else 0
+            self._used[namespace] = [items, size, weight]
+            self._weights += weight
         else:
             used[0] += items
             used[1] += size
@@ -147,16 +152,21 @@ class _Room:
         used[1] -= size
         if not used[0]:
             del self._used[namespace]
+            self._weights -= used[2]
 
-    def waiting(self, namespace: str) -> tuple[int, int]:
-        """Entries of a namespace, and how many namespaces have some."""
+    def waiting(self, namespace: str) -> tuple[int, float]:
+        """Entries of a namespace, and its part by weight among those that have some, itself in any case."""
         used = self._used.get(namespace)
-        return 0 if used is None else used[0], len(self._used)
+        if used is not None:
+            return used[0], used[2] / self._weights
+        weight = self._weight(namespace)
+        return 0, weight / (self._weights + weight)
 
     def clear(self) -> None:
         self.items = 0
         self._bytes = 0
         self._used.clear()
+        self._weights = 0
 
 
 class _Line:
@@ -296,9 +306,9 @@ class Intake:
         self._limits = limits
         self._weight = weight
         self._light = _Light(limits.express_items // 2)
-        self._events = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
-        self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
-        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light)
+        self._events = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
+        self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
+        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
         """Of what the shard itself asks for: a flood of dequeues keeps no ack out."""
         rooms = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._own) | {Lane.INSERT: self._inserts}
         self._rooms = [rooms.get(lane, self._events) for lane in Lane]
@@ -318,9 +328,14 @@ class Intake:
         """Entries of each kind that wait for their turn, and the bytes that they write or have a flush read."""
         return [(lane, line.items, line.bytes) for lane, line in zip(Lane, self._lines, strict=True)]
 
-    def asked_for(self, namespace: str) -> tuple[int, int]:
-        """Entries of a namespace that the shard itself is to write, which are leases mostly, and how many namespaces have some."""
+    def asked_for(self, namespace: str) -> tuple[int, float]:
+        """Entries of a namespace that wait to be leased, mostly, and its part by weight among those that have some."""
         return self._own.waiting(namespace)
+
+    @property
+    def leases_wait(self) -> bool:
+        """More are to be leased than the flush that was sealed last could take."""
+        return self._lines[Lane.LEASE].items > 0
 
     @property
     def held(self) -> int:

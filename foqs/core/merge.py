@@ -24,15 +24,15 @@ _LOOK_FACTOR: Final = 4
 """How much further each look goes."""
 
 
-def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> list[list[Key]]:
-    """Takes the best `count` keys of all indexes: for each index those it gave up, in order.
+def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int, most: Sequence[int]) -> list[list[Key]]:
+    """Takes the best `count` keys of all indexes: for each index those it gave up, in order, and no more than its `most`, at least 1.
 
     They are fewer where an index's window ends while its table may hold more:
     no key is taken beyond what every window covers, as a better one may be in
     that table.
     """
     if len(indexes) == 1:
-        return [indexes[0].take(topic, count)]
+        return [indexes[0].take(topic, min(count, most[0]))]
     if count == 1:
         return _take_first(indexes, topic)
     look = _look(indexes, count)
@@ -44,9 +44,13 @@ def take_best(indexes: Sequence[ReadyIndex], topic: TopicName, count: int) -> li
         if boundary is not None and (sure is None or boundary < sure):
             sure = boundary
     if sum(map(bool, parts)) < 2:
-        return [index.take(topic, count, sure) if part else part for index, part in zip(indexes, parts, strict=True)]
-    shares = _shares(indexes, topic, count, parts, look)
-    return [index.take(topic, share, sure) if share else [] for index, share in zip(indexes, shares, strict=True)]
+        shares: Sequence[int] = [count if part else 0 for part in parts]
+    else:
+        shares = _shares(indexes, topic, count, parts, look)
+    return [
+        index.take(topic, min(share, limit), sure) if share else []
+        for index, share, limit in zip(indexes, shares, most, strict=True)
+    ]
 
 
 def _take_first(indexes: Sequence[ReadyIndex], topic: TopicName) -> list[list[Key]]:

@@ -18,6 +18,8 @@ _SHARED_S: Final = 2.0
 """Who had a short flush is expected again for so long."""
 _MEMORY: Final = 0.97
 """What each flush weighs among those that tell what flushes cost, against the next one."""
+_LEASES_MEMORY: Final = 0.8
+"""The same among those that tell how quickly leases are written: others may write much now, and nothing soon."""
 _SURPRISE: Final = 4.0
 """A flush that took longer than so many times what was expected counts as that: it is something else that was slow."""
 
@@ -63,6 +65,21 @@ class Cost:
         each_s = min(max(each_s, 0.0), mean_s / mean)
         fixed_s = mean_s - each_s * mean
         return (fixed_s, each_s) if each_s else (0.0, mean_s / mean)
+
+
+class LeaseCost:
+    """What a lease takes where many wait: the seconds of flushes over their leases, the older the less they weigh."""
+
+    def __init__(self) -> None:
+        self.each_s = 0.0
+        """Nothing, as long as there was no flush."""
+        self._seconds = self._leases = 0.0
+
+    def learn(self, leases: float, seconds: float) -> None:
+        """A flush had so many leases, and others had to wait; or could have had so many."""
+        self._seconds = self._seconds * _LEASES_MEMORY + seconds
+        self._leases = self._leases * _LEASES_MEMORY + leases
+        self.each_s = self._seconds / self._leases
 
 
 class Pace:

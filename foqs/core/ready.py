@@ -308,7 +308,7 @@ class ReadyIndex:
             return None
         half = max(1, self._window_keys_max // 2)
         # What topics in use read must not put each other out, or each would be read anew for every take.
-        share = max(_REFILL_KEYS_MIN, self._keys_max // (2 * max(1, len(self._evictable))))
+        share = max(_REFILL_KEYS_MIN, self._keys_max // (2 * max(1, len(self._evictable))), self._keys_max - self._size)
         limit = min(half, share, self._keys_max, self._window_keys_max - len(window))
         if limit <= 0:
             return None

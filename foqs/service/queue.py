@@ -309,14 +309,13 @@ class QueueService:
             return []
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
         holding: dict[TopicName, list[Shard]] = {}
-        room = 0
+        rooms: dict[Shard, int] = {}
         for shard in self._handing_out():
             known = shard.index.among(topics)
             if known and (own := shard.room(known[0][0])) > 0:
-                room += own
+                rooms[shard] = own
                 for topic in known:
                     holding.setdefault(topic, []).append(shard)
-        items_max = min(items_max, room)
         found: dict[Shard, Spans] = {}
         for topic in [topic for topic in topics if topic in holding] if holding else ():
             if topic in self._namespaces.paused:
@@ -325,11 +324,14 @@ class QueueService:
             if count <= 0:
                 break
             taken = 0
-            shards = holding[topic]
+            shards = [shard for shard in holding[topic] if rooms[shard]]
             indexes = [shard.index for shard in shards]
             sources = [_NOTHING if index.needs_refill(topic) else index for index in indexes] if late else indexes
-            for shard, keys in zip(shards, take_best(sources, topic, count), strict=True):
+            for shard, keys in zip(
+                shards, take_best(sources, topic, count, [rooms[shard] for shard in shards]), strict=True
+            ):
                 if keys:
+                    rooms[shard] -= len(keys)
                     found.setdefault(shard, []).append((topic, keys))
                     taken += len(keys)
             if taken:

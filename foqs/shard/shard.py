@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import ceil
 from random import Random
 from typing import Final
 
@@ -52,7 +51,7 @@ _AWAY_MS_MAX: Final = 1_000
 _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
-_CROWDED_S: Final = 0.25
+_CROWDED_S: Final = 0.5
 """What takes longer to be leased than this is too much: a dequeue waits `calls.handout_wait_ms_max` for it, and then goes without."""
 _ROOM_MAX: Final = 1_000_000
 """More than any call asks for."""
@@ -164,10 +163,10 @@ class Shard:
         Of a hand-out that is leased too late nothing is delivered, and it is released:
         all that for nothing. Who finds no room is asked to look again when a flush was sealed.
         """
-        waiting, namespaces = self._intake.asked_for(namespace)
-        entry_s = self._writer.entry_s * max(1, namespaces)
-        if waiting * entry_s < _CROWDED_S:
-            return ceil(_CROWDED_S / entry_s) - waiting if entry_s else _ROOM_MAX
+        waiting, part = self._intake.asked_for(namespace)
+        lease_s = self._writer.lease_cost.each_s
+        if waiting * lease_s < _CROWDED_S * part:
+            return max(1, int(_CROWDED_S * part / lease_s) - waiting) if lease_s else _ROOM_MAX
         self.memory.turn_away(namespace)
         return 0
 

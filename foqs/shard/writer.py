@@ -21,14 +21,15 @@ from foqs.core.batch import Batch, Inserts, Part
 from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence, Owner, Standing, standing
 from foqs.core.flush import Find, find_in, judge_batch
-from foqs.core.intake import Intake
+from foqs.core.intake import SHARES, Intake
 from foqs.core.item import Row
 from foqs.core.keys import KeyName, KeyRow
 from foqs.core.life import Moment, Policy
-from foqs.core.pace import Pace
+from foqs.core.pace import LeaseCost, Pace
 from foqs.core.rows import RowCache
 from foqs.core.shardtime import ShardTime
 from foqs.core.timers import Timers
+from foqs.core.work import Lane
 from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
 from foqs.shard.flush import Flush, Memory
@@ -94,8 +95,9 @@ class Writer:
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
-        self.entry_s = 0.0
-        """What a full flush takes for each of its entries, as the last one shows."""
+        self.lease_cost = LeaseCost()
+        self._leases = 0
+        """In the flush under way, where more of them wait."""
         self._waits_s: float | None = None
         """Since when it waits for the database, also where it tries again; None when it does not."""
         self._troubled_s = 0.0
@@ -278,7 +280,8 @@ class Writer:
             raise GivenUp(self._given_up)
         if self._slots and not self._slots_refused:
             await self._write_slots()
-        batch = self._intake.seal(inserts=not self._suspects)
+        batch = self._begun = self._intake.seal(inserts=not self._suspects)
+        self._leases = len(batch.leased) if self._intake.leases_wait else 0
         self._memory.makes_room()
         if batch or self._beat:
             self._beat = False
@@ -286,7 +289,6 @@ class Writer:
                 batch.claims = self._memory.claims(batch)
             if batch.purging:
                 self._memory.place_cuts(batch)
-            self._begun = batch
             await self._commit(batch)
             self._intake.written(batch)
         if self._suspects:
@@ -412,7 +414,7 @@ class Writer:
         entries, seconds = len(batch), self._seconds() - started_s
         items_max = self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds)
         self._intake.pace(items_max)
-        self.entry_s = seconds / items_max
+        self.lease_cost.learn(self._leases or items_max * SHARES[Lane.LEASE].most / 100, seconds)
         self._tells.append(partial(self._facts.flushed, self._shard, entries, seconds))
         self._answered()
         self._quiet()

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.core.life import Kind
 from foqs.store.memory import MemoryStore
-from tests.support.builders import engine_settings
+from tests.support.builders import catalog, engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.memory_check import is_at_rest
 
@@ -84,6 +84,80 @@ def test_consumers_that_ask_for_too_much_get_no_less_between_them(
     play(story)
 
 
+def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1, flush_items_max=2 * FLUSH_ITEMS))
+        caller, other = Caller(world, engine), Caller(world, engine, "other")
+        for _ in range(3):
+            await caller.put(count=900)
+        await other.put(count=40)
+        held = (await other.get(count=20, lease_ms=600_000)).items
+        gone = (await other.get(count=20, lease_ms=600_000)).items
+        slow_down(monkeypatch)
+
+        async def again_and_again(kind: Kind, items: Any, **changes: Any) -> None:
+            while True:
+                await other.do(kind, items, **changes)
+
+        busy = [
+            asyncio.ensure_future(again_and_again(kind, items[at : at + 10], **changes))
+            for at in (0, 10)
+            for kind, items, changes in ((Kind.EXTEND, held, {"lease_ms": 600_000}), (Kind.ACK, gone, {}))
+        ]
+        consumers = Consumers(caller, ["t"], 50, 2_000, 32)
+        await world.pass_s(5)
+        before = consumers.got["t"]
+        await world.pass_s(10)
+        assert consumers.got["t"] - before > 10 * 0.6 * GOODPUT
+        for task in busy:
+            task.cancel()
+        await consumers.stop()
+
+    play(story)
+
+
+def test_each_of_several_shards_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        shards = (1, 2, 3)
+        engine = await world.engine(engine_settings(*shards, flush_items_max=FLUSH_ITEMS))
+        for number in shards:
+            for _ in range(3):
+                done = asyncio.Event()
+                engine.shards[number].insert("default", [new_item(priority=number)] * 900, done.set)
+                await done.wait()
+        slow_down(monkeypatch)
+        consumers = Consumers(Caller(world, engine), ["t"], 50, 2_000, 32)
+        await world.pass_s(10)
+        before = consumers.got["t"]
+        await world.pass_s(10)
+        assert consumers.got["t"] - before > 10 * 0.75 * GOODPUT * len(shards)
+        await consumers.stop()
+
+    play(story)
+
+
+def test_room_is_divided_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        names = [f"light-{number}" for number in range(9)]
+        world.catalog = catalog(heavy={"weight": 10}, **{name: {} for name in names})
+        engine = await world.engine(engine_settings(1, flush_items_max=10 * FLUSH_ITEMS))
+        callers = {name: Caller(world, engine, name) for name in ("heavy", *names)}
+        for caller in callers.values():
+            for _ in range(3):
+                await caller.put(count=900)
+        slow_down(monkeypatch)
+        consumers = {name: Consumers(caller, ["t"], 20, 2_000, 16) for name, caller in callers.items()}
+        await world.pass_s(3)
+        before = {name: each.got["t"] for name, each in consumers.items()}
+        await world.pass_s(4)
+        got = {name: each.got["t"] - before[name] for name, each in consumers.items()}
+        assert 6 < got["heavy"] / (sum(got[name] for name in names) / len(names)) < 14
+        for each in consumers.values():
+            await each.stop()
+
+    play(story)
+
+
 def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_too_much(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -114,7 +188,8 @@ def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypat
         caller = Caller(world, engine)
         await caller.put(count=100)
         slow_down(monkeypatch)
-        await caller.put("other", FLUSH_ITEMS)  # shows what a flush takes
+        for _ in range(20):
+            await caller.put("other", FLUSH_ITEMS)  # shows what a flush takes
         writing = asyncio.ensure_future(caller.put("other"))
         await world.pass_s(FLUSH_S / 2)
         first = [asyncio.ensure_future(caller.get(count=50)) for _ in range(2)]

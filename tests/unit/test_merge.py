@@ -50,7 +50,7 @@ def ranked(keys: Numbers) -> list[tuple[Key, int]]:
 @given(numbers | clustered, counts)
 def test_the_best_of_all_windows_are_taken(keys: Numbers, count: int) -> None:
     indexes = complete(keys)
-    parts = take_best(indexes, TOPIC, count)
+    parts = take_best(indexes, TOPIC, count, [1_000] * len(indexes))
     assert sorted((key, at) for at, part in enumerate(parts) for key in part) == ranked(keys)[:count]
     assert all(part == sorted(part) for part in parts)
     left = [(key, at) for at, index in enumerate(indexes) for key in window(index)]
@@ -64,7 +64,7 @@ def test_nothing_is_taken_that_a_key_of_some_table_could_precede(
     seen = [data.draw(st.integers(0, len(part) + 1)) for part in keys]
     indexes = covering(keys, seen)
     ends = [(k(part[n - 1]) if n else 0) for part, n in zip(keys, seen, strict=True) if n <= len(part)]
-    parts = take_best(indexes, TOPIC, count)
+    parts = take_best(indexes, TOPIC, count, [1_000] * len(indexes))
     certain = [(key, at) for key, at in ranked(keys) if not ends or key <= min(ends)]
     assert sorted((key, at) for at, part in enumerate(parts) for key in part) == certain[:count]
 
@@ -91,26 +91,33 @@ def test_results_come_in_the_order_of_their_keys(keys: Numbers) -> None:
 def test_an_index_whose_table_was_not_looked_at_holds_back_the_others() -> None:
     indexes = complete([[5, 6], []])
     indexes[1].discover(TOPIC)
-    assert take_best(indexes, TOPIC, 2) == [[], []]
+    assert take_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], []]
     refilled(indexes[1], ks(3), complete=False)
-    assert take_best(indexes, TOPIC, 2) == [[], ks(3)]
+    assert take_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [[], ks(3)]
     refilled(indexes[1], [], complete=True)
-    assert take_best(indexes, TOPIC, 2) == [ks(5, 6), []]
+    assert take_best(indexes, TOPIC, 2, [1_000] * len(indexes)) == [ks(5, 6), []]
+
+
+def test_of_no_index_more_is_taken_than_its_most_and_the_others_give_no_worse_ones_instead() -> None:
+    indexes = complete([[1, 2, 3], [4, 5]])
+    assert take_best(indexes, TOPIC, 4, [2, 9]) == [ks(1, 2), ks(4)]
+    assert take_best(complete([[1, 2, 3]]), TOPIC, 3, [2]) == [ks(1, 2)]
+    assert take_best(complete([[1, 2, 3], []]), TOPIC, 3, [2, 9]) == [ks(1, 2), []]
 
 
 def test_there_is_nothing_to_merge_of_no_index() -> None:
-    assert take_best([], TOPIC, 3) == []
+    assert take_best([], TOPIC, 3, []) == []
     assert plan_loads([], TOPIC, 3) == []
     assert in_order([], []) == []
 
 
 def test_one_index_with_all_the_best_keys_gives_them_all() -> None:
     indexes = complete([list(range(1, 200)), *([n] for n in range(500, 510))])
-    assert take_best(indexes, TOPIC, 150)[0] == ks(*range(1, 151))
+    assert take_best(indexes, TOPIC, 150, [1_000] * len(indexes))[0] == ks(*range(1, 151))
     assert len(indexes[0].peek(TOPIC, ALL)) == 49
 
 
 @given(numbers)
 def test_the_one_that_is_taken_is_the_best_and_of_equal_ones_that_of_the_former_index(keys: Numbers) -> None:
-    parts = take_best(complete(keys), TOPIC, 1)
+    parts = take_best(complete(keys), TOPIC, 1, [1_000] * len(keys))
     assert [(key, at) for at, part in enumerate(parts) for key in part] == ranked(keys)[:1]
