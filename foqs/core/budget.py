@@ -69,7 +69,28 @@ class Budget:
         self.bytes -= size
 
 
-class WriteBudget(Budget):
+class _DividedBudget(Budget):
+    """A budget that knows what each namespace holds."""
+
+    def add(self, rows: list[Row], size: int) -> None:
+        self._divide(rows, size, 1)
+
+    def remove(self, rows: list[Row], size: int) -> None:
+        self._divide(rows, size, -1)
+
+    def _divide(self, rows: list[Row], size: int, sign: int) -> None:
+        parts = _by_namespace(rows)
+        for name, part in parts.items():
+            part_size = size if len(parts) == 1 else size_of(part)
+            self._hold(name, sign * len(part), sign * part_size)
+
+    def _hold(self, namespace: str, items: int, size: int) -> None:
+        """The namespace holds so much more, or less."""
+        self.items += items
+        self.bytes += size
+
+
+class WriteBudget(_DividedBudget):
     """A budget for rows just written, divided between the namespaces that hold something.
 
     A namespace may hold as much as is left free, so one alone has half of it:
@@ -100,24 +121,13 @@ class WriteBudget(Budget):
         bytes_max = self.bytes_max - self.bytes - beside_size - own_bytes
         return Budget(bytes_max // 2, items_max // 2).fitting(rows, size)
 
-    def add(self, rows: list[Row], size: int) -> None:
-        self._divide(rows, size, 1)
-
-    def remove(self, rows: list[Row], size: int) -> None:
-        self._divide(rows, size, -1)
-
-    def _divide(self, rows: list[Row], size: int, sign: int) -> None:
-        parts = _by_namespace(rows)
-        for name, part in parts.items():
-            part_size = size if len(parts) == 1 else size_of(part)
-            items, held = self._held.get(name, (0, 0))
-            items += sign * len(part)
-            if items:
-                self._held[name] = items, held + sign * part_size
-            else:
-                del self._held[name]
-        self.items += sign * len(rows)
-        self.bytes += sign * size
+    def _hold(self, namespace: str, items: int, size: int) -> None:
+        super()._hold(namespace, items, size)
+        held, held_bytes = self._held.get(namespace, (0, 0))
+        if held + items:
+            self._held[namespace] = held + items, held_bytes + size
+        else:
+            del self._held[namespace]
 
 
 class _Tenant:
@@ -133,7 +143,7 @@ class _Tenant:
         self.row_bytes = _FIRST_GUESS_BYTES
 
 
-class LoadBudget(Budget):
+class LoadBudget(_DividedBudget):
     """A budget for rows loaded ahead, divided between the namespaces that hold or want something.
 
     Half of it is for whoever comes first. Of the rest a namespace gets what it
@@ -184,18 +194,8 @@ class LoadBudget(Budget):
         if rows and tenant is not None:
             tenant.row_bytes = size_of(rows) // len(rows)
 
-    def add(self, rows: list[Row], size: int) -> None:
-        self._divide(rows, size, 1)
-
-    def remove(self, rows: list[Row], size: int) -> None:
-        self._divide(rows, size, -1)
-
-    def _divide(self, rows: list[Row], size: int, sign: int) -> None:
-        parts = _by_namespace(rows)
-        for name, part in parts.items():
-            part_size = size if len(parts) == 1 else size_of(part)
-            tenant = self._tenants.get(name) or self._enter(name, 0.0)
-            self._change(tenant, sign * len(part), sign * part_size)
+    def _hold(self, namespace: str, items: int, size: int) -> None:
+        self._change(self._tenants.get(namespace) or self._enter(namespace, 0.0), items, size)
 
     def _change(self, tenant: _Tenant, items: int, size: int) -> None:
         tenant.items += items
