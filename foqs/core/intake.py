@@ -121,19 +121,20 @@ class _Room:
         self._weights = 0
         """Of these namespaces together, but for the shard itself, the empty one."""
 
-    def enter(self, namespace: str, items: int, size: int, weight: int | None) -> bool:
-        """Takes in so many entries and bytes; False when there is no room. Weight None: whether there is room or not."""
+    def enter(self, namespace: str, items: int, size: int, *, always: bool) -> bool:
+        """Takes in so many entries and bytes; False when there is no room, which does not matter if `always`."""
         used = self._used.get(namespace)
-        if weight is not None:
+        if not always:
+            weight = self._weight(namespace)
             own_items, own_bytes, _ = used or (0, 0, 0)
             if own_items + items > weight * (self._items_max - self.items - items) or (
                 size and own_bytes + size > weight * (self._bytes_max - self._bytes - size)
             ):
                 return False
         if used is None:
-            weight = self._weight(namespace) if namespace else 0
-            self._used[namespace] = [items, size, weight]
-            self._weights += weight
+            counted = self._weight(namespace) if namespace else 0
+            self._used[namespace] = [items, size, counted]
+            self._weights += counted
         else:
             used[0] += items
             used[1] += size
@@ -304,7 +305,6 @@ class Intake:
 
     def __init__(self, limits: IntakeLimits, weight: Callable[[str], int]) -> None:
         self._limits = limits
-        self._weight = weight
         self._light = _Light(limits.express_items // 2)
         self._events = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
         self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
@@ -362,7 +362,7 @@ class Intake:
         """
         lane, namespace, numbers = work.lane, work.namespace, work.numbers
         room = self._rooms[lane]
-        if not room.enter(namespace, len(numbers), work.bytes, None if internal else self._weight(namespace)):
+        if not room.enter(namespace, len(numbers), work.bytes, always=internal):
             raise Overloaded("the shard's write queue is full; try again later, or at another host", retry_after_ms=100)
         if lane is not Lane.INSERT:
             ids = self._ids

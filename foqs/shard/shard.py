@@ -158,7 +158,7 @@ class Shard:
         return self.answering and not self._writer.is_late
 
     def room(self, namespace: str) -> int:
-        """How many more items of the namespace it leases while somebody waits for them; 0 or less when it is crowded.
+        """How many more items of the namespace it leases while somebody waits for them; 0 when it is crowded.
 
         Of a hand-out that is leased too late nothing is delivered, and it is released:
         all that for nothing. Who finds no room is asked to look again when a flush was sealed.
