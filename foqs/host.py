@@ -232,6 +232,7 @@ class Host:
         self._wire = WireServer(
             loop, calls, wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
         )
+        self._engine.queue.on_told = self._wire.send
         if keyring.context is not None:
             self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
         if self._gate is not None or self._doorway is not None:

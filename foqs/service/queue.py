@@ -100,6 +100,8 @@ class QueueService:
         self.limits = limits
         self.waiters: Waiters[Dequeue] = Waiters()
         self.draining = False
+        self.on_told: Callable[[], None] = _nothing
+        """Called when callers have their answers, and what they are sent should leave before other work is done."""
         self.placement = Placement(shards, statuses, asyncio.get_running_loop().time)
         self._suspended = False
         self._shards = shards
@@ -418,6 +420,10 @@ class QueueService:
                 if shard.room(namespace) <= 0:
                     break
 
+    def told(self) -> None:
+        """Callers have their answers, and there is other work to do."""
+        self.on_told()
+
     def _available(self, topic: TopicName) -> bool:
         return any(shard.index.head(topic) is not None and shard.room(topic[0]) > 0 for shard in self._handing_out())
 
@@ -555,3 +561,7 @@ class QueueService:
 def _item_bytes_max(settings: NamespaceSettings) -> int:
     """What one item of a namespace may weigh in a reply."""
     return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
+
+
+def _nothing() -> None:
+    """Nobody asked to be told."""

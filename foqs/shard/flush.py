@@ -74,8 +74,16 @@ class Memory(Protocol):
         """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
         ...
 
+    def committed(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
+        """A flush is known to be committed. What tells its callers is added to `tells`, and to be called soon; `applied` follows."""
+        ...
+
+    def told(self) -> None:
+        """Callers were told, before `applied`."""
+        ...
+
     def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
-        """A flush is known to be committed. What tells those who are to hear of it is added to `tells`, and to be called soon, whatever this raises."""
+        """Brings the memory up to the flush. Who else is to hear of it is added to `tells`, likewise, whatever this raises."""
         ...
 
     def refused(self, part: Part[Any]) -> None:

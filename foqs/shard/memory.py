@@ -4,7 +4,7 @@ Always true between two flushes: index and counts show exactly the committed
 rows, less what is reserved for hand-outs that wait; a remembered row is the row
 in the table. Everything that happens to the memory because of a flush happens
 in `applied`, after the commit (but for what metrics count, which is told with
-its callers); what a read brings comes in between two flushes.
+callers); what a read brings comes in between two flushes.
 Knows nothing of connections, tasks or time's passing.
 """
 
@@ -56,6 +56,10 @@ class Consumers(Protocol):
 
     def look_again(self, shard: Any, namespace: str) -> None:
         """The shard may have room for hand-outs of this namespace, where it had none."""
+        ...
+
+    def told(self) -> None:
+        """Callers have their answers, and there is other work to do: what they are sent should leave before it."""
         ...
 
 
@@ -243,19 +247,9 @@ class ShardMemory:
 
     # ----------------------------------------------------------- after a flush
 
-    def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
-        """A flush is committed: brings the memory up to it, and its works; adds what tells the metrics, then their callers."""
+    def committed(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
+        """A flush is committed: its works have their results; adds what tells their callers."""
         batch, decision = flush.batch, flush.decision
-        tells.append(partial(self._report, decision))
-        self._remember_topics(flush)
-        if batch.slots:
-            self.slots = self.slots.union(batch.slots)
-        ready = self._entered(decision)
-        self._left(decision)
-        self._leased(batch, decision)
-        self._moved(decision, ready)
-        if batch.purging:
-            self._purged(batch, decision, tells)
         orphans: list[Row] = []
         # Who waits for work is told of it before those who brought it.
         for claim, rows in zip(batch.claims, decision.claimed, strict=True):
@@ -269,6 +263,20 @@ class ShardMemory:
             work.record(part.start, results, tells)
         if orphans:
             self._release(orphans)
+
+    def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
+        """Brings the memory up to a flush that is committed; adds what tells the metrics, and who made a cut."""
+        batch, decision = flush.batch, flush.decision
+        tells.append(partial(self._report, decision))
+        self._remember_topics(flush)
+        if batch.slots:
+            self.slots = self.slots.union(batch.slots)
+        ready = self._entered(decision)
+        self._left(decision)
+        self._leased(batch, decision)
+        self._moved(decision, ready)
+        if batch.purging:
+            self._purged(batch, decision, tells)
         if ready:
             self._consumers.ready(ready)
         self._tell_due(decision)
@@ -450,6 +458,10 @@ class ShardMemory:
         """
         if isinstance(part.work, HandOut):
             self._hand_out_refused(part.work.keys_at([part.start]))
+
+    def told(self) -> None:
+        """Callers were told what is committed, before the memory is brought up to it."""
+        self._consumers.told()
 
     def answers_again(self) -> None:
         """The store answers after it had not."""

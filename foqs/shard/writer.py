@@ -401,13 +401,19 @@ class Writer:
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
             attempt += 1
         self.flush_number += 1
-        self._flushing = False
         self._maybe_written = True
         if batch.slots:
             self._slots = ()
         if not self._tells:
             # As soon as the next flush is on its way to the database: until then nothing is awaited.
             asyncio.get_running_loop().call_soon(self._tell)
+        self._memory.committed(flush, self._tells)
+        if not (batch.hand_outs or self._intake or self._suspects or self._reads or self._beat):
+            # No next flush waits for the memory, nor do callers then: they see it as it was during the flush.
+            # The reply to a hand-out, though, tells what it has left.
+            self._tell()
+            self._memory.told()
+        self._flushing = False
         self._memory.applied(flush, self._tells)
         self._current = _NOTHING
         self._maybe_written = False

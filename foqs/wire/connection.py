@@ -1,9 +1,9 @@
 """One connection: its bytes, its calls, its silence.
 
 Always true: what one peer does touches no other connection; the replies of one
-turn of the loop leave in one write, in the order in which they were given; what
-was given and cannot be written any more is given back. Knows nothing of what a
-call does.
+turn of the loop leave in one write, in the order in which they were given, or in
+two where somebody does not wait for the turn's end; what was given and cannot be
+written any more is given back. Knows nothing of what a call does.
 
 A transport must offer write, close, abort, is_closing, pause_reading,
 resume_reading, get_write_buffer_size, set_write_buffer_limits and
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
         if self._watch is not None:
             self._watch.cancel()
         self._frames.forget()
-        self._write()
+        self.write()
         for call in list(self._calls):
             call.abandon()
         self.backstop.stop()
@@ -294,15 +294,15 @@ class Connection(asyncio.Protocol):
         replies = self._replies
         alone = not self._calls and not self._reading
         if not replies and not alone:
-            self._loop.call_soon(self._write)
+            self._server.gather(self)
         replies.append(frame)
         if give_back is not None:
             self._give_backs.append(give_back)
         self._replies_bytes += len(frame)
         if alone or self._replies_bytes > GATHERED_BYTES_MAX:
-            self._write()
+            self.write()
 
-    def _write(self) -> None:
+    def write(self) -> None:
         """Gives what was gathered to the transport, or back."""
         replies = self._replies
         if not replies:
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Closes after what is gathered and written has left."""
         if not self._closing and self._transport is not None:
-            self._write()
+            self.write()
             self._closing = True
             self._frames.forget()
             self._transport.close()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from foqs.access.gate import Gate
-from foqs.wire.complaints import Complaints
+from foqs.wire.complaints import Complaints, log
 from foqs.wire.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.wire.frames import Room
 from foqs.wire.limits import WireLimits
@@ -63,10 +63,28 @@ class WireServer:
         self.calls_in_flight = 0
         self.stopping = False
         self.quiet: asyncio.Future[None] | None = None
+        self._gathering: list[Connection] = []
+        """Those with replies of this turn of the loop."""
 
     def connection(self) -> Connection:
         """A protocol for one new connection."""
         return Connection(self)
+
+    def gather(self, connection: Connection) -> None:
+        """It has replies, which leave at the end of this turn of the loop, or with `send`."""
+        if not self._gathering:
+            self.loop.call_soon(self.send)
+        self._gathering.append(connection)
+
+    def send(self) -> None:
+        """Writes the replies that were gathered."""
+        gathering, self._gathering = self._gathering, []
+        for connection in gathering:
+            try:
+                connection.write()
+            except Exception:
+                log.exception("the replies to a peer cannot be written; its connection is cut")
+                connection.abort()
 
     def recheck(self) -> None:
         """Closes the connections whose token or certificate is not valid any more; their calls end as unfinished."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from foqs.wire import codec
 from foqs.wire.connection import GATHERED_BYTES_MAX, TURN_BYTES, Connection
+from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
+from foqs.wire.server import WireServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
@@ -52,6 +55,61 @@ def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
         assert queue.given_back == []
 
     run(main())
+
+
+def test_gathered_answers_of_every_connection_leave_when_they_are_to_be_sent() -> None:
+    async def main() -> None:
+        server, lines = await two_that_wait()
+        for connection, transport in lines:
+            next(iter(connection._calls)).answer(codec.dequeue_reply, [])
+            assert transport.writes == []
+        server.send()
+        assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
+        await asyncio.sleep(0)
+        server.send()
+        assert [len(transport.writes) for _, transport in lines] == [1, 1]
+        for connection, _ in lines:
+            connection.connection_lost(None)
+
+    run(main())
+
+
+def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connection(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        server, lines = await two_that_wait()
+        (broken, broken_transport), (well, transport) = lines
+
+        def write(data: bytes) -> None:
+            raise RuntimeError("the transport is broken")
+
+        monkeypatch.setattr(broken_transport, "write", write)
+        for connection in (broken, well):
+            next(iter(connection._calls)).answer(codec.dequeue_reply, [])
+        with caplog.at_level(logging.ERROR):
+            server.send()
+        assert broken_transport.closed == "aborted"
+        assert "cannot be written" in caplog.text
+        assert seqids(transport) == [[0]]
+        for connection in (broken, well):
+            connection.connection_lost(None)
+
+    run(main())
+
+
+async def two_that_wait() -> tuple[WireServer, list[tuple[Connection, Played]]]:
+    """Two connections of one server, each with two dequeues that wait."""
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    server = WireServer(asyncio.get_running_loop(), Handlers(queue, Identity("h", 1, 1), Random(1)), WireLimits())
+    lines = []
+    for _ in range(2):
+        connection, transport = server.connection(), Played()
+        connection.connection_made(transport)
+        connection.data_received(dequeues(range(2)))
+        lines.append((connection, transport))
+    return server, lines
 
 
 def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> None:

@@ -316,17 +316,54 @@ def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monk
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        told = engine.shards[1].memory
-
-        def broken(flush: Any, tells: Any) -> None:
-            raise RuntimeError("a bug")
-
-        monkeypatch.setattr(told, "applied", broken)
+        monkeypatch.setattr(engine.shards[1].memory, "committed", _broken)
         (result,) = await caller.enqueue([new_item()])
         assert isinstance(result, UnknownOutcome)
         assert len(world.rows()) == 1
 
     play(story)
+
+
+def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothing_else_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        order: list[str] = []
+        shard = engine.shards[1]
+        applied = shard.memory.applied
+
+        def noted(flush: Any, tells: Any) -> None:
+            order.append("applied")
+            applied(flush, tells)
+
+        monkeypatch.setattr(shard.memory, "applied", noted)
+        engine.queue.on_told = lambda: order.append("sent")
+        engine.queue.enqueue("default", [new_item()], world.in_s(1.0), lambda results: order.append("told"))
+        await world.pass_s(0.1)
+        assert order == ["told", "sent", "applied"]
+        order.clear()
+        # The reply to a hand-out tells how many are left, so it is given when the memory knows.
+        assert (await caller.get(wait_ms=0)).items
+        assert order == ["applied"]
+
+    play(story)
+
+
+def test_what_was_told_holds_though_the_memory_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        monkeypatch.setattr(engine.shards[1].memory, "applied", _broken)
+        (result,) = await Caller(world, engine).enqueue([new_item()])
+        assert isinstance(result, str)
+        assert len(world.rows()) == 1
+
+    play(story)
+
+
+def _broken(flush: Any, tells: Any) -> None:
+    raise RuntimeError("a bug")
 
 
 def _noted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
