@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from struct import error as OutOfRange  # noqa: N812 - what it says of a number that no column holds
 from typing import Final, TypeVar
 
 from foqs.core.cuts import Cut
@@ -18,7 +19,7 @@ from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError, Statement
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
@@ -39,7 +40,9 @@ from foqs.store.port import (
 _T = TypeVar("_T")
 
 _LOCK_WAIT: Final = 1205
-_AGAIN: Final = frozenset({_LOCK_WAIT, 1213})
+_TOO_MANY_PREPARED: Final = 1461
+_AGAIN: Final = frozenset({_LOCK_WAIT, 1213, _TOO_MANY_PREPARED, 1615})
+"""A lock that did not come, a deadlock; no room for what is prepared, or it is to be prepared anew."""
 _DUPLICATE: Final = 1062
 _NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 _FULL: Final = frozenset({1021, 1114})
@@ -305,7 +308,7 @@ class MysqlStore:
         self._faults("begin")
         try:
             await self._prepare(link, fence, reads, key_reads, decide)
-        except (ServerError, UnicodeEncodeError) as error:
+        except (ServerError, UnicodeEncodeError, OutOfRange) as error:
             if isinstance(error, ServerError) and error.code in READ_ONLY:
                 raise
             await self._roll_back(link)
@@ -347,7 +350,7 @@ class MysqlStore:
             await link.run(*packet)
         self._faults("written")
 
-    async def _begin(self, link: Link, fence: Fence, statements: Sequence[bytes]) -> list[Result]:
+    async def _begin(self, link: Link, fence: Fence, statements: Sequence[Statement]) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
         fenced, *results = await link.run(self._sql.fence(fence), *statements)
         if fenced.matched != 1:
@@ -362,9 +365,9 @@ class MysqlStore:
             if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
                 raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
-    def _packets(self, statements: Iterable[bytes]) -> Iterator[list[bytes]]:
+    def _packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
         """Statements that travel together, below the server's max_allowed_packet."""
-        packet: list[bytes] = []
+        packet: list[Statement] = []
         size = 0
         for statement in statements:
             if len(statement) > self._packet_bytes:
@@ -386,11 +389,13 @@ class MysqlStore:
         except (ServerError, LinkLost):
             self._drop()
 
-    def _refusal(self, error: ServerError | UnicodeEncodeError) -> StoreError:
+    def _refusal(self, error: ServerError | UnicodeEncodeError | OutOfRange) -> StoreError:
         if not isinstance(error, ServerError):
             return WriteRefused(str(error))
         if error.code == _DUPLICATE and self._sql.adds_keys(error.statement):
             return KeyTaken(str(error))
         full = error.code in _FULL
         hint = "; make room on the server's disk" if full else ""
+        if error.code == _TOO_MANY_PREPARED:
+            hint = "; raise the server's max_prepared_stmt_count"
         return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN, full=full)

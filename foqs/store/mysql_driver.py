@@ -1,6 +1,6 @@
 """The MySQL driver, behind the few things the store needs of it: connect, run, end.
 
-Always true: `run` sends one packet of one or more statements and returns when
+Always true: `run` sends one or more statements at once and returns when
 every result was read; anything that leaves a result unread (a timeout, a
 cancel, a broken socket) ends the link for good. The driver connects, encrypts
 and logs in; its own way of reading results costs a dozen calls and two awaits
@@ -21,9 +21,9 @@ import aiomysql
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from foqs.store.mysql_wire import Replies, Result, ServerError, query
+from foqs.store.mysql_wire import Bound, Preparation, Replies, Result, ServerError, Statement, packets, prepare
 
-__all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError"]
+__all__ = ["Bound", "Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statement"]
 
 _CLIENT_CODES: Final = range(2000, 3000)
 _GOODBYE_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
@@ -74,8 +74,11 @@ class Link(asyncio.Protocol):
         self.timeout_s = timeout_s
         """How long a round trip may take."""
         self._loop = asyncio.get_running_loop()
-        self._replies = Replies()
-        self._waiter: asyncio.Future[list[Result]] | None = None
+        self._reader: Replies | Preparation = Replies()
+        """Of what is asked for now."""
+        self._prepared: dict[bytes, int] = {}
+        """The server's numbers of statements, by their text."""
+        self._waiter: asyncio.Future[Any] | None = None
         self._ended: str | None = None
         """Why nothing can be asked any more."""
         self._transport.set_protocol(self)
@@ -111,27 +114,46 @@ class Link(asyncio.Protocol):
             raise
         return cls(connection, settings.statement_timeout_s)
 
-    async def run(self, *statements: bytes) -> list[Result]:
-        """Sends the statements as one packet and reads every result.
+    async def run(self, *statements: Statement) -> list[Result]:
+        """Sends the statements at once and reads every result. What is bound is prepared before, once.
 
-        The server stops at the first error; earlier statements have run.
+        At an error, which is the first there is, earlier statements have run. Of
+        those after it the ones in text up to the next that is bound have not, and
+        the others may have.
 
         Raises:
             ServerError, LinkLost: as their docstrings say.
         """
-        assert self._waiter is None, "one packet at a time"
+        for statement in statements:
+            if type(statement) is Bound and statement.sql not in self._prepared:
+                self._prepared[statement.sql] = await self._prepare(statement)
+        asked = packets(statements, self._prepared)
+        replies = Replies(len(asked))
+        try:
+            return await self._ask(asked, replies)  # type: ignore[no-any-return]
+        except ServerError as error:
+            error.statement = statements[replies.count]
+            raise
+
+    async def _prepare(self, statement: Bound) -> int:
+        try:
+            return await self._ask([prepare(statement.sql)], Preparation())  # type: ignore[no-any-return]
+        except ServerError as error:
+            error.statement = statement
+            raise
+
+    async def _ask(self, asked: list[bytes], reader: Replies | Preparation) -> Any:
+        """Sends packets in one write; what the reader makes of the answers."""
+        assert self._waiter is None, "one question at a time"
         if self._ended is not None:
             raise LinkLost(self._ended)
-        packet = query(statements)
-        self._replies = Replies()
-        waiter: asyncio.Future[list[Result]] = self._loop.create_future()
-        self._waiter = waiter
-        self._transport.write(packet)
+        self._reader = reader
+        self._waiter = waiter = self._loop.create_future()
+        self._transport.write(b"".join(asked))
         timer = self._loop.call_later(self.timeout_s, self._end, f"no answer within {self.timeout_s} s")
         try:
             return await waiter
-        except ServerError as error:
-            error.statement = statements[self._replies.count]
+        except ServerError:
             raise
         except BaseException:
             self.abort()
@@ -162,8 +184,9 @@ class Link(asyncio.Protocol):
         if waiter is None or waiter.done():
             self._end("the server closed the connection")  # it says why, unasked, and goes
             return
+        reader = self._reader
         try:
-            results = self._replies.feed(data)
+            found = reader.feed(data)
         except ServerError as error:
             if error.code in _GOODBYE_CODES:
                 self._end(str(error))
@@ -172,8 +195,10 @@ class Link(asyncio.Protocol):
         except Exception as error:
             self._end(f"an answer that cannot be read: {type(error).__name__}: {error}")
         else:
-            if results is not None:
-                waiter.set_result(results)
+            if found is not None:
+                waiter.set_result(found)
+            elif reader.error is not None and reader.error.code in _GOODBYE_CODES:
+                self._end(str(reader.error))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(f"the connection broke: {exc}" if exc else "the server closed the connection")

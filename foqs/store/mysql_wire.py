@@ -1,22 +1,32 @@
-"""The bytes that a MySQL server answers a packet of statements with, as results. No I/O.
+"""The bytes that statements are sent to a MySQL server in, and its answers, as results. No I/O.
 
-Always true: replies are read to their end or the reader raises and is of no more
-use; a result's rows are what the text protocol sends: integers as int, text of
-the connection's charset as str, everything else as bytes. Knows the classic
-protocol without the options that the driver does not ask for: results end with
-EOF packets, no packet is longer than 16 MiB.
+Statements are text, of which those that stand together travel in one packet, or
+`Bound`: prepared before, and executed with values. Always true: replies are read to
+their end or the reader raises and is of no more use; a result's rows are what the
+text protocol sends: integers as int, text of the connection's charset as str,
+everything else as bytes; what is bound gives no rows. Knows the classic protocol
+without the options that the driver does not ask for: results end with EOF packets,
+no packet is longer than 16 MiB.
 
     packet: length, 3 bytes, little-endian | number, 1 byte | content
     answer: OK | ERR | columns' number, a packet for each, EOF, a packet for each row, EOF
+    execute: number, 4 bytes | flags, 1 byte | 1, 4 bytes | `Bound.values`
+    prepared: 0 | number, 4 bytes | columns, 2 bytes | parameters, 2 bytes | 3 bytes; then
+        a packet for each parameter, EOF, a packet for each column, EOF
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 _QUERY: Final = b"\x03"
+_PREPARE: Final = b"\x16"
+_EXECUTE: Final = b"\x17"
+_NO_CURSOR_ONCE: Final = b"\0\1\0\0\0"
+_EXECUTE_BYTES: Final = 10
+"""Of an execute's packet, before its values."""
 _CONTENT_BYTES_MAX: Final = 0xFFFFFE
 _OK: Final = 0x00
 _INFILE: Final = 0xFB
@@ -41,6 +51,26 @@ class Result:
     matched: int
 
 
+@dataclass(slots=True, frozen=True)
+class Bound:
+    """A statement with question marks, for one execution.
+
+    Attributes:
+        sql: its text, for as many values as it has question marks.
+        values: which of them are NULL, that their types follow, their types, and those that are not NULL.
+    """
+
+    sql: bytes
+    values: bytes
+
+    def __len__(self) -> int:
+        """Bytes of its packet's content."""
+        return _EXECUTE_BYTES + len(self.values)
+
+
+Statement: TypeAlias = bytes | Bound
+
+
 class ServerError(Exception):
     """The server answered with an error; the link is still in step.
 
@@ -50,30 +80,101 @@ class ServerError(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} (error {code})")
         self.code = code
-        self.statement = b""
+        self.statement: Statement = b""
 
 
 class OutOfStep(Exception):
     """What came is no answer to what was sent."""
 
 
-def query(statements: tuple[bytes, ...]) -> bytes:
+def query(statements: Sequence[bytes]) -> bytes:
     """The packet that asks for these.
 
     Raises:
         ValueError: it would be longer than one packet may be.
     """
-    length = sum(map(len, statements)) + len(statements)
+    first, *others = statements
+    return b";".join([_head(sum(map(len, statements)) + len(statements)) + _QUERY + first, *others])
+
+
+def prepare(sql: bytes) -> bytes:
+    """The packet that has a statement prepared. Raises ValueError, as `query`."""
+    return _head(1 + len(sql)) + _PREPARE + sql
+
+
+def packets(statements: Sequence[Statement], numbers: Mapping[bytes, int]) -> list[bytes]:
+    """What asks for these, in order, each packet answered by itself; `numbers` are those of prepared statements.
+
+    Raises ValueError, as `query`.
+    """
+    found: list[bytes] = []
+    text: list[bytes] = []
+    for statement in statements:
+        if isinstance(statement, bytes):
+            text.append(statement)
+            continue
+        if text:
+            found.append(query(text))
+            text = []
+        found.append(_execute(statement, numbers))
+    if text:
+        found.append(query(text))
+    return found
+
+
+def _execute(bound: Bound, numbers: Mapping[bytes, int]) -> bytes:
+    number = numbers[bound.sql].to_bytes(4, "little")
+    return b"".join((_head(len(bound)), _EXECUTE, number, _NO_CURSOR_ONCE, bound.values))
+
+
+def _head(length: int) -> bytes:
+    """Of a packet, the first that is sent."""
     if length > _CONTENT_BYTES_MAX:
         raise ValueError(f"statements of {length} bytes do not fit one packet")
-    first, *others = statements
-    return b";".join([length.to_bytes(3, "little") + b"\0" + _QUERY + first, *others])
+    return length.to_bytes(3, "little") + b"\0"
+
+
+class Preparation:
+    """Reads the answer to one `prepare` packet."""
+
+    error: ServerError | None = None
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> int | None:
+        """Takes what arrived; the statement's number once all is there, else None. Raises ServerError, OutOfStep."""
+        self._held = held = self._held + data
+        at, number, left = 0, 0, 1
+        while left:
+            stop = at + 4 + int.from_bytes(held[at : at + 3], "little")
+            if len(held) < max(stop, at + 4):
+                return None
+            if at == 0:
+                if held[4:5] == bytes([_ERR]):
+                    raise _error(held[5:stop])
+                if held[4:5] != bytes([_OK]) or stop < 4 + 9:
+                    raise OutOfStep(f"an answer that begins with {held[4:5]!r} to what was to be prepared")
+                number = int.from_bytes(held[5:9], "little")
+                for count in (int.from_bytes(held[9:11], "little"), int.from_bytes(held[11:13], "little")):
+                    left += count + 1 if count else 0
+            at, left = stop, left - 1
+        if at != len(held):
+            raise OutOfStep("more came than was asked for")
+        return number
 
 
 class Replies:
-    """Reads the answers to one `query` packet."""
+    """Reads the answers to so many of `packets`.
 
-    def __init__(self) -> None:
+    Attributes:
+        error: what the first of them was refused with, while others are still to be read.
+    """
+
+    def __init__(self, packets: int = 1) -> None:
+        self.error: ServerError | None = None
+        self._packets = packets
+        """Those that are not answered yet."""
         self._results: list[Result] = []
         self._chunks: list[bytes] = []
         self._held = 0
@@ -86,16 +187,18 @@ class Replies:
         self._columns: list[_Convert] | None = None
         self._rows: list[tuple[Any, ...]] = []
 
+        self._refused = 0
+
     @property
     def count(self) -> int:
-        """So many statements were answered without an error."""
-        return len(self._results)
+        """So many statements were answered before the first that was refused, where one was."""
+        return len(self._results) if self.error is None else self._refused
 
     def feed(self, data: bytes) -> list[Result] | None:
         """Takes what arrived; the results once all are there, else None.
 
         Raises:
-            ServerError: a statement failed; those after it did not run.
+            ServerError: a statement failed; those after it in its packet did not run, other packets did.
             OutOfStep: the connection is of no more use.
         """
         self._chunks.append(data)
@@ -115,21 +218,31 @@ class Replies:
                 break
             self._number = self._number + 1 & 0xFF
             if self._packet(data, at + 4, stop):
-                if stop != end:
-                    raise OutOfStep("more came than was asked for")
-                return self._results
+                self._packets -= 1
+                self._number = 1
+                if not self._packets:
+                    if self.error is not None:
+                        raise self.error
+                    if stop != end:
+                        raise OutOfStep("more came than was asked for")
+                    return self._results
             at = stop
         self._chunks = [data[at:]]
         self._held = end - at
         return None
 
     def _packet(self, data: bytes, at: int, end: int) -> bool:
-        """Reads one packet; True after the last."""
+        """Reads one packet; True after the last that answers one of ours."""
         if at == end:
             raise OutOfStep("an empty packet")
         head = data[at]
         if head == _ERR:
-            raise _error(data[at + 1 : end])
+            if self.error is None:
+                self.error = _error(data[at + 1 : end])
+                self._refused = len(self._results)
+            self._columns, self._columns_left, self._reading_columns = None, 0, False
+            self._rows = []
+            return True
         if self._columns is None:
             return self._answer(data, at, head)
         if self._columns_left:

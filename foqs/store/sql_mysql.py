@@ -3,8 +3,8 @@
 Always true: every statement is named and says its purpose; numbers are spliced
 in as decimal and everything else as `sql_mysql_values` spells it, so no value
 can end a literal; what goes by ids names the primary key, and its lists are cut
-so short that the optimiser keeps to ranges of it. Statements are bytes. Knows
-nothing of connections or errors.
+so short that the optimiser keeps to ranges of it. Statements are bytes, but for those of
+every flush, which are `Bound`. Knows nothing of connections or errors.
 """
 
 from __future__ import annotations
@@ -16,9 +16,21 @@ from foqs.core.cuts import Cut
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Key, Row, State, TopicName, unpack_key
 from foqs.core.keys import KeyName, KeyRow
+from foqs.store.mysql_wire import Bound, Statement
 from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, Writes
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_mysql_values import cut, data, inserted, key_values, text, updated
+from foqs.store.sql_mysql_values import (
+    BOUND,
+    BoundRow,
+    bound,
+    bound_rows,
+    cut,
+    data,
+    inserted,
+    key_values,
+    text,
+    updated,
+)
 from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
 
 IDS_PER_STATEMENT: Final = 500
@@ -27,6 +39,8 @@ UPDATES_PER_STATEMENT: Final = 200
 TOPICS_PER_STATEMENT: Final = 200
 INSERT_BYTES: Final = 4 << 20
 """A multi-row INSERT is cut here; a server's smaller max_allowed_packet cuts earlier."""
+ROWS_BOUND: Final = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""New rows go in statements of so many: each is prepared once by each writer, and few make up any number."""
 _INT64_MIN: Final = -(1 << 63)
 
 _ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
@@ -238,7 +252,13 @@ class Statements:
         self._of_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
-        self._insert = f"INSERT INTO {item} ({WITH_PAYLOAD}) VALUES ".encode()
+        row = f"({', '.join('?' * len(BOUND))})"
+        insert = f"INSERT INTO {item} ({', '.join(BOUND)}) VALUES "
+        self._insert = {count: (insert + ", ".join([row] * count)).encode() for count in ROWS_BOUND}
+        self._fence = (
+            f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ? "
+            "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ?"
+        ).encode()
         self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()
         self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_TYPES)}".encode()
         self._update_tail = (
@@ -293,16 +313,16 @@ class Statements:
             f"connection = {owner.connection} WHERE one = 1"
         ).encode()
 
-    def fence(self, fence: Fence) -> bytes:
+    def fence(self, fence: Fence) -> Bound:
         """The first statement of a flush: matches nothing when another owner wrote since; holds the row's lock."""
-        return (
-            f"UPDATE {self._owner} SET flush = {fence.flush}, clock_ms = {fence.clock_ms}, "
-            f"offset_ms = {fence.offset_ms} WHERE one = 1 AND epoch = {fence.epoch} AND nonce = {text(fence.nonce)} AND flush = {fence.flush - 1}"
-        ).encode()
+        return bound(
+            self._fence,
+            (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce.encode(), fence.flush - 1),
+        )
 
     # ---------------------------------------------------------------- the writes
 
-    def write(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
+    def write(self, writes: Writes, packet_bytes: int) -> Iterator[Statement]:
         """What one flush changes; no statement with several rows is longer than `packet_bytes`.
 
         Keys come first: one that is taken ends the flush.
@@ -353,19 +373,25 @@ class Statements:
         for part in cut(selects, room, UPDATES_PER_STATEMENT):
             yield b"".join((self._update, *part, self._update_tail))
 
-    def _inserts(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[bytes]:
+    def _inserts(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[Bound]:
         """New rows; an id that exists is an error, never a change."""
-        for part in cut(inserted(rows), packet_bytes - len(self._insert), len(rows)):
-            yield self._insert + b",".join(part)
+        left: Sequence[BoundRow] = inserted(rows)
+        whole = sum(map(len, left)) <= packet_bytes
+        while left:
+            for count in ROWS_BOUND:
+                if count <= len(left) and (whole or count == 1 or sum(map(len, left[:count])) <= packet_bytes):
+                    break
+            yield bound_rows(self._insert[count], left[:count])
+            left = left[count:]
 
     def _keys_added(self, head: bytes, rows: Sequence[KeyRow], packet_bytes: int) -> Iterator[bytes]:
         """Rows of keys, new ones or in place of those that are over."""
         for part in cut(key_values(rows), packet_bytes - len(head), len(rows)):
             yield head + b",".join(part)
 
-    def adds_keys(self, statement: bytes) -> bool:
+    def adds_keys(self, statement: Statement) -> bool:
         """This is the statement that a key's row which is there already refuses."""
-        return statement.startswith(self._add_keys)
+        return isinstance(statement, bytes) and statement.startswith(self._add_keys)
 
     def _topics(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
         """Names leave the topics table and enter it; one that is there stays as it is."""

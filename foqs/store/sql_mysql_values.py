@@ -1,4 +1,4 @@
-"""How values are written into MySQL's statements.
+"""How values are written into MySQL's statements, and beside those that are prepared.
 
 Always true: a literal holds any bytes, and no value can end it. Text and bytes
 stand in quotes, with each quote and backslash escaped: a third of what hex costs
@@ -8,14 +8,45 @@ byte is a character (`sql_mysql.session` sets both). With utf8mb4 no value could
 its literal either, but the server would look for characters, refuse bytes that are
 none, and take twice as long for 1 KiB of them. With binary a literal needs no
 `_binary` before it, which cost the server 0.5 us each, four times a row.
+
+What every flush has, its fence and its new rows, is prepared: of a row of 1 KiB the
+server takes 10 us where text takes 14.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import Final
 
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyRow
+from foqs.store.mysql_wire import Bound
+
+_INTEGER: Final = b"\x08\0"
+"""The type of 8 bytes with a sign."""
+_BYTES: Final = b"\xfc\0"
+_EIGHT: Final = Struct("<q")
+_NUMBERS: Final = Struct("<11q")
+
+BOUND_NUMBERS: Final = (
+    "id",
+    "priority",
+    "deliver_after_ms",
+    "enqueued_at_ms",
+    "lease_ms",
+    "policy",
+    "attempts_max",
+    "payload_bytes",
+    "state",
+    "token",
+    "attempt",
+)
+_BOUND_NULLS: Final = ("ttl_ms", "expires_at_ms", "due_ms")
+BOUND: Final = (*BOUND_NUMBERS, *_BOUND_NULLS, "namespace", "topic", "payload", "metadata")
+"""The columns of a new row in the order in which they are bound: those of fixed length first."""
+_NO_TTL, _NO_EXPIRY, _NO_DUE = (1 << BOUND.index(name) for name in _BOUND_NULLS)
+_BOUND_TYPES: Final = _INTEGER * (len(BOUND) - 4) + _BYTES * 4
 
 
 def text(value: str) -> str:
@@ -55,42 +86,93 @@ def updated(row: Row) -> bytes:
     )
 
 
-def inserted(rows: Sequence[Row]) -> list[bytes]:
+def bound(sql: bytes, values: Sequence[int | bytes]) -> Bound:
+    """A statement with its values, of which none is NULL."""
+    types = b"".join([_INTEGER if type(value) is int else _BYTES for value in values])
+    told = [_EIGHT.pack(value) if isinstance(value, int) else _counted(value) for value in values]
+    return Bound(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *told)))
+
+
+class BoundRow:
+    """A new row's values, and which of them are NULL, as bits."""
+
+    __slots__ = ("nulls", "values")
+
+    def __init__(self, nulls: int, values: bytes) -> None:
+        self.nulls = nulls
+        self.values = values
+
+    def __len__(self) -> int:
+        """Bytes, with the types."""
+        return len(self.values) + len(_BOUND_TYPES) + 3
+
+
+def bound_rows(sql: bytes, rows: Sequence[BoundRow]) -> Bound:
+    """A statement that has so many rows of question marks."""
+    width, nulls = len(BOUND), 0
+    for place, row in enumerate(rows):
+        nulls |= row.nulls << place * width
+    told = nulls.to_bytes(-(-len(rows) * width // 8), "little")
+    return Bound(sql, b"".join((told, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
+
+
+def inserted(rows: Sequence[Row]) -> list[BoundRow]:
     """The values of rows, with one piece of work for each topic, not for each row."""
     names: dict[TopicName, bytes] = {}
-    namespaces: dict[str, str] = {}
-    values: list[bytes] = []
+    values: list[BoundRow] = []
+    eight, numbers = _EIGHT.pack, _NUMBERS.pack
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
         if name is None:
-            namespace = namespaces.get(row.namespace)
-            if namespace is None:
-                namespace = namespaces[row.namespace] = text(row.namespace)
-            name = names[topic] = f"{namespace},{text(row.topic)}".encode()
-        values.append(
-            b"(%d,%b,%d,%d,%d,%d,%b,%b,%d,%d,%d,'%b','%b',%d,%b,%d,%d)"
-            % (
-                row.id,
-                name,
-                row.priority,
-                row.deliver_after_ms,
-                row.enqueued_at_ms,
-                row.lease_ms,
-                _number(row.ttl_ms),
-                _number(row.expires_at_ms),
-                row.policy,
-                row.attempts_max,
-                row.payload_bytes,
-                escaped(row.payload),
-                escaped(row.metadata),
-                row.state,
-                _number(row.due_ms),
-                row.token,
-                row.attempt,
-            )
+            name = names[topic] = _counted(row.namespace.encode()) + _counted(row.topic.encode())
+        payload, metadata = row.payload, row.metadata
+        if payload is None or metadata is None:
+            raise TypeError("a row is written whole, with its payload and metadata")
+        nulls = 0
+        ttl = expires = due = b""
+        if row.ttl_ms is None:
+            nulls |= _NO_TTL
+        else:
+            ttl = eight(row.ttl_ms)
+        if row.expires_at_ms is None:
+            nulls |= _NO_EXPIRY
+        else:
+            expires = eight(row.expires_at_ms)
+        if row.due_ms is None:
+            nulls |= _NO_DUE
+        else:
+            due = eight(row.due_ms)
+        fixed = numbers(
+            row.id,
+            row.priority,
+            row.deliver_after_ms,
+            row.enqueued_at_ms,
+            row.lease_ms,
+            row.policy,
+            row.attempts_max,
+            row.payload_bytes,
+            row.state,
+            row.token,
+            row.attempt,
         )
+        told = (fixed, ttl, expires, due, name, _length(len(payload)), payload, _length(len(metadata)), metadata)
+        values.append(BoundRow(nulls, b"".join(told)))
     return values
+
+
+def _counted(value: bytes) -> bytes:
+    return _length(len(value)) + value
+
+
+def _length(size: int) -> bytes:
+    if size < 251:
+        return size.to_bytes(1, "little")
+    if size < 1 << 16:
+        return b"\xfc" + size.to_bytes(2, "little")
+    if size < 1 << 24:
+        return b"\xfd" + size.to_bytes(3, "little")
+    return b"\xfe" + size.to_bytes(8, "little")
 
 
 def key_values(rows: Sequence[KeyRow]) -> list[bytes]:

@@ -21,6 +21,7 @@ from foqs.store.port import POINTS, Lease, Store, StoreLost, StoreUnusable, Writ
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.poll import soon
 from tests.support.stores import NONCE, OTHER, TOPIC, contents, make_row, opened, reading
 
 pytestmark = pytest.mark.mysql
@@ -394,6 +395,7 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
             *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
             *texts.read_rows(ids, payload=True),
         ):
+            assert isinstance(text, bytes)
             (plan,) = await store._reach().run(b"EXPLAIN " + text)
             (used,) = [values for values in plan.rows if _name(values[2]) in ("foqs_3_item", "item")]
             assert (_name(used[3]), _name(used[5])) in {("range", "PRIMARY"), ("eq_ref", "PRIMARY")}, text
@@ -419,6 +421,7 @@ def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench
             (read, "PRIMARY"),
             (texts.key_of(7, 7), "key_until"),
         ):
+            assert isinstance(text, bytes)
             (plan,) = await store._reach().run(b"EXPLAIN " + text)
             ((_, _, _, access, _, key, *_, more),) = plan.rows
             assert (_name(key), _name(access)) in {(index, "range"), (index, "index"), (index, "ref")}, text
@@ -475,6 +478,46 @@ def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
         assert await contents(owned) == {}
         assert len(packets) > 6
         assert max(packets) < 5_000
+
+    bench.run(story())
+
+
+def test_a_server_without_room_for_prepared_statements_refuses_a_flush_for_now(own_mariadb: MariaDb) -> None:
+    bench = mysql_bench(own_mariadb.settings(own_mariadb.database()))
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        own_mariadb.query("SET GLOBAL max_prepared_stmt_count = 0")
+        try:
+            with pytest.raises(WriteRefused, match="raise the server's max_prepared_stmt_count") as refused:
+                await owned.write(inserts=[make_row(1)])
+            assert refused.value.again
+        finally:
+            own_mariadb.query("SET GLOBAL max_prepared_stmt_count = 16382")
+        await owned.write(inserts=[make_row(1)])
+        assert await contents(owned) == {1: make_row(1)}
+        await owned.store.close()
+
+    bench.run(story())
+
+
+def test_what_is_prepared_is_once_on_a_connection_and_goes_with_it(own_mariadb: MariaDb) -> None:
+    bench = mysql_bench(own_mariadb.settings(own_mariadb.database()))
+
+    def prepared() -> int:
+        return int(own_mariadb.query("SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1])
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        first = 1
+        for count in (1, 1, 200, 200, 127, 5, 7):
+            await owned.write(inserts=[make_row(number) for number in range(first, first + count)])
+            first += count
+        # 1; 128 + 64 + 8; 96 + 24 + 6 + 1; 4 + 1; 6 + 1; and the fence.
+        assert prepared() == 9
+        assert len(await contents(owned)) == first - 1
+        await owned.store.close()
+        await soon(lambda: prepared() == 0)
 
     bench.run(story())
 

@@ -28,6 +28,7 @@ def test_row_that_the_columns_cannot_hold_is_refused_and_nothing_else(bench: Ben
         owned = await opened(bench.store())
         for bad in (
             make_row(2, priority=1 << 31),
+            make_row(2, priority=1 << 63),
             make_row(2, topic="x" * 256),
             make_row(2, metadata=b"x" * 20_000),
             make_row(2, payload=b"x" * (16 << 20)),

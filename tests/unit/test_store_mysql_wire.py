@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.store.mysql_driver import Link, LinkLost
-from foqs.store.mysql_wire import OutOfStep, Replies, Result, ServerError, query
+from foqs.store.mysql_wire import Bound, OutOfStep, Preparation, Replies, Result, ServerError, packets, prepare, query
 from tests.support.aio import run
 
 _LONG, _BLOB, _TEXT = 3, 252, 253
@@ -65,9 +65,9 @@ def _sent(row: tuple[int | None, bytes | None, str | None]) -> tuple[bytes | Non
     return (None if number is None else b"%d" % number, data, None if text is None else text.encode())
 
 
-def _fed(stream: bytes, cuts: list[int]) -> list[Result] | None:
+def _fed(stream: bytes, cuts: list[int], reader: Replies | Preparation | None = None) -> Any:
     """Feeds the stream in pieces; only the last may complete it."""
-    replies = Replies()
+    replies = reader or Replies()
     edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     found = None
     for start, stop in itertools.pairwise(edges):
@@ -113,6 +113,79 @@ def test_an_error_ends_the_answers_with_its_code_and_text(marked: bool) -> None:
 def test_what_is_no_answer_to_the_question_is_out_of_step(stream: bytes) -> None:
     with pytest.raises(OutOfStep):
         _fed(stream, [])
+
+
+@given(_ROWS, st.integers(0, 1 << 40), st.lists(st.integers(0, 4_000), max_size=30))
+def test_each_packet_s_answers_are_numbered_anew(rows: list[Any], matched: int, cuts: list[int]) -> None:
+    stream = _stream(_ok(matched, False)) + _stream([*_ok(0, True), *_table(_COLUMNS, list(map(_sent, rows)), False)])
+    found = [Result([], matched), Result([], 0), Result(rows, len(rows))]
+    assert _fed(stream, cuts, Replies(2)) == found
+    assert _fed(stream + _stream(_ok(1, False)), cuts, Replies(3)) == [*found, Result([], 1)]
+
+
+_REFUSED = [b"\xff" + (1062).to_bytes(2, "little") + b"refused"]
+_LATER = [b"\xff" + (1213).to_bytes(2, "little") + b"later"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "count"),
+    [
+        (_stream(_REFUSED) + _stream(_ok(1, False)), 0),
+        (_stream(_ok(1, False)) + _stream(_REFUSED), 1),
+        (_stream([*_ok(1, True), *_ok(1, True), *_REFUSED]) + _stream(_ok(1, False)), 2),
+        (_stream(_REFUSED) + _stream(_LATER), 0),
+        (_stream([*_table([(_LONG, _BINARY)], [(b"1",)], False)[:-1], *_REFUSED]) + _stream(_ok(1, False)), 0),
+        (_stream([*_table([(_LONG, _BINARY)] * 2, [], False)[:2], *_REFUSED]) + _stream(_ok(1, False)), 0),
+    ],
+)
+def test_the_first_error_of_several_packets_is_raised_when_all_are_answered(stream: bytes, count: int) -> None:
+    for cuts in ([], list(range(len(stream)))):
+        replies = Replies(2)
+        with pytest.raises(ServerError, match="refused"):
+            _fed(stream, cuts, replies)
+        assert replies.count == count
+
+
+@pytest.mark.parametrize(("parameters", "columns"), [(0, 0), (1, 0), (0, 2), (300, 0), (3, 2)])
+def test_the_number_of_what_was_prepared_is_read_whatever_the_pieces(parameters: int, columns: int) -> None:
+    told = (
+        b"\0" + (7).to_bytes(4, "little") + columns.to_bytes(2, "little") + parameters.to_bytes(2, "little") + bytes(3)
+    )
+    answer = [told]
+    for count in (parameters, columns):
+        answer += [_column(_LONG, _BINARY)] * count + [_end(False)] * bool(count)
+    stream = _stream(answer)
+    for cuts in ([], list(range(len(stream)))):
+        assert _fed(stream, cuts, Preparation()) == 7
+    with pytest.raises(OutOfStep):
+        Preparation().feed(stream + b"x")
+
+
+def test_what_cannot_be_prepared_is_an_error_and_what_else_comes_is_out_of_step() -> None:
+    for cuts in ([], list(range(20))):
+        with pytest.raises(ServerError, match="refused"):
+            _fed(_stream(_REFUSED), cuts, Preparation())
+    with pytest.raises(OutOfStep):
+        Preparation().feed(_stream(_ok(1, False)))
+    with pytest.raises(OutOfStep):
+        Preparation().feed(_stream([b"\x01"]))
+
+
+def test_statements_in_text_travel_together_and_what_is_bound_by_itself() -> None:
+    one, two = Bound(b"ONE ?", b"1"), Bound(b"TWO ?", b"22")
+    numbers = {one.sql: 3, two.sql: 258}
+    first, second = (
+        b"\x0b\0\0\0\x17\x03\0\0\0\0\1\0\0\x001",
+        b"\x0c\0\0\0\x17\x02\1\0\0\0\1\0\0\x0022",
+    )
+    assert packets((one, b"a", b"b", two, one, b"c"), numbers) == [
+        first,
+        query((b"a", b"b")),
+        second,
+        first,
+        query((b"c",)),
+    ]
+    assert [len(packet) - 4 for packet in packets((one, two), numbers)] == [len(one), len(two)]
 
 
 def test_a_query_is_one_packet_or_refused() -> None:
@@ -173,6 +246,75 @@ def test_a_link_sends_one_packet_and_gives_its_results() -> None:
             link.data_received(_stream([*_ok(1, True), *_ok(matched, False)]))
             assert await asking == [Result([], 1), Result([], matched)]
         assert not transport.aborted
+
+    run(story())
+
+
+def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        bound = Bound(b"ONE ?", b"1")
+        prepared = b"\0" + (7).to_bytes(4, "little") + bytes(4) + bytes(3)
+        for first in (True, False):
+            asking = asyncio.ensure_future(link.run(bound, b"a"))
+            await asyncio.sleep(0)
+            if first:
+                assert transport.sent.pop() == prepare(b"ONE ?")
+                link.data_received(_stream([prepared]))
+                await asyncio.sleep(0)
+            assert transport.sent.pop() == b"".join(packets((bound, b"a"), {bound.sql: 7}))
+            assert transport.sent == []
+            link.data_received(_stream(_ok(1, False)) + _stream(_ok(2, False)))
+            assert await asking == [Result([], 1), Result([], 2)]
+
+    run(story())
+
+
+def test_what_cannot_be_prepared_is_told_and_tried_again_by_the_next() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        bound = Bound(b"ONE ?", b"1")
+        for _ in range(2):
+            asking = asyncio.ensure_future(link.run(b"a", bound))
+            await asyncio.sleep(0)
+            assert transport.sent.pop() == prepare(b"ONE ?")
+            link.data_received(_stream(_REFUSED))
+            with pytest.raises(ServerError) as told:
+                await asking
+            assert told.value.statement is bound
+            assert transport.sent == []
+
+    run(story())
+
+
+def test_an_error_names_the_first_statement_that_was_refused() -> None:
+    async def story() -> None:
+        link, _ = _link()
+        one, two = Bound(b"ONE ?", b"1"), Bound(b"TWO ?", b"2")
+        link._prepared = {one.sql: 1, two.sql: 2}
+        asking = asyncio.ensure_future(link.run(one, b"a", b"b", two))
+        await asyncio.sleep(0)
+        link.data_received(_stream(_ok(1, False)) + _stream([*_ok(1, True), *_REFUSED]))
+        await asyncio.sleep(0)
+        assert not asking.done()
+        link.data_received(_stream(_LATER))
+        with pytest.raises(ServerError, match="refused") as told:
+            await asking
+        assert told.value.statement == b"b"
+
+    run(story())
+
+
+def test_a_server_that_goes_is_not_waited_for_to_answer_the_rest() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        link._prepared = {b"ONE ?": 1}
+        asking = asyncio.ensure_future(link.run(Bound(b"ONE ?", b"1"), b"a"))
+        await asyncio.sleep(0)
+        link.data_received(_stream([b"\xff" + (1927).to_bytes(2, "little") + b"told"]))
+        with pytest.raises(LinkLost, match="told"):
+            await asking
+        assert transport.aborted
 
     run(story())
 

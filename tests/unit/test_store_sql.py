@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row
 from foqs.store import sql_mysql, sql_sqlite
+from foqs.store.mysql_wire import Bound, Statement
 from foqs.store.port import Lease, StoreUnusable, Writes
 from foqs.store.sql_migrations import Migration, pending
 from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, all_values, mutable_values, row_of
@@ -44,18 +46,81 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
     rows = [make_row(n, payload=b"x" * 500, metadata=b"y" * 200) for n in range(1, 301)]
     statements = sql_mysql.Statements(3)
     for writes in (Writes(inserts=rows), Writes(updates=rows)):
-        texts = list(statements.write(writes, 10_000))
-        assert len(texts) > 5
-        assert max(map(len, texts)) <= 10_000
-        marks = [b"(%d,'" % n if writes.inserts else b" %d,0,1000," % n for n in range(1, 301)]
-        assert all(sum(mark in text for text in texts) == 1 for mark in marks)
+        found = list(statements.write(writes, 10_000))
+        assert len(found) > 5
+        assert max(map(len, found)) <= 10_000
+        if writes.inserts:
+            assert [row for each in found for row in _bound_rows(each)] == rows
+        else:
+            assert all(
+                sum(b" %d,0,1000," % n in text for text in found if isinstance(text, bytes)) == 1 for n in range(1, 301)
+            )
+
+
+@given(
+    st.lists(
+        st.builds(
+            make_row,
+            st.integers(0, (1 << 63) - 1),
+            topic=st.text(st.characters(exclude_categories=["Cs"]), max_size=90),
+            payload=st.one_of(st.binary(max_size=300), st.sampled_from([250, 251, 65_535, 65_536]).map(bytes)),
+            metadata=st.binary(max_size=300),
+            ttl_ms=st.none() | st.integers(0, 1 << 50),
+            expires_at_ms=st.none() | st.integers(0, 1 << 50),
+            due_ms=st.none() | st.integers(0, 1 << 50),
+        ),
+        max_size=400,
+    )
+)
+@settings(deadline=None, max_examples=50)
+def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> None:
+    found = list(sql_mysql.Statements(3).write(Writes(inserts=rows), 32 << 20))
+    assert [row for each in found for row in _bound_rows(each)] == rows
+    assert len(found) <= 3 + len(rows) // max(sql_mysql.ROWS_BOUND)
+
+
+def _bound_rows(statement: Statement) -> list[Row]:
+    """What a prepared INSERT inserts, as the protocol's documentation says that its values are read."""
+    assert isinstance(statement, Bound)
+    head, marks = statement.sql.decode().split(" VALUES ")
+    columns = head[head.index("(") + 1 : -1].split(", ")
+    count = marks.count("?")
+    assert marks == ", ".join([f"({', '.join('?' * len(columns))})"] * (count // len(columns)))
+    nulls = int.from_bytes(statement.values[: (count + 7) // 8], "little")
+    at = (count + 7) // 8
+    assert statement.values[at] == 1
+    types = statement.values[at + 1 : at + 1 + 2 * count]
+    at += 1 + 2 * count
+    values: list[int | bytes | None] = []
+    for place in range(count):
+        kind = types[2 * place]
+        if nulls >> place & 1:
+            values.append(None)
+        elif kind == 8:
+            values.append(int.from_bytes(statement.values[at : at + 8], "little", signed=True))
+            at += 8
+        else:
+            assert kind == 252
+            size, wide = statement.values[at], {0xFC: 2, 0xFD: 3}.get(statement.values[at], 0)
+            if wide:
+                size = int.from_bytes(statement.values[at + 1 : at + 1 + wide], "little")
+            at += 1 + wide
+            values.append(statement.values[at : at + size])
+            at += size
+    assert at == len(statement.values)
+    rows = []
+    for start in range(0, count, len(columns)):
+        row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
+        row |= {name: row[name].decode() for name in ("namespace", "topic")}
+        rows.append(row_of([row[name] for name in COLUMNS]))
+    return rows
 
 
 def test_lists_of_ids_are_cut_and_in_order() -> None:
     statements = sql_mysql.Statements(3)
     ids = list(range(1_001, 0, -1))
     for writes in (Writes(deletes=ids), Writes(leases=[Lease(5, 6, 7, ids)])):
-        texts = list(statements.write(writes, 100_000))
+        texts = [each for each in statements.write(writes, 100_000) if isinstance(each, bytes)]
         assert len(texts) == -(-len(ids) // sql_mysql.IDS_PER_STATEMENT)
         assert b"IN (1,2,3," in texts[0]
         assert texts[-1].endswith(b",1000,1001)") or texts[-1].endswith(b"(1001)")
@@ -64,7 +129,7 @@ def test_lists_of_ids_are_cut_and_in_order() -> None:
 def test_lists_of_topics_are_cut_below_the_packet_and_lose_no_name() -> None:
     names = [("n", f"{n:03}" + "'" * 100) for n in range(500)]
     for writes in (Writes(topics_added=names), Writes(topics_removed=names)):
-        texts = list(sql_mysql.Statements(3).write(writes, 10_000))
+        texts = [each for each in sql_mysql.Statements(3).write(writes, 10_000) if isinstance(each, bytes)]
         assert max(map(len, texts)) <= 10_000
         assert all(sum(b"'%03d" % n in text for text in texts) == 1 for n in range(500))
 
@@ -99,6 +164,9 @@ def test_no_value_can_end_a_literal(name: str, data: bytes, trick: bytes) -> Non
             inserts=[row], updates=[row], topics_added=[(row.topic, "t")], topics_removed=[("n", row.topic)]
         )
         reads = statements.ready(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
-        return [_outside_literals(text) for text in (*statements.write(writes, 1 << 20), *reads)]
+        return [
+            each.sql if isinstance(each, Bound) else _outside_literals(each)
+            for each in (*statements.write(writes, 1 << 20), *reads)
+        ]
 
     assert texts(wild) == texts(tame)
