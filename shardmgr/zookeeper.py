@@ -175,7 +175,8 @@ class ZooKeeperRegistry:
                     if names is None:
                         names = await zk.look("get_children", path)
                 except NodeMissing:
-                    await zk.look("exists", path)
+                    if await zk.look("exists", path) is None:
+                        return {}
                     continue
                 found: list[tuple[bytes, int] | None] = []
                 for start in range(0, len(names), _AT_ONCE):
