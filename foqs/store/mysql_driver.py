@@ -23,7 +23,7 @@ from pymysql.err import MySQLError
 
 from foqs.store.mysql_wire import Bound, Preparation, Replies, Result, ServerError, Statement, packets, prepare
 
-__all__ = ["Bound", "Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statement"]
+__all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statement"]
 
 _CLIENT_CODES: Final = range(2000, 3000)
 _GOODBYE_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})

@@ -29,7 +29,7 @@ _BYTES: Final = b"\xfc\0"
 _EIGHT: Final = Struct("<q")
 _NUMBERS: Final = Struct("<11q")
 
-BOUND_NUMBERS: Final = (
+_BOUND_NUMBERS: Final = (
     "id",
     "priority",
     "deliver_after_ms",
@@ -43,7 +43,7 @@ BOUND_NUMBERS: Final = (
     "attempt",
 )
 _BOUND_NULLS: Final = ("ttl_ms", "expires_at_ms", "due_ms")
-BOUND: Final = (*BOUND_NUMBERS, *_BOUND_NULLS, "namespace", "topic", "payload", "metadata")
+BOUND: Final = (*_BOUND_NUMBERS, *_BOUND_NULLS, "namespace", "topic", "payload", "metadata")
 """The columns of a new row in the order in which they are bound: those of fixed length first."""
 _NO_TTL, _NO_EXPIRY, _NO_DUE = (1 << BOUND.index(name) for name in _BOUND_NULLS)
 _BOUND_TYPES: Final = _INTEGER * (len(BOUND) - 4) + _BYTES * 4
