@@ -1,7 +1,9 @@
 """A deep backlog, laid into the tables of a FOQS host by the database itself.
 
-Always true: a row of it is a copy of one that was enqueued, with an id and a
-number of its own; the topics table, where there is one, names its topic. While
+Always true: a row of it is a copy of one that was enqueued, with an id, a number
+and a moment of its own: all shards hold the same span of time, as those of a backlog
+that came in calls do, and are drained side by side. The topics table, where there
+is one, names its topic. While
 MariaDB is filled it need not survive a power failure; then it is stopped in
 order and started as in production, cold, before anything is measured. Knows
 nothing of load.
@@ -33,6 +35,8 @@ _QUICK: Final = (
 _ROW_BYTES: Final = 200
 """What a row takes beside its payload: 285 bytes with one of 100 were measured on MariaDB, indexes included."""
 _SERVER_BYTES: Final = 2 << 30
+_ROWS_PER_MS: Final = 100
+"""So many rows of a shard are of the same millisecond."""
 
 
 def shares(shards: int, first: int, last: int) -> list[range]:
@@ -81,7 +85,8 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
         )
     number = f"LPAD(seq + {share.start - 1}, {NUMBER_BYTES}, '0')"
     rest = f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding})"
-    chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})")
+    earlier_ms = f"{len(share) // _ROWS_PER_MS} - seq DIV {_ROWS_PER_MS}"
+    chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})", earlier_ms)
     for start in range(0, len(share), _STATEMENT_ROWS):
         numbers = f"seq_{start + 1}_to_{min(len(share), start + _STATEMENT_ROWS)}"
         connection.run(
@@ -104,7 +109,8 @@ def fill_sqlite(files: Sequence[Path], given: Sequence[range], padding: int) -> 
 def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int) -> None:
     number = f"printf('%0{NUMBER_BYTES}d', seq + {share.start - 1})"
     rest = f"'{'0' * (HEAD_BYTES - NUMBER_BYTES)}' || '{'x' * padding}'"
-    chosen = _columns("(SELECT MAX(id) FROM item) + seq", f"CAST({number} || {rest} AS BLOB)")
+    earlier_ms = f"{len(share) // _ROWS_PER_MS} - seq / {_ROWS_PER_MS}"
+    chosen = _columns("(SELECT MAX(id) FROM item) + seq", f"CAST({number} || {rest} AS BLOB)", earlier_ms)
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'topic'").fetchone():
         db.execute(
             "INSERT OR IGNORE INTO topic (namespace, topic) "
@@ -118,6 +124,8 @@ def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int) -> None:
     )
 
 
-def _columns(number: str, payload: str) -> str:
+def _columns(number: str, payload: str, earlier_ms: str) -> str:
     """What is selected of a row for its copy."""
-    return ", ".join({"id": number, "payload": payload}.get(name, name) for name in COLUMNS)
+    own = {"id": number, "payload": payload}
+    own |= {name: f"{name} - ({earlier_ms})" for name in ("deliver_after_ms", "enqueued_at_ms")}
+    return ", ".join(own.get(name, name) for name in COLUMNS)

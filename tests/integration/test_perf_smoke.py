@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from foqs.store.sql_rows import COLUMNS
-from perf.lib import backlog, table
+from perf.lib import backlog, packets, table
 from perf.lib.race import Broken, reckon
 from perf.lib.stage import stage
 from perf.lib.table import Row
@@ -231,15 +231,38 @@ def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(tmp_path: Path) 
     with contextlib.closing(sqlite3.connect(file)) as db, db:
         db.execute(f"CREATE TABLE item ({', '.join(COLUMNS)})")
         db.execute("CREATE TABLE topic (namespace TEXT, topic TEXT, PRIMARY KEY (namespace, topic))")
-        db.execute("INSERT INTO item (id, namespace, topic, payload) VALUES (5, 'n', 't', x'00')")
+        db.execute(
+            "INSERT INTO item (id, namespace, topic, deliver_after_ms, payload) VALUES (5, 'n', 't', 900, x'00')"
+        )
 
-    backlog.fill_sqlite([file], [range(1, 4)], 10)
+    backlog.fill_sqlite([file], [range(1, 304)], 10)
 
     with contextlib.closing(sqlite3.connect(file)) as db:
         assert db.execute("SELECT namespace, topic FROM topic").fetchall() == [("n", "t")]
         found = db.execute("SELECT id, namespace, topic, payload FROM item WHERE id > 5 ORDER BY id").fetchall()
-    assert [row[:3] for row in found] == [(6, "n", "t"), (7, "n", "t"), (8, "n", "t")]
-    assert [int(row[3][:16]) for row in found] == [1, 2, 3]
+        moments = db.execute(
+            "SELECT deliver_after_ms, COUNT(*) FROM item WHERE id > 5 GROUP BY 1 ORDER BY 1"
+        ).fetchall()
+    assert [row[:3] for row in found] == [(5 + number, "n", "t") for number in range(1, 304)]
+    assert [int(row[3][:16]) for row in found] == [*range(1, 304)]
+    assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], (
+        "as they would come in time, none later than the row"
+    )
+
+
+def test_a_backlog_lies_in_all_shards_at_once() -> None:
+    with stage("foqs-mariadb", 2) as found:
+        found.fill(60_000, 100)
+        assert found.mariadb is not None
+        order = "ORDER BY deliver_after_ms, id LIMIT 30000"
+        shards = [f"(SELECT {shard} AS shard, deliver_after_ms, id FROM foqs_{shard}_item {order})" for shard in (0, 1)]
+        first = f"SELECT shard FROM ({' UNION ALL '.join(shards)}) AS found {order}"
+        with contextlib.closing(found.mariadb.connect()) as connection:
+            text = f"SELECT shard, COUNT(*) FROM ({first}) AS found GROUP BY shard ORDER BY shard"
+            counts = [int(count or 0) for _, count in connection.run(packets.query(text))[0].rows]
+
+    assert len(counts) == 2
+    assert min(counts) > 5_000, "one shard would be drained after the other"
 
 
 def test_a_backlog_can_be_raced_on_again_where_an_earlier_race_left_it() -> None:
