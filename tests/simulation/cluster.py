@@ -311,6 +311,7 @@ class Cluster:
         wire = WireServer(
             self.loop, together(handlers), WireLimits(), gate=principals.gate(engine.namespaces.permissions)
         )
+        engine.queue.on_told = wire.send
         return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:
