@@ -49,6 +49,16 @@ class Flush:
             cuts_over=decision.cuts_over,
         )
 
+    @property
+    def may_be_told_first(self) -> bool:
+        """Before the memory follows: no reply tells what is left, or looks for more, of what the memory does not know."""
+        batch, decision = self.batch, self.decision
+        if batch.hand_outs:
+            return False
+        if not batch.claims:
+            return True
+        return not decision.changed and State.READY not in {row.state for row in decision.inserted}
+
 
 class Memory(Protocol):
     """What the shard's memory tells the writer, and is told by it. Called between two flushes only."""

@@ -408,9 +408,9 @@ class Writer:
             # As soon as the next flush is on its way to the database: until then nothing is awaited.
             asyncio.get_running_loop().call_soon(self._tell)
         self._memory.committed(flush, self._tells)
-        if not (batch.hand_outs or self._intake or self._suspects or self._reads or self._beat):
+        if flush.may_be_told_first and not (self._intake or self._suspects or self._reads or self._beat):
             # No next flush waits for the memory, nor do callers then: they see it as it was during the flush.
-            # The reply to a hand-out, though, tells what it has left.
+            # The reply to a hand-out, though, tells what is left, and one that got less than it wants looks again.
             self._tell()
             self._memory.told()
         self._flushing = False

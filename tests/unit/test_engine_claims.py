@@ -17,7 +17,7 @@ from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Writes
-from tests.support.builders import BUFFER, engine_settings, new_item
+from tests.support.builders import BUFFER, engine_settings, keyed_item, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.races import Gate, begin, closed, rest, restarted
 
@@ -70,6 +70,55 @@ def test_who_waits_for_an_item_hears_of_it_before_who_brought_it() -> None:
         putting.add_done_callback(lambda _: ended.append("put"))
         await asyncio.gather(waiting, putting)
         assert ended == ["taken", "put"]
+
+    play(story)
+
+
+@pytest.mark.parametrize(("count", "is_first"), [(1, True), (3, False)])
+def test_who_is_served_at_once_hears_before_the_memory_unless_more_is_left_than_it_took(
+    monkeypatch: pytest.MonkeyPatch, count: int, is_first: bool
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        heard: list[tuple[int, bool]] = []
+        applied: list[bool] = []
+        original = engine.shards[1].memory.applied
+
+        def apply(flush: Any, tells: Any) -> None:
+            applied.append(True)
+            original(flush, tells)
+
+        def hear(_: HandOut) -> None:
+            topic = ("default", "t")
+            heard.append((engine.queue.stock.ready(topic), engine.queue.stock.best(topic) is not None))
+            assert bool(applied) is not is_first
+
+        engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.in_s(10), hear)
+        await world.pass_s(0.1)
+        monkeypatch.setattr(engine.shards[1].memory, "applied", apply)
+        await caller.put(count=count)
+        assert heard == [(count - 1, count > 1)]
+        assert applied
+
+    play(story)
+
+
+def test_who_claimed_a_repeat_at_the_last_moment_gets_what_came_beside_it() -> None:
+    async def story(world: World) -> None:
+        caller = Caller(world, await world.engine(engine_settings(1)))
+        key = keyed_item("~000once")
+        await caller.enqueue([key])
+        (first,) = (await caller.get()).items
+        assert await caller.do(Kind.ACK, [first]) == [None]
+        waiting = begin(caller.get(wait_ms=50))
+        await world.pass_s(0.04)
+        world.stall()
+        putting = begin(caller.enqueue([key, new_item()]))
+        await world.pass_s(0.02)
+        world.resume()
+        await putting
+        assert len((await waiting).items) == 1
 
     play(story)
 
