@@ -294,7 +294,8 @@ class MysqlStore:
             return
         try:
             ours, uptime, now = await link.run(sql.is_ours(connection), sql.UPTIME_S, sql.NOW_MS)
-            started_ms = now.rows[0][0] - int(uptime.rows[0][1]) * 1000
+            # At the earliest: in doubt it is ended, as a lock that stays is worse than a connection made anew.
+            started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
             if ours.rows[0][0] and (since_ms is None or started_ms <= since_ms):
                 await link.run(sql.kill(connection))
         except ServerError:
