@@ -1,4 +1,4 @@
-"""What doctor looks at in a MySQL or MariaDB server: reached, durable, its tables, rights and clock.
+"""What doctor looks at in a MySQL or MariaDB server: reached, durable, its tables, rights, limits and clock.
 
 Always true: nothing is changed; a server that cannot be reached is one finding
 that says why. Knows nothing of how findings are shown.
@@ -22,6 +22,7 @@ from foqs.store.mysql_schema import (
     clock_ms,
     may_make_tables,
     missing_rights,
+    prepared_limit,
     read_versions,
 )
 from foqs.store.port import StoreUnusable
@@ -66,7 +67,24 @@ async def _look(link: Link, settings: MysqlSettings, place: Place) -> AsyncItera
         yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
     else:
         yield Finding("Grants", "ok", f"{settings.user} may do what a host does")
+    yield await _prepared(link, len(place.shards))
     yield await _clock(link)
+
+
+async def _prepared(link: Link, shards: int) -> Finding:
+    """Whether every writer of these shards can prepare its statements."""
+    limit, needed = await prepared_limit(link), sql.PREPARED_MAX * shards
+    if limit >= needed:
+        return Finding(
+            "Prepared", "ok", f"the server keeps {limit:,} prepared statements; these shards need {needed:,}"
+        )
+    return Finding(
+        "Prepared",
+        "warning",
+        f"max_prepared_stmt_count is {limit:,}, and these shards' writers prepare up to {needed:,} statements: "
+        "some will be sent as text, which costs the server more",
+        f"set it to {needed:,} and what others prepare there (SET GLOBAL and the server's configuration file)",
+    )
 
 
 async def _clock(link: Link) -> Finding:

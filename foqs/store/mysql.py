@@ -19,7 +19,7 @@ from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError, Statement
+from foqs.store.mysql_driver import UNPREPARED, Link, LinkLost, MysqlSettings, Result, ServerError, Statement
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
@@ -34,15 +34,16 @@ from foqs.store.port import (
     StoreUnusable,
     Superseded,
     WriteRefused,
+    Writes,
     no_faults,
 )
+from foqs.store.sql_mysql_values import in_text
 
 _T = TypeVar("_T")
 
 _LOCK_WAIT: Final = 1205
-_TOO_MANY_PREPARED: Final = 1461
-_AGAIN: Final = frozenset({_LOCK_WAIT, 1213, _TOO_MANY_PREPARED, 1615})
-"""A lock that did not come, a deadlock; no room for what is prepared, or it is to be prepared anew."""
+_AGAIN: Final = frozenset({_LOCK_WAIT, 1213, *UNPREPARED})
+"""A lock that did not come, a deadlock; what was bound, and is text the next time."""
 _DUPLICATE: Final = 1062
 _NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
 _FULL: Final = frozenset({1021, 1114})
@@ -341,9 +342,9 @@ class MysqlStore:
             rows = {row.id: row for row in rows_in(found[: len(reads)])}
             keys = keys_in(found[len(reads) :])
             self._faults("read")
-            packets = self._packets(self._sql.write(decide(rows, keys), self._packet_bytes))
+            packets = self._packets(self._written(link, decide(rows, keys)))
         else:
-            packets = self._packets(self._sql.write(decide({}, {}), self._packet_bytes))
+            packets = self._packets(self._written(link, decide({}, {})))
             await self._begin(link, fence, next(packets, []))
             self._faults("fenced")
             self._faults("read")
@@ -353,11 +354,18 @@ class MysqlStore:
 
     async def _begin(self, link: Link, fence: Fence, statements: Sequence[Statement]) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
-        fenced, *results = await link.run(self._sql.fence(fence), *statements)
+        first = self._sql.fence(fence)
+        fenced, *results = await link.run(first if link.prepares else in_text(first), *statements)
         if fenced.matched != 1:
             await self._check_fence(link, fence)
             raise FencedOut("the fence matched no row")
         return results
+
+    def _written(self, link: Link, writes: Writes) -> Iterator[Statement]:
+        """A flush's statements; in text, which is up to twice as long, on a link that prepares no more."""
+        if link.prepares:
+            return self._sql.write(writes, self._packet_bytes)
+        return map(in_text, self._sql.write(writes, self._packet_bytes // 2))
 
     async def _check_fence(self, link: Link, fence: Fence) -> None:
         """A write may be refused before its fence's result is read: being fenced is the weightier reason."""
@@ -397,6 +405,4 @@ class MysqlStore:
             return KeyTaken(str(error))
         full = error.code in _FULL
         hint = "; make room on the server's disk" if full else ""
-        if error.code == _TOO_MANY_PREPARED:
-            hint = "; raise the server's max_prepared_stmt_count"
         return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN, full=full)

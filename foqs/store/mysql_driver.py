@@ -28,6 +28,8 @@ __all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statem
 _CLIENT_CODES: Final = range(2000, 3000)
 _GOODBYE_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
 """Server errors after which the server closes the connection, or was told to."""
+UNPREPARED: Final = frozenset({1243, 1461, 1615})
+"""Server errors of what is prepared: not known, no room for it, not as its table is any more."""
 _GOODBYE: Final = b"\x01\0\0\0\x01"
 """The packet that ends a session: COM_QUIT."""
 
@@ -73,6 +75,8 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport = connection._writer.transport
         self.timeout_s = timeout_s
         """How long a round trip may take."""
+        self.prepares = True
+        """The server has not yet refused what was prepared, or to be: until then statements may be bound."""
         self._loop = asyncio.get_running_loop()
         self._reader: Replies | Preparation = Replies()
         """Of what is asked for now."""
@@ -132,15 +136,20 @@ class Link(asyncio.Protocol):
         try:
             return await self._ask(asked, replies)  # type: ignore[no-any-return]
         except ServerError as error:
-            error.statement = statements[replies.count]
+            self._refused(error, statements[replies.count])
             raise
 
     async def _prepare(self, statement: Bound) -> int:
         try:
             return await self._ask([prepare(statement.sql)], Preparation())  # type: ignore[no-any-return]
         except ServerError as error:
-            error.statement = statement
+            self._refused(error, statement)
             raise
+
+    def _refused(self, error: ServerError, statement: Statement) -> None:
+        error.statement = statement
+        if error.code in UNPREPARED:
+            self.prepares = False
 
     async def _ask(self, asked: list[bytes], reader: Replies | Preparation) -> Any:
         """Sends packets in one write; what the reader makes of the answers."""

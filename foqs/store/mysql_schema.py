@@ -140,6 +140,12 @@ async def clock_ms(link: Link) -> int:
     return int(found.rows[0][0])
 
 
+async def prepared_limit(link: Link) -> int:
+    """How many prepared statements the server keeps at once."""
+    (found,) = await link.run(sql.PREPARED_LIMIT)
+    return int(found.rows[0][0])
+
+
 async def may_make_tables(link: Link) -> bool:
     """Whether the user may create tables; nothing is created."""
     try:

@@ -257,13 +257,13 @@ class Replies:
     def _answer(self, data: bytes, at: int, head: int) -> bool:
         """The first packet of an answer."""
         if head == _OK:
-            matched, at = _integer(data, at + 1)
-            _, at = _integer(data, at)
+            matched, at = length_encoded(data, at + 1)
+            _, at = length_encoded(data, at)
             self._results.append(Result([], matched))
             return not data[at] & _MORE
         if head in (_INFILE, _EOF):
             raise OutOfStep(f"an answer that begins with {head}")
-        self._columns_left, _ = _integer(data, at)
+        self._columns_left, _ = length_encoded(data, at)
         self._columns = []
         self._reading_columns = True
         return False
@@ -291,7 +291,7 @@ def _converter(data: bytes, end: int) -> _Convert:
     return None if int.from_bytes(data[end - 12 : end - 10], "little") == _BINARY else bytes.decode
 
 
-def _integer(data: bytes, at: int) -> tuple[int, int]:
+def length_encoded(data: bytes, at: int) -> tuple[int, int]:
     """A length-encoded integer, and where what follows begins."""
     head = data[at]
     if head < _NULL:
@@ -313,7 +313,7 @@ def _row(data: bytes, at: int, columns: list[_Convert]) -> tuple[Any, ...]:
         if length < _NULL:
             at += 1
         else:
-            length, at = _integer(data, at)
+            length, at = length_encoded(data, at)
         value = data[at : at + length]
         at += length
         add(value if convert is None else convert(value))

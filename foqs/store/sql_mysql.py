@@ -21,6 +21,7 @@ from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, Writes
 from foqs.store.sql_migrations import Migration
 from foqs.store.sql_mysql_values import (
     BOUND,
+    BOUND_BYTES,
     BoundRow,
     bound,
     bound_rows,
@@ -41,6 +42,8 @@ INSERT_BYTES: Final = 4 << 20
 """A multi-row INSERT is cut here; a server's smaller max_allowed_packet cuts earlier."""
 ROWS_BOUND: Final = (128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """New rows go in statements of so many: each is prepared once by each writer, and few make up any number."""
+PREPARED_MAX: Final = len(ROWS_BOUND) + 1
+"""So many statements a shard's writer prepares at most: those of new rows, and the fence."""
 _INT64_MIN: Final = -(1 << 63)
 
 _ITEM: Final = """CREATE TABLE IF NOT EXISTS {item} (
@@ -161,6 +164,9 @@ SERVER_SETTINGS: Final = (
     b"SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, @@GLOBAL.sql_mode"
 )
 """What decides whether a COMMIT is on disk and whether bad values are refused."""
+
+PREPARED_LIMIT: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
+"""So many prepared statements the server keeps, of all its connections together."""
 
 NOW_MS: Final = b"SELECT " + _CLOCK_MS
 """The clock."""
@@ -376,10 +382,11 @@ class Statements:
     def _inserts(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[Bound]:
         """New rows; an id that exists is an error, never a change."""
         left: Sequence[BoundRow] = inserted(rows)
-        whole = sum(map(len, left)) <= packet_bytes
+        room = packet_bytes - BOUND_BYTES
+        whole = sum(map(len, left)) <= room
         while left:
             for count in ROWS_BOUND:
-                if count <= len(left) and (whole or count == 1 or sum(map(len, left[:count])) <= packet_bytes):
+                if count <= len(left) and (whole or count == 1 or sum(map(len, left[:count])) <= room):
                     break
             yield bound_rows(self._insert[count], left[:count])
             left = left[count:]

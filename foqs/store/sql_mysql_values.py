@@ -21,7 +21,7 @@ from typing import Final
 
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyRow
-from foqs.store.mysql_wire import Bound
+from foqs.store.mysql_wire import Bound, Statement, length_encoded
 
 _INTEGER: Final = b"\x08\0"
 """The type of 8 bytes with a sign."""
@@ -47,6 +47,8 @@ BOUND: Final = (*_BOUND_NUMBERS, *_BOUND_NULLS, "namespace", "topic", "payload",
 """The columns of a new row in the order in which they are bound: those of fixed length first."""
 _NO_TTL, _NO_EXPIRY, _NO_DUE = (1 << BOUND.index(name) for name in _BOUND_NULLS)
 _BOUND_TYPES: Final = _INTEGER * (len(BOUND) - 4) + _BYTES * 4
+BOUND_BYTES: Final = 11
+"""So many bytes at most a statement with bound rows has beside those of its rows."""
 
 
 def text(value: str) -> str:
@@ -114,6 +116,31 @@ def bound_rows(sql: bytes, rows: Sequence[BoundRow]) -> Bound:
         nulls |= row.nulls << place * width
     told = nulls.to_bytes(-(-len(rows) * width // 8), "little")
     return Bound(sql, b"".join((told, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
+
+
+def in_text(statement: Statement) -> bytes:
+    """The same for a server that prepares no more: every question mark is the value it stands for."""
+    if isinstance(statement, bytes):
+        return statement
+    first, *others = statement.sql.split(b"?")
+    values, count = statement.values, len(others)
+    types_at = -(-count // 8) + 1
+    nulls = int.from_bytes(values[: types_at - 1], "little")
+    at = types_at + 2 * count
+    found = [first]
+    for place, after in enumerate(others):
+        if nulls >> place & 1:
+            found.append(b"NULL")
+        elif values[types_at + 2 * place] == _INTEGER[0]:
+            (number,) = _EIGHT.unpack_from(values, at)
+            found.append(b"%d" % number)
+            at += _EIGHT.size
+        else:
+            size, at = length_encoded(values, at)
+            found.append(data(values[at : at + size]))
+            at += size
+        found.append(after)
+    return b"".join(found)
 
 
 def inserted(rows: Sequence[Row]) -> list[BoundRow]:

@@ -98,7 +98,7 @@ def test_a_database_with_the_least_rights_and_all_tables_is_well(place: Place) -
     place.make_tables()
     code, rows = examine(place.environment)
     assert code == 0
-    told = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Clock", "Files")}
+    told = {name: rows[name]["state"] for name in ("Store", "Schema", "Grants", "Prepared", "Clock", "Files")}
     assert set(told.values()) == {"ok"}, rows
 
 
@@ -148,6 +148,19 @@ def test_weak_durability_is_named(place: Place) -> None:
         bad(place.environment, "Store", "innodb_flush_log_at_trx_commit is 2", "configuration file")
         code, rows = examine(place.environment | {"FOQS_STORE__UNSAFE_DURABILITY": "true"})
         assert (code, rows["Store"]["state"]) == (0, "warning")
+
+
+@pytest.mark.mysql
+def test_a_server_that_keeps_too_few_prepared_statements_is_told_how_many(place: Place) -> None:
+    place.make_tables()
+    with setting(place.server, "max_prepared_stmt_count", "29", "16382"):
+        code, rows = examine(place.environment)
+        assert (code, rows["Prepared"]["state"]) == (0, "warning")
+        assert "is 29, and these shards' writers prepare up to 30" in rows["Prepared"]["found"]
+        assert "set it to 30" in rows["Prepared"]["remedy"]
+    with setting(place.server, "max_prepared_stmt_count", "30", "16382"):
+        _, rows = examine(place.environment)
+        assert rows["Prepared"]["state"] == "ok"
 
 
 @pytest.mark.mysql

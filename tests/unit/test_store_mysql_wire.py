@@ -287,6 +287,23 @@ def test_what_cannot_be_prepared_is_told_and_tried_again_by_the_next() -> None:
     run(story())
 
 
+@pytest.mark.parametrize(("code", "prepares"), [(1243, False), (1461, False), (1615, False), (1213, True)])
+def test_a_link_whose_server_refuses_what_is_prepared_says_so(code: int, prepares: bool) -> None:
+    async def story() -> None:
+        refused = _stream([b"\xff" + code.to_bytes(2, "little") + b"told"])
+        for known in ({}, {b"ONE ?": 7}):
+            link, _ = _link()
+            link._prepared = known
+            asking = asyncio.ensure_future(link.run(Bound(b"ONE ?", b"1")))
+            await asyncio.sleep(0)
+            link.data_received(refused)
+            with pytest.raises(ServerError, match="told"):
+                await asking
+            assert link.prepares == prepares
+
+    run(story())
+
+
 def test_an_error_names_the_first_statement_that_was_refused() -> None:
     async def story() -> None:
         link, _ = _link()

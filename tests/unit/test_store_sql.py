@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row
-from foqs.store import sql_mysql, sql_sqlite
+from foqs.store import sql_mysql, sql_mysql_values, sql_sqlite
 from foqs.store.mysql_wire import Bound, Statement
 from foqs.store.port import Lease, StoreUnusable, Writes
 from foqs.store.sql_migrations import Migration, pending
@@ -77,6 +77,15 @@ def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> No
     found = list(sql_mysql.Statements(3).write(Writes(inserts=rows), 32 << 20))
     assert [row for each in found for row in _bound_rows(each)] == rows
     assert len(found) <= 3 + len(rows) // max(sql_mysql.ROWS_BOUND)
+
+
+@pytest.mark.parametrize("count", [2, 4, 12, 128])
+def test_new_rows_that_nearly_fit_a_packet_are_cut_below_it(count: int) -> None:
+    statements = sql_mysql.Statements(3)
+    rows = [make_row(number, ttl_ms=1, expires_at_ms=1, due_ms=1) for number in range(1, count + 1)]
+    (whole,) = statements.write(Writes(inserts=rows), 1 << 20)
+    for room in range(len(whole) - 20, len(whole)):
+        assert max(map(len, statements.write(Writes(inserts=rows), room))) <= room
 
 
 def _bound_rows(statement: Statement) -> list[Row]:
@@ -165,8 +174,7 @@ def test_no_value_can_end_a_literal(name: str, data: bytes, trick: bytes) -> Non
         )
         reads = statements.ready(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
         return [
-            each.sql if isinstance(each, Bound) else _outside_literals(each)
-            for each in (*statements.write(writes, 1 << 20), *reads)
+            _outside_literals(sql_mysql_values.in_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)
         ]
 
     assert texts(wild) == texts(tame)
