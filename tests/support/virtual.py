@@ -103,8 +103,8 @@ class Process:
             raise RuntimeError(f"process {self.name} cannot kill itself; kill it from on_step or from outside")
         if self.alive:
             self.alive = self.runs = False
-            self._put_off.clear()
             self._loop.bury(self)
+            self._put_off.clear()  # it may have been all that kept a task
 
     def freeze(self) -> None:
         """Stops it as SIGSTOP does, until `thaw`: time goes by, and nothing of it runs. Freezing twice is harmless.

@@ -291,6 +291,18 @@ def test_a_process_that_is_killed_while_it_is_frozen_stays_dead() -> None:
     run_virtual(program)
 
 
+def test_a_task_that_is_to_go_on_when_its_process_thaws_is_buried_with_it() -> None:
+    async def program() -> None:
+        process = running_loop().process("worker")
+        process.spawn(asyncio.sleep(1))
+        process.freeze()
+        await asyncio.sleep(2)
+        process.kill()
+        await asyncio.sleep(1)
+
+    run_virtual(program)
+
+
 def test_timers_of_the_dead_do_not_hide_a_deadlock() -> None:
     async def program() -> None:
         process = running_loop().process("p")
