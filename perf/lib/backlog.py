@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -64,16 +65,18 @@ def fill_mariadb(server: MariaDb, given: Sequence[range], padding: int) -> None:
     """
     server.stop()
     server.start(*_QUICK)
+    last_ms = now_ms()
     with ThreadPoolExecutor(len(given)) as sessions:
         for _ in sessions.map(
-            lambda shard: _fill_mariadb(server.connect(), shard, given[shard], padding), range(len(given))
+            lambda shard: _fill_mariadb(server.connect(), shard, given[shard], padding, last_ms),
+            range(len(given)),
         ):
             pass
     server.stop()
     server.start()
 
 
-def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int) -> None:
+def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int, last_ms: int) -> None:
     item, topic = f"foqs_{shard}_item", f"foqs_{shard}_topic"
     ((low, high),) = connection.run(query(f"SELECT MIN(id), MAX(id) FROM {item}"))[0].rows
     assert low is not None and high is not None, f"shard {shard} holds no item to copy"
@@ -85,8 +88,8 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
         )
     number = f"LPAD(seq + {share.start - 1}, {NUMBER_BYTES}, '0')"
     rest = f"REPEAT('0', {HEAD_BYTES - NUMBER_BYTES}), REPEAT('x', {padding})"
-    earlier_ms = f"{len(share) // _ROWS_PER_MS} - seq DIV {_ROWS_PER_MS}"
-    chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})", earlier_ms)
+    moment = f"{last_ms - len(share) // _ROWS_PER_MS} + seq DIV {_ROWS_PER_MS}"
+    chosen = _columns(f"{int(high)} + seq", f"CONCAT({number}, {rest})", moment)
     for start in range(0, len(share), _STATEMENT_ROWS):
         numbers = f"seq_{start + 1}_to_{min(len(share), start + _STATEMENT_ROWS)}"
         connection.run(
@@ -101,16 +104,17 @@ def _fill_mariadb(connection: Connection, shard: int, share: range, padding: int
 
 def fill_sqlite(files: Sequence[Path], given: Sequence[range], padding: int) -> None:
     """As `fill_mariadb`, on the files of shards 0, 1, ..."""
+    last_ms = now_ms()
     for file, share in zip(files, given, strict=True):
         with contextlib.closing(sqlite3.connect(file)) as db, db:
-            _fill_sqlite(db, share, padding)
+            _fill_sqlite(db, share, padding, last_ms)
 
 
-def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int) -> None:
+def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int, last_ms: int) -> None:
     number = f"printf('%0{NUMBER_BYTES}d', seq + {share.start - 1})"
     rest = f"'{'0' * (HEAD_BYTES - NUMBER_BYTES)}' || '{'x' * padding}'"
-    earlier_ms = f"{len(share) // _ROWS_PER_MS} - seq / {_ROWS_PER_MS}"
-    chosen = _columns("(SELECT MAX(id) FROM item) + seq", f"CAST({number} || {rest} AS BLOB)", earlier_ms)
+    moment = f"{last_ms - len(share) // _ROWS_PER_MS} + seq / {_ROWS_PER_MS}"
+    chosen = _columns("(SELECT MAX(id) FROM item) + seq", f"CAST({number} || {rest} AS BLOB)", moment)
     if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'topic'").fetchone():
         db.execute(
             "INSERT OR IGNORE INTO topic (namespace, topic) "
@@ -124,8 +128,12 @@ def _fill_sqlite(db: sqlite3.Connection, share: range, padding: int) -> None:
     )
 
 
-def _columns(number: str, payload: str, earlier_ms: str) -> str:
+def _columns(number: str, payload: str, moment: str) -> str:
     """What is selected of a row for its copy."""
-    own = {"id": number, "payload": payload}
-    own |= {name: f"{name} - ({earlier_ms})" for name in ("deliver_after_ms", "enqueued_at_ms")}
+    own = {"id": number, "payload": payload, "deliver_after_ms": moment, "enqueued_at_ms": moment}
     return ", ".join(own.get(name, name) for name in COLUMNS)
+
+
+def now_ms() -> int:
+    """The moment of the last copies."""
+    return time.time_ns() // 1_000_000

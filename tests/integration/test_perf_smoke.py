@@ -226,14 +226,15 @@ def test_items_that_come_due_in_one_second_are_all_delivered_while_others_are_se
     assert figures["host_grown_mib"] < 400, "the rows written last, and the windows of the index; not all of them"
 
 
-def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(tmp_path: Path) -> None:
+def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "now_ms", lambda: 900)
     file = tmp_path / "shard-0.db"
     with contextlib.closing(sqlite3.connect(file)) as db, db:
         db.execute(f"CREATE TABLE item ({', '.join(COLUMNS)})")
         db.execute("CREATE TABLE topic (namespace TEXT, topic TEXT, PRIMARY KEY (namespace, topic))")
-        db.execute(
-            "INSERT INTO item (id, namespace, topic, deliver_after_ms, payload) VALUES (5, 'n', 't', 900, x'00')"
-        )
+        db.execute("INSERT INTO item (id, namespace, topic, payload) VALUES (5, 'n', 't', x'00')")
 
     backlog.fill_sqlite([file], [range(1, 304)], 10)
 
@@ -246,7 +247,7 @@ def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(tmp_path: Path) 
     assert [row[:3] for row in found] == [(5 + number, "n", "t") for number in range(1, 304)]
     assert [int(row[3][:16]) for row in found] == [*range(1, 304)]
     assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], (
-        "as they would come in time, none later than the row"
+        "as they would come in time, none later than now"
     )
 
 
