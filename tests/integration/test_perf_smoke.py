@@ -246,9 +246,7 @@ def test_a_backlog_names_its_topic_where_the_schema_asks_for_it(
         ).fetchall()
     assert [row[:3] for row in found] == [(5 + number, "n", "t") for number in range(1, 304)]
     assert [int(row[3][:16]) for row in found] == [*range(1, 304)]
-    assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], (
-        "as they would come in time, none later than now"
-    )
+    assert moments == [(897, 99), (898, 100), (899, 100), (900, 4)], "as they would come in time, none later than now"
 
 
 def test_a_backlog_lies_in_all_shards_at_once() -> None:
