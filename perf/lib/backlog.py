@@ -3,10 +3,9 @@
 Always true: a row of it is a copy of one that was enqueued, with an id, a number
 and a moment of its own: all shards hold the same span of time, as those of a backlog
 that came in calls do, and are drained side by side. The topics table, where there
-is one, names its topic. While
-MariaDB is filled it need not survive a power failure; then it is stopped in
-order and started as in production, cold, before anything is measured. Knows
-nothing of load.
+is one, names its topic. While MariaDB is filled it need not survive a power failure;
+then it is stopped in order and started as in production, cold, before anything is
+measured. Knows nothing of load.
 """
 
 from __future__ import annotations
