@@ -1,20 +1,47 @@
 #!/bin/sh
-# Prints the name of a Python that can make the environment: 3.11 or later, with venv.
+# Prints the name of a Python that can make the environment: 3.11 or later, with venv. Of all that
+# are on PATH one that was built with profile-guided optimisation comes first, as distributions
+# build theirs and pyenv does only when asked: a host takes a tenth less time with it.
 # Says what to install when there is none.
 set -eu
 
 wanted='import sys; sys.exit(sys.version_info < (3, 11))'
+optimised='
+import sys, sysconfig
+said = sysconfig.get_config_var("CONFIG_ARGS") or ""
+sys.exit(sys.base_prefix != "/usr" and "--enable-optimizations" not in said)'
 found=
-for name in ${PYTHON:-} python3.11 python3.12 python3.13 python3.14 python3; do
+usable=
+
+candidates() {
+    if [ -n "${PYTHON:-}" ]; then
+        echo "$PYTHON"
+    fi
+    for name in python3.11 python3.12 python3.13 python3.14 python3; do
+        echo "$PATH" | tr : '\n' | while read -r folder; do
+            echo "$folder/$name"
+        done
+    done
+}
+
+IFS='
+'  # a folder's name may hold spaces
+for name in $(candidates); do
     command -v "$name" >/dev/null 2>&1 || continue
     "$name" -c "$wanted" >/dev/null 2>&1 || continue
     found=$name
-    if "$name" -c 'import ensurepip, venv' >/dev/null 2>&1; then
-        echo "$name"
-        exit 0
+    "$name" -c 'import ensurepip, venv' >/dev/null 2>&1 || continue
+    usable=${usable:-$name}
+    if [ "$name" = "${PYTHON:-}" ] || "$name" -c "$optimised" >/dev/null 2>&1; then
+        usable=$name
+        break
     fi
 done
 
+if [ -n "$usable" ]; then
+    echo "$usable"
+    exit 0
+fi
 if [ -n "$found" ]; then
     echo "$found cannot make a virtual environment: its venv module is missing." >&2
     echo "Install it (Debian and Ubuntu: apt-get install python3-venv), then try again." >&2
