@@ -1,8 +1,8 @@
 """What every system that is compared is to a load: a few calls, and what goes in and out of them.
 
 Always true: `put` returns when the items are durable, `take` when they are
-leased durably to this caller, `done` when they are gone durably; each call is one
-request or one transaction. Items travel as columns, so that the load costs
+this caller's, leased durably or locked, `done` when they are gone durably; each call
+is one request or one transaction, or `take` and `done` are one together. Items travel as columns, so that the load costs
 little and every system makes of them what it needs itself. Knows no system.
 """
 

@@ -28,7 +28,7 @@ async def session(
     if system == "least":
         return LeastSession(place)
     if system == "postgres":
-        return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch)
+        return by_hand.Pool(lambda: by_hand.postgres_caller(place), batch, holds=batch > 1)
     return by_hand.Pool(lambda: by_hand.mariadb_caller(place, prebuilt=system == "mariadb-prebuilt"), batch)
 
 
