@@ -48,7 +48,7 @@ class _Held:
     """A shard that is assigned to this host.
 
     Attributes:
-        epoch: of the assignment.
+        epoch, database: of the assignment.
         state: what the holder does with it, a value of `Ownership`.
         given: the holder was told of it.
         releasing: the holder was asked to release it.
@@ -57,6 +57,7 @@ class _Held:
     """
 
     epoch: int
+    database: str
     state: str = Ownership.FREE.value
     given: bool = False
     releasing: bool = False
@@ -311,12 +312,13 @@ class Agent:
             self._renew(number, assignment)
             held = self._held.get(number)
             if held is None:
-                held = self._held[number] = _Held(assignment.epoch)
+                held = self._held[number] = _Held(assignment.epoch, assignment.database)
                 self._changed.set()
             spec = layout.shards.get(number)
-            if not held.given and not assignment.leaving and spec is not None:
+            stands = spec is not None and spec.database == assignment.database
+            if not held.given and not assignment.leaving and stands:
                 held.given, held.state = True, Ownership.ACQUIRING.value
-                self._holder.assigned(number, spec.database)
+                self._holder.assigned(number, assignment.database)
             elif held.given and assignment.leaving and not held.releasing:
                 held.releasing = True
                 self._holder.release(number)
@@ -326,7 +328,7 @@ class Agent:
         held = self._held.get(number)
         if held is None or held.epoch == assignment.epoch:
             return
-        if held.answer is not None:
+        if held.answer is not None and held.database == assignment.database:
             held.epoch = assignment.epoch
             self._changed.set()
             if not held.answer.done():

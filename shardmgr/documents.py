@@ -33,6 +33,8 @@ LAYOUT: Final = "layout"
 PLAN: Final = "plan"
 MEMBERS: Final = "members"
 LOAD_MAX: Final = 1e12
+DATABASE_BYTES_MAX: Final = 64
+"""Of a database's name: the plan holds one for each shard, and has to fit one entry."""
 _REMEMBERED_DOCUMENTS: Final = 4
 """Of layouts and of plans: a host's agent and its planner read both at each change, and mostly neither has changed."""
 _REMEMBERED_MEMBERS: Final = 1_024
@@ -66,7 +68,8 @@ def render_layout(layout: Layout) -> bytes:
 def render_plan(plan: Plan) -> bytes:
     """See `parse_plan`."""
     assignments = {
-        str(number): {"name": each.name, "nonce": each.nonce, "epoch": each.epoch} | _some(leaving=each.leaving or None)
+        str(number): {"name": each.name, "nonce": each.nonce, "epoch": each.epoch}
+        | _some(database=each.database or None, leaving=each.leaving or None)
         for number, each in sorted(plan.assignments.items())
     }
     return _text(assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())})
@@ -180,7 +183,7 @@ def _spec(number: int, raw: Any, path: str) -> ShardSpec:
     fields = Fields(raw, path, ("database", "tier", "weight", "region", "draining"))
     return ShardSpec(
         number,
-        fields.name("database"),
+        fields.name("database", bytes_max=DATABASE_BYTES_MAX),
         fields.name("tier", "default"),
         fields.number("weight", 1, WEIGHT_MAX, 1),
         fields.name("region", ""),
@@ -189,9 +192,13 @@ def _spec(number: int, raw: Any, path: str) -> ShardSpec:
 
 
 def _assignment(raw: Any, path: str) -> Assignment:
-    fields = Fields(raw, path, ("name", "nonce", "epoch", "leaving"))
+    fields = Fields(raw, path, ("name", "nonce", "epoch", "database", "leaving"))
     return Assignment(
-        fields.name("name"), _nonce(fields, path), fields.number("epoch", 1, EPOCH_MAX), fields.flag("leaving")
+        fields.name("name"),
+        _nonce(fields, path),
+        fields.number("epoch", 1, EPOCH_MAX),
+        fields.name("database", "", bytes_max=DATABASE_BYTES_MAX),
+        fields.flag("leaving"),
     )
 
 

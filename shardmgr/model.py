@@ -102,12 +102,14 @@ class Assignment:
     Attributes:
         name, nonce: of the member.
         epoch: for the takeover; higher than any that was issued for the shard before.
+        database: that of the shard when it was assigned; empty where nobody knows it any more.
         leaving: the member shall drain the shard and give it back.
     """
 
     name: str
     nonce: str
     epoch: int
+    database: str
     leaving: bool = False
 
 

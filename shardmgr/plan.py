@@ -86,9 +86,10 @@ class _Draft:
         return self._members.get(assignment.nonce)
 
     def may_stay(self, spec: ShardSpec, assignment: Assignment) -> bool:
-        """Whether the owner fits, and no other host that fits has it pinned."""
+        """Whether the owner fits, has it from the same database, and no other host that fits has it pinned."""
         owner = self._members[assignment.nonce]
-        return self._hosts.fits(owner, spec) and self._hosts.pinned(spec) in (None, owner.name)
+        same = assignment.database == spec.database
+        return same and self._hosts.fits(owner, spec) and self._hosts.pinned(spec) in (None, owner.name)
 
     def keep(self, spec: ShardSpec, assignment: Assignment) -> None:
         owner = self._members[assignment.nonce]
@@ -105,7 +106,7 @@ class _Draft:
         epoch = max(self._epochs.get(spec.number, 0), self._taken.get(spec.number, 0)) + 1
         self._epochs[spec.number] = min(epoch, EPOCH_MAX)
         if epoch <= EPOCH_MAX:
-            self._assignments[spec.number] = Assignment(owner.name, owner.nonce, epoch)
+            self._assignments[spec.number] = Assignment(owner.name, owner.nonce, epoch, spec.database)
             self._hosts.load(owner, spec.weight)
 
     def place(self) -> None:

@@ -53,10 +53,10 @@ class Fields:
             bad(_join(self._path, key), f"this must be true or false, not {shown(value)}")
         return value
 
-    def name(self, key: str, default: str | None = None) -> str:
+    def name(self, key: str, default: str | None = None, *, bytes_max: int = NAME_BYTES_MAX) -> str:
         """See `name`; the default may be anything."""
         value = self._get(key, default)
-        return value if value == default and default is not None else name(value, _join(self._path, key))
+        return value if value == default and default is not None else name(value, _join(self._path, key), bytes_max)
 
     def names(self, key: str) -> frozenset[str]:
         """A list of names, none of them twice; empty where it is left out."""
@@ -123,10 +123,10 @@ def listed(raw: Any, path: str) -> list[Any]:
     return raw
 
 
-def name(raw: Any, path: str) -> str:
-    """A name: printable, not empty, at most `NAME_BYTES_MAX` long. Raises `Malformed`."""
-    if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > NAME_BYTES_MAX:
-        bad(path, f"this must be a name of 1 to {NAME_BYTES_MAX} bytes that can be printed, not {shown(raw)}")
+def name(raw: Any, path: str, bytes_max: int = NAME_BYTES_MAX) -> str:
+    """A name: printable, not empty, at most so many bytes long. Raises `Malformed`."""
+    if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > bytes_max:
+        bad(path, f"this must be a name of 1 to {bytes_max} bytes that can be printed, not {shown(raw)}")
     return raw
 
 

@@ -122,7 +122,7 @@ def test_a_look_shows_layout_plan_and_members() -> None:
         await joins(registry, host("b"))
         await joins(registry, host("a"))
         await registry.announce(MEMBERS, "broken", b"{}")
-        plan = Plan({1: Assignment("a", "nonce-a", 1)}, {1: 1})
+        plan = Plan({1: Assignment("a", "nonce-a", 1, ONE.database)}, {1: 1})
         await registry.replace(PLAN, render_plan(plan), None)
         view = await look(registry)
         assert (view.layout, view.plan, list(view.members)) == (Layout({1: ONE}), plan, [host("a"), host("b")])
@@ -284,7 +284,7 @@ def test_an_epoch_above_those_that_were_told_is_issued_next_and_owners_stay() ->
     async def story(registry: LocalRegistry) -> None:
         one = host("one")
         await joins(registry, one)
-        owned = Assignment("one", one.nonce, 3)
+        owned = Assignment("one", one.nonce, 3, ONE.database)
         await registry.replace(PLAN, render_plan(Plan({1: owned}, {1: 3, 2: 9})), None)
         await raise_epochs(registry, (1, 2), 5)
         found = await look(registry)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -81,8 +82,10 @@ class Site:
         await self.put(LAYOUT, render_layout(layout))
 
     async def plan(self, assignments: Mapping[int, Assignment]) -> None:
+        """Assignments that name no database are of the shard's own."""
         epochs = {number: each.epoch for number, each in assignments.items()}
-        await self.put(PLAN, render_plan(Plan(assignments, epochs)))
+        named = {n: replace(each, database=each.database or f"db{n}") for n, each in assignments.items()}
+        await self.put(PLAN, render_plan(Plan(named, epochs)))
 
     async def put(self, name: str, data: bytes) -> None:
         entry = await self.user.read(name)
@@ -103,12 +106,12 @@ class Site:
         return entry.holdings
 
 
-def mine(epoch: int, *, leaving: bool = False) -> Assignment:
-    return Assignment(ME.name, ME.nonce, epoch, leaving)
+def mine(epoch: int, *, database: str = "", leaving: bool = False) -> Assignment:
+    return Assignment(ME.name, ME.nonce, epoch, database, leaving)
 
 
 def other(epoch: int) -> Assignment:
-    return Assignment("two", "nonce-two", epoch)
+    return Assignment("two", "nonce-two", epoch, "")
 
 
 def told(story: Callable[[Site], Coroutine[Any, Any, None]], *, begin: bool = True) -> None:
@@ -142,7 +145,8 @@ def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serve
     async def story(site: Site) -> None:
         await site.user.open()
         await site.user.replace(LAYOUT, render_layout(LAYOUT_OF_THREE), None)
-        plan = Plan({1: mine(4), 2: other(2), 3: mine(1)}, {1: 4, 2: 2, 3: 1})
+        assigned = {1: mine(4, database="db1"), 2: other(2), 3: mine(1, database="db3")}
+        plan = Plan(assigned, {1: 4, 2: 2, 3: 1})
         await site.user.replace(PLAN, render_plan(plan), None)
         site.registry = site.ensemble.registry(TIMEOUT_MS)
         site.agent = Agent(site.registry, PACE, site.clock.monotonic_ms, Random(1), lambda: 0.0)
@@ -195,6 +199,37 @@ def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> No
         await site.layout(LAYOUT_OF_THREE)
         assert site.holder.news() == ["assigned 1 db1"]
         assert site.holder.layouts == layouts + 1
+
+    told(story)
+
+
+def test_a_shard_that_has_another_database_now_is_taken_only_from_that_one() -> None:
+    """Its number was removed and added again: what the plan said for the former database holds for no other."""
+
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        await site.layout(replace(LAYOUT_OF_THREE, shards={n: ShardSpec(n, "new") for n in (1, 2)}))
+        await site.plan({1: mine(1), 2: mine(1)})
+        assert site.holder.news() == ["resumed", "assigned 1 db1"]
+        assert (await site.holdings())[2] == Holding(1, "free")
+        await site.plan({1: mine(1, leaving=True), 2: mine(2, database="new")})
+        assert site.holder.news() == ["release 1", "assigned 2 new"]
+        await site.plan({1: mine(2, database="new"), 2: mine(2, database="new")})
+        assert site.holder.news() == ["dropped 1", "assigned 1 new"]
+
+    told(story)
+
+
+def test_a_keeper_that_waits_for_an_epoch_gets_none_that_was_issued_for_another_database() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        asking = asyncio.ensure_future(site.agent.issue_epoch(1, 5))
+        await site.pass_s(0.1)
+        await site.layout(Layout({1: ShardSpec(1, "new")}))
+        await site.plan({1: mine(6, database="new")})
+        assert site.holder.news() == ["resumed", "assigned 1 db1", "dropped 1", "assigned 1 new"]
+        assert not asking.done()
+        asking.cancel()
 
     told(story)
 

@@ -115,7 +115,7 @@ class Cluster:
         self.members = {f"{n:032x}": self._member(n) for n in range(hosts)}
         self.layout = Layout({number: ShardSpec(number, "main") for number in range(shards)})
         nonces = list(self.members)
-        self.assigned = {n: Assignment("x", nonces[n % hosts], 1) for n in range(shards)}
+        self.assigned = {n: Assignment("x", nonces[n % hosts], 1, "main") for n in range(shards)}
         per_shard = max(1, SLOTS // max(1, shards))
         self.slots = {
             n: frozenset(range(n * per_shard, (n + 1) * per_shard)) & set(range(SLOTS)) for n in range(shards)
@@ -139,7 +139,7 @@ class Cluster:
     def move(self, number: int) -> None:
         before = self.assigned[number]
         others = [nonce for nonce in self.members if nonce != before.nonce]
-        self.assigned[number] = Assignment("x", self.rng.choice(others), before.epoch + 1)
+        self.assigned[number] = Assignment("x", self.rng.choice(others), before.epoch + 1, "main")
 
     def come(self) -> None:
         self._made += 1

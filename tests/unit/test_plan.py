@@ -14,7 +14,7 @@ A, B, C = host("a"), host("b"), host("c")
 
 
 def assigned(member: Member, epoch: int = 1, *, leaving: bool = False) -> Assignment:
-    return Assignment(member.name, member.nonce, epoch, leaving)
+    return Assignment(member.name, member.nonce, epoch, "db", leaving)
 
 
 def plan_of(**by_shard: Assignment) -> Plan:
@@ -129,6 +129,17 @@ def test_a_drained_host_is_asked_to_give_all_back_at_once() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(B))
     after = step(replace(layout(3), drained=frozenset("a")), before, A, B)
     assert after == plan_of(s1=assigned(A, leaving=True), s2=assigned(A, leaving=True), s3=assigned(B))
+
+
+def test_a_shard_that_has_another_database_now_is_given_back_before_anybody_takes_that() -> None:
+    """Its number was removed and added again: whoever serves the former database must not go on."""
+    before = plan_of(s1=assigned(A), s2=assigned(B))
+    wanted = layout(2)
+    wanted = replace(wanted, shards={**wanted.shards, 1: ShardSpec(1, "new")})
+    asked = step(wanted, before, A, B, moves_max=0)
+    assert asked == plan_of(s1=assigned(A, leaving=True), s2=assigned(B))
+    given = step(wanted, asked, holding(A, 1, 1, "free"), B)
+    assert given == plan_of(s1=replace(assigned(A, 2), database="new"), s2=assigned(B))
 
 
 def test_a_host_that_leaves_gives_back_even_when_nobody_else_is_there() -> None:

@@ -14,6 +14,7 @@ from shardmgr.plan import next_plan
 from tests.support.obedient import NOBODY, host, layout, owners, settle, shards_of
 
 TIERS = st.sampled_from(["default", "big"])
+DATABASES = st.sampled_from(["db", "other"])
 REGIONS = st.sampled_from(["", "eu", "us"])
 NAMES = st.sampled_from("abcdefg")
 SHARDS = st.integers(1, 12)
@@ -26,7 +27,7 @@ clusters = st.lists(members, max_size=7, unique_by=lambda member: member.name)
 @st.composite
 def layouts(draw: st.DrawFn) -> Layout:
     shards = {
-        number: ShardSpec(number, "db", draw(TIERS), draw(st.integers(1, 5)), draw(REGIONS))
+        number: ShardSpec(number, draw(DATABASES), draw(TIERS), draw(st.integers(1, 5)), draw(REGIONS))
         for number in draw(st.sets(SHARDS))
     }
     return Layout(shards, draw(st.frozensets(NAMES, max_size=3)), draw(st.dictionaries(SHARDS, NAMES, max_size=3)))
@@ -102,6 +103,7 @@ def test_members_that_obey_bring_it_to_rest_where_everything_is_as_it_should_be(
     load = dict.fromkeys(by_nonce, 0)
     for number, assignment in plan.assignments.items():
         assert not assignment.leaving
+        assert assignment.database == wanted.shards[number].database
         assert by_nonce[assignment.nonce] in fitting(wanted, wanted.shards[number], members)
         load[assignment.nonce] += wanted.shards[number].weight
     for number, assignment in plan.assignments.items():
@@ -166,7 +168,9 @@ def test_a_drained_host_is_emptied_and_nothing_else_moves(
 @settings(max_examples=50, deadline=None)
 @given(layouts(), liars())
 def test_a_plan_does_not_depend_on_the_order_in_which_anything_is_named(wanted: Layout, said: list[Member]) -> None:
-    plan = Plan({3: Assignment("a", "nonce-a-1", 4), 1: Assignment("b", "nonce-b-1", 2, True)}, {1: 2, 3: 4})
+    plan = Plan(
+        {3: Assignment("a", "nonce-a-1", 4, "db"), 1: Assignment("b", "nonce-b-1", 2, "db", True)}, {1: 2, 3: 4}
+    )
     turned = replace(wanted, shards=dict(list(wanted.shards.items())[::-1]))
     again = Plan(dict(list(plan.assignments.items())[::-1]), plan.epochs)
     assert next_plan(wanted, plan, said, NOBODY, 2) == next_plan(turned, again, said[::-1], NOBODY, 2)

@@ -171,7 +171,7 @@ def test_without_a_layout_nothing_is_planned() -> None:
         site = Site()
         planner, registry = await site.planner("p")
         await site.host(host("a"))
-        await registry.replace(PLAN, render_plan(Plan({1: Assignment("b", "gone", 1)}, {1: 1})), None)
+        await registry.replace(PLAN, render_plan(Plan({1: Assignment("b", "gone", 1, "db")}, {1: 1})), None)
         await passes(3 * PACE.tick_ms)
         assert planner.elected
         assert await version_of(registry) == 0

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardmgr.documents import parse_layout, parse_member, parse_plan, render_layout, render_member, render_plan
+from shardmgr.documents import (
+    DATABASE_BYTES_MAX,
+    parse_layout,
+    parse_member,
+    parse_plan,
+    render_layout,
+    render_member,
+    render_plan,
+)
 from shardmgr.model import (
     EPOCH_MAX,
     SHARD_MAX,
@@ -59,7 +67,9 @@ def layouts(draw: st.DrawFn) -> Layout:
 def plans(draw: st.DrawFn) -> Plan:
     issued = draw(st.dictionaries(numbers, epochs, max_size=6))
     assignments = {
-        number: Assignment(draw(names), draw(nonces), draw(st.integers(1, epoch)), draw(st.booleans()))
+        number: Assignment(
+            draw(names), draw(nonces), draw(st.integers(1, epoch)), draw(st.just("") | names), draw(st.booleans())
+        )
         for number, epoch in issued.items()
         if epoch and draw(st.booleans())
     }
@@ -90,7 +100,7 @@ def test_a_text_that_is_read_again_is_not_parsed_again() -> None:
 
 
 def test_equal_plans_have_equal_texts() -> None:
-    one, two = Assignment("a", "n1", 1), Assignment("b", "n2", 2)
+    one, two = Assignment("a", "n1", 1, "main"), Assignment("b", "n2", 2, "main")
     first, second = Plan({1: one, 2: two}, {1: 1, 2: 2}), Plan({2: two, 1: one}, {2: 2, 1: 1})
     assert render_plan(first) == render_plan(second)
 
@@ -98,16 +108,19 @@ def test_equal_plans_have_equal_texts() -> None:
 def test_a_plan_of_a_thousand_shards_stays_far_below_what_a_registry_takes() -> None:
     shards = range(1_000)
     usual = Plan(
-        {shard: Assignment(f"foqs-host-{shard % 50}.example.net", "f" * 32, 100_000) for shard in shards},
+        {shard: Assignment(f"foqs-host-{shard % 50}.example.net", "f" * 32, 100_000, "main-1") for shard in shards},
         dict.fromkeys(shards, 100_000),
     )
-    assert len(render_plan(usual)) < MIB / 8
+    assert len(render_plan(usual)) < MIB / 6
     numbers = range(SHARD_MAX - 999, SHARD_MAX + 1)
     longest = Plan(
-        {number: Assignment('"' * 255, "n" * 64, EPOCH_MAX, leaving=True) for number in numbers},
+        {
+            number: Assignment('"' * 255, "n" * 64, EPOCH_MAX, '"' * DATABASE_BYTES_MAX, leaving=True)
+            for number in numbers
+        },
         dict.fromkeys(numbers, EPOCH_MAX),
     )
-    assert len(render_plan(longest)) < MIB * 3 / 4
+    assert len(render_plan(longest)) < MIB * 4 / 5
 
 
 LAYOUT = {"format": 1, "shards": {"1": {"database": "a"}}, "drained": [], "pins": {}}
@@ -155,7 +168,7 @@ def test_the_texts_from_which_bad_ones_are_made_are_good(whole: dict[str, Any]) 
         (LAYOUT, "shards.1", {}, "shards.1.database"),
         (LAYOUT, "shards.1.database", "", "shards.1.database"),
         (LAYOUT, "shards.1.database", "a\n", "shards.1.database"),
-        (LAYOUT, "shards.1.database", "a" * 256, "shards.1.database"),
+        (LAYOUT, "shards.1.database", "a" * (DATABASE_BYTES_MAX + 1), "shards.1.database"),
         (LAYOUT, "shards.1.database", "\ud800", "shards.1.database"),
         (LAYOUT, "shards.1.weight", 0, "shards.1.weight"),
         (LAYOUT, "shards.1.weight", 1.0, "shards.1.weight"),
@@ -170,6 +183,7 @@ def test_the_texts_from_which_bad_ones_are_made_are_good(whole: dict[str, Any]) 
         (PLAN, "assignments.1.epoch", 4, "epochs.1"),
         (PLAN, "assignments.1.epoch", True, "assignments.1.epoch"),
         (PLAN, "assignments.1.nonce", "a/b", "assignments.1.nonce"),
+        (PLAN, "assignments.1.database", "a" * (DATABASE_BYTES_MAX + 1), "assignments.1.database"),
         (PLAN, "assignments.1.leaving", None, "assignments.1.leaving"),
         (PLAN, "epochs.1", EPOCH_MAX + 1, "epochs.1"),
         (PLAN, "epochs", {}, "epochs.1"),

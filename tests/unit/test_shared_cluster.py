@@ -33,10 +33,10 @@ LAYOUT: Final = Layout(
 )
 PLAN: Final = Plan(
     {
-        0: Assignment("host1", "n1", 5),
-        1: Assignment("host1", "n1", 3),
-        2: Assignment("host2", "n2", 7),
-        3: Assignment("host3", "n3", 4),
+        0: Assignment("host1", "n1", 5, "db0"),
+        1: Assignment("host1", "n1", 3, "db1"),
+        2: Assignment("host2", "n2", 7, "db0"),
+        3: Assignment("host3", "n3", 4, "db1"),
     },
     {0: 5, 1: 3, 2: 7, 3: 4, 4: 9},
 )
@@ -110,8 +110,8 @@ def test_two_hosts_with_the_same_reading_tell_the_same_version() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        replace(VIEW, plan=replace(PLAN, assignments={**PLAN.assignments, 0: Assignment("host1", "n1", 6)})),
-        replace(VIEW, plan=replace(PLAN, assignments={**PLAN.assignments, 0: Assignment("host2", "n2", 5)})),
+        replace(VIEW, plan=replace(PLAN, assignments={**PLAN.assignments, 0: Assignment("host1", "n1", 6, "db0")})),
+        replace(VIEW, plan=replace(PLAN, assignments={**PLAN.assignments, 0: Assignment("host2", "n2", 5, "db0")})),
         replace(VIEW, layout=replace(LAYOUT, drained=frozenset())),
         replace(VIEW, layout=replace(LAYOUT, pins={})),
         replace(VIEW, layout=replace(LAYOUT, shards={**LAYOUT.shards, 9: ShardSpec(9, "db1")})),
