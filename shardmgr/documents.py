@@ -33,7 +33,7 @@ LAYOUT: Final = "layout"
 PLAN: Final = "plan"
 MEMBERS: Final = "members"
 LOAD_MAX: Final = 1e12
-DATABASE_BYTES_MAX: Final = 64
+DATABASE_BYTES_MAX: Final = 127
 """Of a database's name: the plan holds one for each shard, and has to fit one entry."""
 _REMEMBERED_DOCUMENTS: Final = 4
 """Of layouts and of plans: a host's agent and its planner read both at each change, and mostly neither has changed."""
