@@ -245,7 +245,7 @@ class Host:
         self._engine.start()
         self._serving = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
-            self._following = self._membership.start(self._engine, port, self._layout_changed)
+            self._following = self._membership.start(self._engine, port, self._view_changed)
             assert self._tier is not None
             self._exchanging = asyncio.ensure_future(self._tier.run())
             with contextlib.suppress(TimeoutError):
@@ -267,7 +267,7 @@ class Host:
             stop.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
 
-    def _layout_changed(self) -> None:
+    def _view_changed(self) -> None:
         self._plan_read.set()
         if self._membership is not None:
             self._engine.queue.placement.closed = self._membership.closed()

@@ -59,12 +59,12 @@ class Membership:
         """Begins the session. Raises `RegistryFailed`."""
         await self.registry.open()
 
-    def start(self, holder: Holder, port: int, layout_changed: Callable[[], None]) -> asyncio.Future[None]:
+    def start(self, holder: Holder, port: int, view_changed: Callable[[], None]) -> asyncio.Future[None]:
         """Joins the cluster; what it returns ends only with the reason why that cannot go on.
 
         Args:
             port: at which the host listens.
-            layout_changed: called when `sharing` or `closed` may say another thing than before.
+            view_changed: called when `sharing` or `closed` may say another thing than before.
         """
         server = self._server
         address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
@@ -72,7 +72,7 @@ class Membership:
             server.name or address, self.nonce, address, server.tier, server.region, capacity=server.capacity
         )
         self._tasks = [
-            asyncio.ensure_future(self.agent.run(member, holder, layout_changed)),
+            asyncio.ensure_future(self.agent.run(member, holder, view_changed)),
             asyncio.ensure_future(self.planner.run()),
         ]
         return asyncio.ensure_future(_first(self._tasks))
@@ -84,9 +84,13 @@ class Membership:
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
 
     def closed(self) -> frozenset[int]:
-        """Shards that shall take no new items."""
+        """Shards of this host that shall take no new items: drained, removed, or of another database by now."""
         view = self.agent.view
-        return frozenset(() if view is None else (n for n, spec in view.layout.shards.items() if spec.draining))
+        if view is None:
+            return frozenset()
+        shards = view.layout.shards
+        mine = {number: each for number, each in view.plan.assignments.items() if each.nonce == self.nonce}
+        return frozenset(n for n, each in mine.items() if not each.stands(shards.get(n)) or shards[n].draining)
 
     def owner_of(self, shard: int) -> Address | None:
         """Where a shard's owner is reached; None where nobody is known to own it."""

@@ -96,7 +96,7 @@ class Agent:
         self._load = load
         self._member: Member
         self._holder: Holder
-        self._layout_changed: Callable[[], None]
+        self._view_changed: Callable[[], None]
         self._standing = Standing.CUT_OFF
         self._session = 0
         self._held: dict[int, _Held] = {}
@@ -124,9 +124,9 @@ class Agent:
 
         Args:
             member: the host as it announces itself; what it does with shards is filled in here.
-            changed: called when `view` has another layout.
+            changed: called when `view` has another layout or plan, before the holder is told what follows.
         """
-        self._layout_changed = changed
+        self._view_changed = changed
         self._member = member
         self._holder = holder
         self._registry.on_change(self._heard)
@@ -285,8 +285,8 @@ class Agent:
         layout = reading.layout or Layout()
         self.plan_version = reading.plan_version
         known, self.view = self.view, View(layout, reading.plan, reading.members)
-        if known is None or known.layout != layout:
-            self._layout_changed()
+        if known is None or (known.layout, known.plan) != (layout, reading.plan):
+            self._view_changed()
         self._follow(layout, reading.plan)
         self._advance(Turn.FOLLOWED)
         self._check_left()
@@ -315,8 +315,7 @@ class Agent:
                 held = self._held[number] = _Held(assignment.epoch, assignment.database)
                 self._changed.set()
             spec = layout.shards.get(number)
-            stands = spec is not None and spec.database == assignment.database
-            if not held.given and not assignment.leaving and stands:
+            if not held.given and not assignment.leaving and assignment.stands(spec):
                 held.given, held.state = True, Ownership.ACQUIRING.value
                 self._holder.assigned(number, assignment.database)
             elif held.given and assignment.leaving and not held.releasing:

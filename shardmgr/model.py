@@ -112,6 +112,10 @@ class Assignment:
     database: str
     leaving: bool = False
 
+    def stands(self, spec: ShardSpec | None) -> bool:
+        """The shard, as administrators know it now, is there and in the database that it was assigned in."""
+        return spec is not None and spec.database == self.database
+
 
 @dataclass(slots=True, frozen=True)
 class Plan:

@@ -94,7 +94,9 @@ class Placement:
         if self.closed:
             serving = [shard for shard in serving if shard.number not in self.closed]
             if not serving:
-                raise Unavailable("every shard of this host is drained, and takes no new items", retry_after_ms=500)
+                raise Unavailable(
+                    "every shard of this host is drained or removed, and takes no new items", retry_after_ms=500
+                )
         if len(serving) > 1:
             offset = int(self._now() / TURN_S) % len(serving)
             serving = serving[offset:] + serving[:offset]

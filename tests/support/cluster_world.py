@@ -75,9 +75,9 @@ class ClusterHost:
         await self.membership.open()
         await self.engine.open()
         self.engine.start()
-        self.membership.start(self.engine, 7411, self._layout_changed)
+        self.membership.start(self.engine, 7411, self._view_changed)
 
-    def _layout_changed(self) -> None:
+    def _view_changed(self) -> None:
         self.engine.queue.placement.closed = self.membership.closed()
         self.engine.sharing_changed()
 

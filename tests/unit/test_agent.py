@@ -30,7 +30,9 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.layouts = 0
+        self.views = 0
+        self.known: list[str] = []
+        """What of the news it was told before the last of them."""
 
     def assigned(self, shard: int, database: str) -> None:
         self.calls.append(f"assigned {shard} {database}")
@@ -47,8 +49,9 @@ class Recorder:
     def resumed(self) -> None:
         self.calls.append("resumed")
 
-    def layout_changed(self) -> None:
-        self.layouts += 1
+    def view_changed(self) -> None:
+        self.views += 1
+        self.known = [*self.calls]
 
     def news(self) -> list[str]:
         """What was told since this was last asked."""
@@ -75,7 +78,7 @@ class Site:
         self.agent = Agent(self.registry, PACE, self.clock.monotonic_ms, Random(1), lambda: 2.5)
         await self.registry.open()
         await self.layout(LAYOUT_OF_THREE)
-        self.running = asyncio.ensure_future(self.agent.run(ME, self.holder, self.holder.layout_changed))
+        self.running = asyncio.ensure_future(self.agent.run(ME, self.holder, self.holder.view_changed))
         await self.pass_s(0.1)
 
     async def layout(self, layout: Layout) -> None:
@@ -151,7 +154,7 @@ def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serve
         site.registry = site.ensemble.registry(TIMEOUT_MS)
         site.agent = Agent(site.registry, PACE, site.clock.monotonic_ms, Random(1), lambda: 0.0)
         await site.registry.open()
-        site.running = asyncio.ensure_future(site.agent.run(ME, site.holder, site.holder.layout_changed))
+        site.running = asyncio.ensure_future(site.agent.run(ME, site.holder, site.holder.view_changed))
         await site.pass_s(0.1)
         assert site.holder.news() == ["assigned 1 db1", "assigned 3 db3", "resumed"]
         assert await site.entry() == Member(
@@ -195,10 +198,25 @@ def test_a_shard_that_the_layout_does_not_know_yet_is_taken_when_it_does() -> No
         await site.layout(Layout())
         await site.plan({1: mine(1)})
         assert site.holder.news() == ["resumed"]
-        layouts = site.holder.layouts
+        views = site.holder.views
         await site.layout(LAYOUT_OF_THREE)
         assert site.holder.news() == ["assigned 1 db1"]
-        assert site.holder.layouts == layouts + 1
+        assert site.holder.views == views + 1
+
+    told(story)
+
+
+def test_its_host_is_told_before_it_follows_another_layout_or_plan_and_only_then() -> None:
+    async def story(site: Site) -> None:
+        holder = site.holder
+        views, _ = holder.views, holder.news()
+        await site.plan({1: mine(1)})
+        assert (holder.views, holder.known, holder.news()) == (views + 1, [], ["assigned 1 db1"])
+        await site.layout(Layout({**LAYOUT_OF_THREE.shards, 1: ShardSpec(1, "elsewhere")}))
+        assert holder.views == views + 2
+        site.agent.tell(1, 1, "owned")
+        await site.pass_s(PACE.tick_ms / 1_000 * 3)
+        assert holder.views == views + 2
 
     told(story)
 

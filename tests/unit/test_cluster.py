@@ -81,6 +81,26 @@ def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_w
     play_cluster(story)
 
 
+@pytest.mark.parametrize("back", [False, True], ids=["removed", "added again, of another database"])
+def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_given_it_back(back: bool) -> None:
+    async def story(world: ClusterWorld) -> None:
+        one = await world.host("one")
+        await world.settled(one)
+        one.membership._tasks[1].cancel()  # its planner: nobody tells it to give anything back
+        await administration.remove_shard(world.administrator, 0, force=True)
+        if back:
+            await administration.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
+        await world.pass_s(0.1)
+        assert one.serves() == {0, 1}
+        shards = []
+        for _ in range(20):
+            shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
+            await world.pass_s(0.3)
+        assert set(shards) == {1}
+
+    play_cluster(story, shards=2)
+
+
 def test_a_host_shows_its_cluster_and_what_moved() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = [one, two, _] = await three(world)

@@ -1,10 +1,16 @@
-"""What a host announces of its load: seldom another thing than before."""
+"""A host's place in its cluster: the load that it announces, seldom another than before, and which shards it closes."""
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from foqs.membership import coarse
+from foqs.clock import SystemClock
+from foqs.config import Config
+from foqs.membership import Membership, coarse
+from shardmgr.local import LocalEnsemble
+from shardmgr.model import Assignment, Layout, Plan, ShardSpec, View
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])
@@ -19,3 +25,30 @@ def test_a_load_is_told_within_a_factor_of_four(items: float) -> None:
 
 def test_loads_that_differ_little_are_told_alike() -> None:
     assert len({coarse(items) for items in range(0, 1_000_000, 997)}) <= 7
+
+
+@pytest.mark.parametrize(
+    ("spec", "closed"),
+    [
+        (ShardSpec(1, "then"), False),
+        (ShardSpec(1, "then", weight=5), False),
+        (ShardSpec(1, "then", draining=True), True),
+        (ShardSpec(1, "now"), True),
+        (None, True),
+    ],
+    ids=["as assigned", "weighs more", "drained", "of another database", "removed"],
+)
+def test_a_shard_that_is_not_what_was_assigned_takes_no_new_items(spec: ShardSpec | None, closed: bool) -> None:
+    """Until its owner has given it back they would go into tables that nobody reads any more."""
+    clock = SystemClock()
+    registry = LocalEnsemble(None, clock.monotonic_ms).registry(6_000)
+    config = Config.model_validate(
+        {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
+    )
+    membership = Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
+    assert membership.closed() == frozenset()
+    layout = Layout({2: ShardSpec(2, "then"), 3: ShardSpec(3, "then")} | ({} if spec is None else {1: spec}))
+    mine = Assignment("one", "nonce-one", 4, "then")
+    others = Assignment("two", "nonce-two", 4, "elsewhere")
+    membership.agent.view = View(layout, Plan({1: mine, 2: mine, 3: others}, {1: 4, 2: 4, 3: 4}), ())
+    assert membership.closed() == frozenset({1} if closed else ())
