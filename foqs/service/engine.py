@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -155,10 +156,13 @@ class Engine:
         self.budgets: Mapping[str, Budget] = {"written": written, "loaded": loaded}
         """Of rows in memory, by pool."""
 
-        def make_shard(number: int, store: Store) -> Shard:
+        count_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
+
+        def make_shard(number: int, database: str, store: Store) -> Shard:
             cache = RowCache(written, loaded)
             policies, weight = self.namespaces.policies, self.namespaces.weight
-            return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue)
+            turn = count_turns[database]
+            return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue, turn)
 
         retry = Retry(settings.shard.retry_ms_min, settings.shard.retry_ms_max)
 
@@ -168,7 +172,7 @@ class Engine:
                 nonce,
                 coordinator,
                 lambda: open_store(number, database),
-                lambda store: make_shard(number, store),
+                lambda store: make_shard(number, database, store),
                 self.shards,
                 self.statuses,
                 retry,

@@ -2,19 +2,20 @@
 
 Always true: the snapshot that is counted was begun between two flushes, and every
 change since is in the memory's counts already, or comes to them; until both are
-added the counts lag. Knows nothing of topics.
+added the counts lag. Shards of one database take turns: to count is to read a whole
+index, and consumers wait for the same processors. Knows nothing of topics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from foqs.core.errors import NotOwner, Unavailable
-from foqs.core.fence import Fence
 from foqs.shard.memory import ShardMemory
 from foqs.shard.writer import Writer
-from foqs.store.port import Store, StoreLost
+from foqs.store.port import Store, StoreLost, TopicCount
 
 log = logging.getLogger(__name__)
 
@@ -25,60 +26,47 @@ class Counting:
     Args:
         number: the shard's, for the log.
         retry_s: the pause before another connection is tried.
+        turn: held while a shard of this database is counted.
     """
 
-    def __init__(self, number: int, store: Store, memory: ShardMemory, retry_s: float) -> None:
+    def __init__(self, number: int, store: Store, memory: ShardMemory, retry_s: float, turn: asyncio.Lock) -> None:
         self._number = number
         self._store = store
         self._memory = memory
         self._retry_s = retry_s
-        self._reads = store.reads()
-
-    async def begin(self, past: Fence) -> None:
-        """Takes the snapshot. Before anything is written, so that what is written from now on need only be added.
-
-        Raises `StoreLost`.
-        """
-        await self._reads.snapshot(past)
+        self._turn = turn
 
     async def run(self, writer: Writer) -> None:
         """Brings the counts of what was there before us; until then they lag."""
         try:
             while True:
                 try:
-                    found = await self._reads.counts()
+                    async with self._turn:
+                        found = await self._count(writer)
                     break
                 except StoreLost as lost:
                     log.warning("shard %d: its items could not be counted; they will be: %s", self._number, lost)
-                await self._begin_anew(writer)
+                await asyncio.sleep(self._retry_s)
         except (NotOwner, Unavailable):
             return  # the writer has ended
-        finally:
-            await self.close()
         writer.between(lambda: self._memory.counted(found))
 
-    async def close(self) -> None:
-        """A snapshot left open would stop the database's clearing up."""
-        await self._reads.close()
+    async def _count(self, writer: Writer) -> Sequence[TopicCount]:
+        """In a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""
+        reads = self._store.reads()
 
-    async def _begin_anew(self, writer: Writer) -> None:
-        """Another snapshot, after a pause, and counts that begin with it. Raises `NotOwner`, `Unavailable`."""
-
-        async def begin(_: Store) -> bool:
+        async def begin(_: Store) -> StoreLost | None:
             try:
-                await self._reads.snapshot(writer.past)
-            except StoreLost:
-                return False  # that connection's trouble is not the writer's
+                await reads.snapshot(writer.past)
+            except StoreLost as lost:
+                return lost  # that connection's trouble is not the writer's
             self._memory.count_anew()
-            return True
+            return None
 
-        while True:
-            await self._reads.close()
-            await asyncio.sleep(self._retry_s)
-            self._reads = self._store.reads()
-            try:
-                await self._reads.rows(writer.past, [])  # connects, so that flushes need not wait for that
-            except StoreLost:
-                continue
-            if await writer.read(begin):
-                return
+        try:
+            await reads.rows(writer.past, [])  # connects, so that flushes need not wait for that
+            if lost := await writer.read(begin):
+                raise lost
+            return await reads.counts()
+        finally:
+            await reads.close()  # a snapshot left open would stop the database's clearing up

@@ -72,6 +72,7 @@ class Shard:
         weight: of a namespace.
         cache: rows remembered, for this shard alone, within the host's budgets.
         consumers: told what becomes READY.
+        count_turn: held while a shard of the same database is counted.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Shard:
         rng: Random,
         facts: Facts,
         consumers: Consumers,
+        count_turn: asyncio.Lock,
     ) -> None:
         self.number = number
         self.dropped = False
@@ -125,7 +127,7 @@ class Shard:
             self._refused,
             lambda: self._purger.wake(),
         )
-        self._counting = Counting(number, store, self.memory, settings.retry_ms_max / 1000)
+        self._counting = Counting(number, store, self.memory, settings.retry_ms_max / 1000, count_turn)
         self._refilling: set[TopicName] = set()
         self._loading: set[TopicName] = set()
         self._disputed: frozenset[int] = frozenset()
@@ -273,7 +275,6 @@ class Shard:
             settings.purge_page_items,
             settings.retry_ms_max / 1000,
         )
-        await self._counting.begin(self._writer.past)
 
     async def run(self) -> None:
         """Serves until `close` has drained it.
@@ -308,7 +309,6 @@ class Shard:
 
     async def disconnect(self) -> None:
         """Ends its connections, also those of a shard that never ran."""
-        await self._counting.close()
         await self._store.close()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:

@@ -81,6 +81,12 @@ class World:
     def resume(self) -> None:
         self._answering.set()
 
+    async def counted_engine(self, settings: EngineSettings | None = None) -> Engine:
+        """As `engine`, when it has counted its items."""
+        engine = await self.engine(settings)
+        await self.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        return engine
+
     async def until(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
         """Waits in virtual time."""
         async with asyncio.timeout(within_s):

@@ -23,6 +23,7 @@ class Gate:
         self._open = asyncio.Event()
         self._open.set()
         self.held = 0
+        self.passed = 0
         original = getattr(owner, method)
 
         async def held(it: Any, *arguments: Any, **options: Any) -> Any:
@@ -39,6 +40,7 @@ class Gate:
         self.held += 1
         await self._open.wait()
         self.held -= 1
+        self.passed += 1
 
     def close(self) -> None:
         self._open.clear()

@@ -287,7 +287,7 @@ def test_resuming_at_one_host_wakes_who_waits_at_another() -> None:
 
 def test_deleting_a_namespace_resumes_its_topics_for_the_next_of_its_name() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine()
+        engine = await world.counted_engine()
         await pause(engine, "t")
         await engine.admin.delete("default", world.in_s(5))
         await engine.admin.create("default", None, {}, world.in_s(5))
@@ -318,7 +318,7 @@ def test_usage_counts_items_and_topics_of_all_shards() -> None:
 
 def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine()
+        engine = await world.counted_engine()
         await engine.admin.create("orders", None, {"weight": 4}, world.in_s(5))
         await engine.admin.grant("orders", "p", frozenset({Permission.CONSUME}), world.in_s(5))
         await engine.admin.pause("orders", "t", world.in_s(5), paused=True)

@@ -125,7 +125,7 @@ def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monke
 def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
     async def story(world: World) -> None:
         catalog = await gated(world)
-        engine = await world.engine()
+        engine = await world.counted_engine()
         catalog.gate.clear()
         deleting = begin(engine.admin.delete("default", world.in_s(5)))
         await world.until(lambda: catalog.replacing == 1)

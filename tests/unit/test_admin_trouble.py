@@ -104,7 +104,7 @@ def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_name
 
     async def story(world: World) -> None:
         catalog = await gated(world)
-        engine = await world.engine()
+        engine = await world.counted_engine()
         catalog.failure = CatalogUnknown("the folder cannot be synced")
         with pytest.raises(UnknownOutcome, match="synced"):
             await engine.admin.delete("other", world.in_s(5))

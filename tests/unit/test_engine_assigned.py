@@ -14,12 +14,13 @@ from foqs.core.life import Kind
 from foqs.service.engine import Engine
 from foqs.service.slots import Slots
 from foqs.shard.facts import NoFacts
-from foqs.store.memory import MemoryStore
+from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.memory_check import is_at_rest
 from tests.support.planned import PlannedCoordinator
+from tests.support.races import Gate, closed
 
 
 async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, PlannedCoordinator]:
@@ -37,7 +38,7 @@ async def started(world: World, plan: dict[int, int], nonce: str = "first") -> t
     coordinator = PlannedCoordinator(dict(plan))
 
     def open_store(shard: int, database: str) -> Store:
-        if database != "main":
+        if database not in ("main", "other"):
             raise StoreUnusable(f"there is no database {database!r} in this host's configuration")
         return world.database.store(shard, lambda point: world.faults(point))
 
@@ -230,6 +231,22 @@ def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
         await world.until(lambda: coordinator.wanted == {1: 0})
         engine.release(1)
         await world.until(lambda: coordinator.states(1)[-1] == "free", within_s=0.1)
+
+    play(story)
+
+
+def test_shards_of_different_databases_are_counted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine, _ = await started(world, {1: 1, 2: 1, 3: 1})
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        with closed(counting):
+            for shard, database in ((1, "main"), (2, "main"), (3, "other")):
+                engine.assigned(shard, database)
+            await world.until(lambda: len(engine.shards) == 3)
+            await world.pass_s(5)
+            assert counting.held == 2
+            assert [shard.counts.lag for shard in engine.shards.values()] == [True] * 3
+        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
 
     play(story)
 

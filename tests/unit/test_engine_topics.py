@@ -10,6 +10,7 @@ import pytest
 from foqs.core.life import Kind
 from foqs.shard.keeper import TakenByAnother
 from foqs.store.memory import MemoryReads
+from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings
 from tests.support.engines import Caller, World, play
 from tests.support.races import Gate, closed, rest, restarted
@@ -40,6 +41,49 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
             assert stats.counts_lag
         await world.until(lambda: not engine.shards[1].counts.lag)
         await rest(world, engine)
+
+    play(story)
+
+
+def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, 2, 3)
+        engine = await world.engine(settings)
+        for _ in engine.shards:
+            await Caller(world, engine).put("a", 5)
+            await world.pass_s(0.3)
+        assert all(table.rows for table in world.database.tables.values())
+        await engine.abort()
+        shown = Gate(monkeypatch, MemoryReads, "snapshot", on_the_way_back=True)
+        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        with closed(counting):
+            engine = await world.engine(settings)
+            caller = Caller(world, engine)
+            handed = await caller.get("a", 15)
+            await caller.do(Kind.ACK, handed.items[:7])
+            await caller.put("a", 3)
+            assert (shown.passed, counting.held) == (1, 1)
+            assert all(shard.counts.lag for shard in engine.shards.values())
+        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        assert shown.passed == 3
+        await rest(world, engine)
+
+    play(story)
+
+
+def test_a_shard_that_cannot_be_counted_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        counts = MemoryReads.counts
+
+        async def lost(reads: MemoryReads) -> list[TopicCount]:
+            if reads._table is world.database.tables[1]:
+                await reads.close()
+            return await counts(reads)
+
+        monkeypatch.setattr(MemoryReads, "counts", lost)
+        engine = await world.engine(engine_settings(1, 2, 3))
+        await world.until(lambda: not any(engine.shards[number].counts.lag for number in (2, 3)))
+        assert engine.shards[1].counts.lag
 
     play(story)
 
@@ -91,7 +135,7 @@ def test_a_count_that_fails_is_made_anew_while_the_shard_serves(monkeypatch: pyt
     play(story)
 
 
-@pytest.mark.parametrize("after_ms", [0, 250, *range(465, 482)])
+@pytest.mark.parametrize("after_ms", [0, 250, *range(485, 496)])
 def test_a_shard_whose_count_fails_still_drains(monkeypatch: pytest.MonkeyPatch, after_ms: int) -> None:
     async def story(world: World) -> None:
         Frail(monkeypatch, "counts", 1_000)

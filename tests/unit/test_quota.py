@@ -196,7 +196,7 @@ def topics_of(results: Sequence[Enqueued], names: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize("keyed", [False, True])
 def test_an_item_of_one_topic_too_many_is_refused_alone(keyed: bool) -> None:
     async def story(world: World) -> None:
-        caller = Caller(world, await world.engine(limited(world, topics_max=3)))
+        caller = Caller(world, await world.counted_engine(limited(world, topics_max=3)))
         names = ["a", "b", "a", "c", "d", "a", "e", "d"]
         items = [keyed_item(f"key {n}", name) if keyed else new_item(name) for n, name in enumerate(names)]
         results = await caller.enqueue(items)
@@ -239,7 +239,7 @@ def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.Monk
 
 def test_what_was_refused_is_counted_by_its_limit() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(limited(world, topics_max=1, enqueues_per_minute=5, backlog_items_max=3))
+        engine = await world.counted_engine(limited(world, topics_max=1, enqueues_per_minute=5, backlog_items_max=3))
         caller = Caller(world, engine)
         await caller.enqueue([new_item("a"), new_item("b")])
         await refused(caller, [new_item("a") for _ in range(3)])
