@@ -268,10 +268,9 @@ class Host:
             await asyncio.gather(work, stop, return_exceptions=True)
 
     def _view_changed(self) -> None:
+        assert self._membership is not None, "only a member has a view"
         self._plan_read.set()
-        if self._membership is not None:
-            self._engine.queue.placement.closed = self._membership.closed()
-        self._engine.sharing_changed()
+        self._engine.view_changed(*self._membership.closed())
 
     def _readings(self) -> Readings:
         own = readings(self._engine, self._wire)

@@ -83,14 +83,18 @@ class Membership:
         specs = () if view is None else view.layout.shards.values()
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
 
-    def closed(self) -> frozenset[int]:
-        """Shards of this host that shall take no new items: drained, removed, or of another database by now."""
+    def closed(self) -> tuple[frozenset[int], frozenset[int]]:
+        """Shards of this host that are drained, and others that are not what was assigned any more.
+
+        Those were removed, or are of another database or tier by now: what came into them nobody would read.
+        """
         view = self.agent.view
         if view is None:
-            return frozenset()
-        shards = view.layout.shards
+            return frozenset(), frozenset()
+        shards, tier = view.layout.shards, self._server.tier
         mine = {number: each for number, each in view.plan.assignments.items() if each.nonce == self.nonce}
-        return frozenset(n for n, each in mine.items() if not each.stands(shards.get(n)) or shards[n].draining)
+        gone = frozenset(n for n, each in mine.items() if not each.stands(shards.get(n)) or shards[n].tier != tier)
+        return frozenset(n for n in mine if n not in gone and shards[n].draining), gone
 
     def owner_of(self, shard: int) -> Address | None:
         """Where a shard's owner is reached; None where nobody is known to own it."""

@@ -282,7 +282,7 @@ class Agent:
         if all(member.nonce != self._member.nonce for member in reading.members):
             self._announced = None  # somebody has deleted the entry of a session that lives
             self._changed.set()
-        layout = reading.layout or Layout()
+        layout = reading.layout_to_follow() or Layout()
         self.plan_version = reading.plan_version
         known, self.view = self.view, View(layout, reading.plan, reading.members)
         if known is None or (known.layout, known.plan) != (layout, reading.plan):
@@ -325,7 +325,7 @@ class Agent:
     def _renew(self, number: int, assignment: Assignment) -> None:
         """Gives a keeper that waits for it its next epoch; any other has had an assignment that is over."""
         held = self._held.get(number)
-        if held is None or held.epoch == assignment.epoch:
+        if held is None or (held.epoch, held.database) == (assignment.epoch, assignment.database):
             return
         if held.answer is not None and held.database == assignment.database:
             held.epoch = assignment.epoch

@@ -68,6 +68,12 @@ class LocalEnsemble:
         """Ends its session now. One that is reached begins another; one that is not learns of it by its timeout, or when resumed."""
         registry.expire()
 
+    def delete(self, name: str) -> None:
+        """A document is gone, as by somebody's hand."""
+        assert self._documents is not None
+        self._documents = {each: entry for each, entry in self._documents.items() if each != name}
+        self._changed()
+
     # ------------------------------------------------------------ for sessions
 
     def enter(self, registry: LocalRegistry) -> None:

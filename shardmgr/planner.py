@@ -106,10 +106,11 @@ class Planner:
             return
         reading = await read_cluster(self._registry)
         self._complain(reading.malformed)
-        if reading.layout is None:
+        layout = reading.layout_to_follow()
+        if layout is None:
             return
         overdue = self._overdue(reading.plan)
-        plan = next_plan(reading.layout, reading.plan, reading.members, overdue, self._pace.moves_max)
+        plan = next_plan(layout, reading.plan, reading.members, overdue, self._pace.moves_max)
         if plan != reading.plan:
             await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
             self._tell(reading.plan, plan)

@@ -36,6 +36,13 @@ class Reading:
     members: Sequence[Member]
     malformed: Mapping[str, str]
 
+    def layout_to_follow(self) -> Layout | None:
+        """The layout. Raises Malformed where one that a plan was made from has gone: it may come back, and nothing changes meanwhile."""
+        if self.layout is None and self.plan.assignments:
+            shards = len(self.plan.assignments)
+            raise Malformed(LAYOUT, f"it is gone, and a plan of {shards} shards is there; write the layout again")
+        return self.layout
+
 
 async def read_cluster(registry: Registry) -> Reading:
     """Reads it, in three requests.

@@ -141,12 +141,15 @@ class Engine:
         if sharing is not None:
             self._deletions = Deletions(self.admin, self.namespaces, self.shards, sharing)
             self.admin.share(self._deletions)
+        self._sharing = sharing or (lambda: settings.shards or ())
+        self._shared: frozenset[int] | None = None
+        """What `sharing` said when the view changed last."""
         self._slots = Slots(
             self.admin,
             self.namespaces,
             self.shards,
             settings.tier,
-            sharing or (lambda: settings.shards or ()),
+            self._sharing,
             self.queue.placement.slots_moved,
             self._look,
         )
@@ -263,9 +266,18 @@ class Engine:
         self.queue.resume()
         self._look()
 
-    def sharing_changed(self) -> None:
-        """What `sharing` says is another than before."""
-        self._slots.look()
+    def view_changed(self, drained: Collection[int], gone: Collection[int]) -> None:
+        """Layout or plan are others than before.
+
+        Args:
+            drained: shards of this host that take new items only with keys of their own.
+            gone: those that take no new items at all.
+        """
+        placement = self.queue.placement
+        placement.drained, placement.gone = drained, gone
+        before, self._shared = self._shared, frozenset(self._sharing())
+        if self._shared != before:
+            self._slots.look()
 
     def _run(self, keeper: Keeper) -> None:
         task = asyncio.ensure_future(keeper.run())

@@ -53,8 +53,10 @@ class Placement:
         """The address of a shard's owner, where the plan as it was read last knows one."""
         self.recorded_holder: Callable[[int], int | None] = _nobody_known
         """The shard that shall hold a slot, here or elsewhere."""
-        self.closed: Collection[int] = frozenset()
+        self.drained: Collection[int] = frozenset()
         """Shards that take no new items without a key; those with a key can go nowhere else."""
+        self.gone: Collection[int] = frozenset()
+        """Shards that take no new items at all, for nobody would read what came."""
         self._shards = shards
         self._statuses = statuses
         self._now = now
@@ -74,7 +76,7 @@ class Placement:
     @property
     def takes_items(self) -> bool:
         """Some shard of this host takes new items, as far as is known."""
-        return any(shard.takes_items and shard.number not in self.closed for shard in self._answering())
+        return any(shard.takes_items and self._is_open(shard) for shard in self._answering())
 
     def not_owner(self, number: int) -> NotOwner:
         """What is told of a shard that should not be here."""
@@ -88,14 +90,13 @@ class Placement:
         """
         serving = self._answering()
         if not serving:
-            reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
-            why = reasons[0] if reasons else ""
-            raise Unavailable(f"no shard of this host is being served now{why}; try again", retry_after_ms=500)
-        if self.closed:
-            serving = [shard for shard in serving if shard.number not in self.closed]
+            raise Unavailable(f"no shard of this host is being served now{self._why()}; try again", retry_after_ms=500)
+        if self.drained or self.gone:
+            serving = [shard for shard in serving if self._is_open(shard)]
             if not serving:
                 raise Unavailable(
-                    "every shard of this host is drained or removed, and takes no new items", retry_after_ms=500
+                    f"every shard that this host serves now is drained or removed, and takes no new items{self._why()}",
+                    retry_after_ms=500,
                 )
         if len(serving) > 1:
             offset = int(self._now() / TURN_S) % len(serving)
@@ -110,6 +111,15 @@ class Placement:
                 return
         assert refusal is not None
         raise refusal
+
+    def _is_open(self, shard: Shard) -> bool:
+        """It may take items without keys."""
+        return shard.number not in self.drained and shard.number not in self.gone
+
+    def _why(self) -> str:
+        """The first trouble of a shard that is here and does not answer."""
+        reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
+        return reasons[0] if reasons else ""
 
     def _give(
         self,
@@ -150,6 +160,10 @@ class Placement:
                 for place, item in zip(own_places, own, strict=True):
                     call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
                 continue
+            if shard.number in self.gone:
+                # It was removed, or is in another database: its owner has only not been told to give it back.
+                call.refuse(own_places, _away())
+                continue
             try:
                 self._give(call, shard, namespace, own, own_places, keyed=True)
             except (Overloaded, Unavailable) as error:
@@ -169,7 +183,7 @@ class Placement:
         shard = None if number is None else self._shards.get(number)
         if shard is not None and shard.trouble is not None:
             return shard.refusal()
-        return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_MS)
+        return _away()
 
     def slots_moved(self) -> None:
         """Who holds which slot is looked up anew."""
@@ -200,6 +214,10 @@ class Placement:
 def _nobody_known(number: int) -> None:
     """What a host alone knows of others."""
     return
+
+
+def _away() -> Unavailable:
+    return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_MS)
 
 
 def at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:

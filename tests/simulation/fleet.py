@@ -294,7 +294,7 @@ class Fleet(Cluster):
         exchanging = asyncio.ensure_future(self._tiers[me].run())
         me.ready = True
         serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
-        following = membership.start(engine, PORT, engine.sharing_changed)
+        following = membership.start(engine, PORT, lambda: engine.view_changed(*membership.closed()))
         stopping = asyncio.ensure_future(me.stop.wait())
         working = (serving, following, exchanging)
         done, _ = await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)

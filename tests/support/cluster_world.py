@@ -78,8 +78,7 @@ class ClusterHost:
         self.membership.start(self.engine, 7411, self._view_changed)
 
     def _view_changed(self) -> None:
-        self.engine.queue.placement.closed = self.membership.closed()
-        self.engine.sharing_changed()
+        self.engine.view_changed(*self.membership.closed())
 
     async def stop(self) -> None:
         """As a host is told to stop."""

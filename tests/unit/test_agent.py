@@ -221,6 +221,22 @@ def test_its_host_is_told_before_it_follows_another_layout_or_plan_and_only_then
     told(story)
 
 
+def test_a_layout_that_is_gone_changes_nothing_until_it_is_back() -> None:
+    async def story(site: Site) -> None:
+        await site.plan({1: mine(1)})
+        view, views, _ = site.agent.view, site.holder.views, site.holder.news()
+        site.ensemble.delete(LAYOUT)
+        await site.pass_s(1)
+        assert site.agent.trouble == "layout: it is gone, and a plan of 1 shards is there; write the layout again"
+        assert (site.agent.view, site.holder.views, site.holder.news()) == (view, views, [])
+        await site.layout(LAYOUT_OF_THREE)
+        await site.pass_s(10)  # the next time that it tries
+        assert site.agent.trouble is None
+        assert (site.holder.views, site.holder.news()) == (views, [])
+
+    told(story)
+
+
 def test_a_shard_that_has_another_database_now_is_taken_only_from_that_one() -> None:
     """Its number was removed and added again: what the plan said for the former database holds for no other."""
 

@@ -97,6 +97,25 @@ def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_gi
             shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
             await world.pass_s(0.3)
         assert set(shards) == {1}
+        results = await one.caller.enqueue([keyed_item(f"k{n}") for n in range(64)])
+        assert {parse_id(ok(result), "id")[0] for result in results if not isinstance(result, FoqsError)} == {1}
+        refused = [result for result in results if isinstance(result, FoqsError)]
+        assert refused
+        assert {type(result) for result in refused} == {Unavailable}
+
+        one.membership._tasks[1] = asyncio.ensure_future(one.membership.planner.run())
+        if not back:
+            await world.until(lambda: one.serves() == {1})
+            return
+        first = world.database.tables[0].owner.epoch
+        await world.until(lambda: one.serves() == {0, 1} and world.database.tables[0].owner.epoch > first)
+        await world.settled(one)
+        for _ in range(20):
+            shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
+            await world.pass_s(0.3)
+        assert set(shards) == {0, 1}
+        results = await one.caller.enqueue([keyed_item(f"m{n}") for n in range(64)])
+        assert {parse_id(ok(result), "id")[0] for result in results} == {0, 1}
 
     play_cluster(story, shards=2)
 

@@ -235,6 +235,24 @@ def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
     play(story)
 
 
+def test_slots_are_looked_at_when_other_shards_share_the_tier_and_not_with_every_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: World) -> None:
+        sharing = {1, 2}
+        engine = await world.engine(sharing=sharing)
+        engine.view_changed((), ())
+        looks: list[Slots] = []
+        monkeypatch.setattr(Slots, "look", lambda slots: looks.append(slots))
+        engine.view_changed({1}, ())
+        assert looks == []
+        sharing.add(3)
+        engine.view_changed({1}, ())
+        assert len(looks) == 1
+
+    play(story)
+
+
 def test_shards_of_different_databases_are_counted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine, _ = await started(world, {1: 1, 2: 1, 3: 1})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from random import Random
 
 import pytest
@@ -28,27 +29,31 @@ def test_loads_that_differ_little_are_told_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "closed"),
+    ("spec", "drained", "gone"),
     [
-        (ShardSpec(1, "then"), False),
-        (ShardSpec(1, "then", weight=5), False),
-        (ShardSpec(1, "then", draining=True), True),
-        (ShardSpec(1, "now"), True),
-        (None, True),
+        (ShardSpec(1, "then"), (), ()),
+        (ShardSpec(1, "then", weight=5), (), ()),
+        (ShardSpec(1, "then", draining=True), {1}, ()),
+        (ShardSpec(1, "now"), (), {1}),
+        (ShardSpec(1, "now", draining=True), (), {1}),
+        (ShardSpec(1, "then", tier="gold"), (), {1}),
+        (None, (), {1}),
     ],
-    ids=["as assigned", "weighs more", "drained", "of another database", "removed"],
+    ids=["as assigned", "weighs more", "drained", "of another database", "and drained", "of another tier", "removed"],
 )
-def test_a_shard_that_is_not_what_was_assigned_takes_no_new_items(spec: ShardSpec | None, closed: bool) -> None:
-    """Until its owner has given it back they would go into tables that nobody reads any more."""
+def test_which_shards_take_no_new_items(
+    spec: ShardSpec | None, drained: Collection[int], gone: Collection[int]
+) -> None:
+    """Until the owner of one that is gone has given it back they would go into tables that nobody reads any more."""
     clock = SystemClock()
     registry = LocalEnsemble(None, clock.monotonic_ms).registry(6_000)
     config = Config.model_validate(
         {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
     )
     membership = Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
-    assert membership.closed() == frozenset()
+    assert membership.closed() == (frozenset(), frozenset())
     layout = Layout({2: ShardSpec(2, "then"), 3: ShardSpec(3, "then")} | ({} if spec is None else {1: spec}))
     mine = Assignment("one", "nonce-one", 4, "then")
     others = Assignment("two", "nonce-two", 4, "elsewhere")
     membership.agent.view = View(layout, Plan({1: mine, 2: mine, 3: others}, {1: 4, 2: 4, 3: 4}), ())
-    assert membership.closed() == frozenset({1} if closed else ())
+    assert membership.closed() == (frozenset(drained), frozenset(gone))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,9 @@ class Shard:
     queued_items: int
     refuses: bool = False
     answering: bool = True
+    serving: bool = True
+    takes_items: bool = True
+    trouble: str | None = None
     tried: list[int] = field(default_factory=list)
 
     def insert(self, *arguments: Any, **more: Any) -> Any:
@@ -53,3 +57,20 @@ def test_the_shortest_queue_gets_items_and_the_next_shortest_where_it_refuses(
     Placement(shards, {}, lambda: 2 * TURN_S).place(call, "n", [new_item()], [0])
     assert seen == tried
     assert call.taken == 1
+
+
+def refused(shards: dict[int, Any], *, drained: Collection[int] = (), gone: Collection[int] = ()) -> str:
+    """What an item without a key is told."""
+    placement = Placement(shards, {}, lambda: 0.0)
+    placement.drained, placement.gone = drained, gone
+    call = Enqueue(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable) as caught:
+        placement.place(call, "n", [new_item()], [0])
+    assert not placement.takes_items
+    return str(caught.value)
+
+
+def test_where_every_shard_that_answers_is_closed_it_says_so_and_what_ails_the_others() -> None:
+    shards: Any = {0: Shard(0, 0), 1: Shard(1, 0), 2: Shard(2, 0, answering=False, trouble="its database is away")}
+    assert "serves now is drained or removed" in refused(shards, drained={0}, gone={1})
+    assert "shard 2: its database is away" in refused(shards, drained={0}, gone={1})

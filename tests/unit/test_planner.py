@@ -386,6 +386,21 @@ def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwrit
     assert len(errors) == 1
 
 
+def test_a_layout_that_is_gone_is_said_and_the_plan_stands() -> None:
+    async def story(site: Site, registry: LocalRegistry) -> None:
+        planner, _ = await site.planner("p")
+        await site.host(host("a"))
+        plan = await until(registry, lambda plan: len(plan.assignments) == 4)
+        site.ensemble.delete(LAYOUT)
+        await site.host(host("b"))
+        await passes(3 * PACE.tick_ms)
+        assert planner.trouble is not None
+        assert "a plan of 4 shards is there; write the layout again" in planner.trouble
+        assert await plan_of(registry) == plan
+
+    told(story)
+
+
 def test_an_entry_that_is_no_member_is_said_once_and_gets_no_shards(caplog: pytest.LogCaptureFixture) -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
