@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from foqs.core.fence import Standing, standing
-from foqs.core.item import pack_key
+from foqs.core.item import State, pack_key
 from foqs.core.keys import KeyRow
 from foqs.store import mysql, sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import Link, MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
-from foqs.store.port import POINTS, Lease, Store, StoreLost, StoreUnusable, WriteRefused, Writes
+from foqs.store.port import POINTS, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -288,6 +288,43 @@ def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None
             await store.close()
 
     run(story())
+
+
+def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Bench) -> None:
+    numbers = [1, 4_095, 4_096, 4_097, 8_192]
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(number) for number in numbers])
+        async with reading(owned.store) as reads:
+            await reads.snapshot(owned.past)
+            assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 5, 35)]
+
+    bench.run(story())
+
+
+def test_flushes_go_on_while_a_count_sleeps_and_one_that_is_killed_meanwhile_is_lost(
+    bench: Bench, mariadb: MariaDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_mysql, "_PAUSE_S", 3_600)
+    asleep = "SELECT ID FROM information_schema.PROCESSLIST WHERE STATE = 'User sleep' AND INFO LIKE '%foqs_3_item%SLEEP(3600)%'"
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        await owned.write(inserts=[make_row(1), make_row(4_096), make_row(4_097)])
+        async with reading(owned.store) as reads:
+            await reads.snapshot(owned.past)
+            counting = asyncio.ensure_future(reads.counts())
+            await soon(lambda: counting.done() or bool(mariadb.query(asleep)))
+            await owned.write(inserts=[make_row(2)], deletes=[1, 4_096])
+            assert not counting.done()
+            ((connection,),) = mariadb.query(asleep)
+            mariadb.query(f"KILL QUERY {connection}")
+            with pytest.raises(StoreLost):
+                await counting
+            await reads.snapshot(owned.past)
+
+    bench.run(story())
 
 
 def test_unreachable_server_is_lost(place: MysqlSettings, tmp_path: Path) -> None:
