@@ -9,13 +9,26 @@ from pathlib import Path
 
 import pytest
 
-from foqs_client import Client, InvalidArgument, Item, Namespace, NamespaceNotFound, Unavailable
+from foqs_client import Client, InvalidArgument, Item, Namespace, NamespaceNotFound, Topic, Unavailable
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import eventually
 from tests.support.processes import HostProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+async def counted(client: Client) -> Topic:
+    """The only topic, once the shards were counted after the takeover."""
+    found: list[Topic] = []
+
+    async def is_counted() -> bool:
+        found[:] = (await client.topics()).topics
+        return not any(topic.counts_lag for topic in found)
+
+    await eventually(is_counted, "topics are counted")
+    [topic] = found
+    return topic
 
 
 def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
@@ -34,7 +47,7 @@ def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
         async with Client(host.address, namespace="orders") as client:
             assert [grant.permissions for grant in await client.grants()] == [("admin",)]
             assert not await client.dequeue({"t": 1})
-            [topic] = (await client.topics()).topics
+            topic = await counted(client)
             assert (topic.paused, topic.ready) == (True, 1)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000))
             await client.resume_topic("t")
