@@ -21,10 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from foqs.dev.server import told_to_stop
+from perf.lib.cells import BEHIND
 from perf.lib.machine import ROOT
 from perf.lib.race import Broken
 from perf.lib.report import Report, header, render, say
-from perf.lib.stage import stage
+from perf.lib.stage import COORDINATED, PLAIN, stage
 from perf.lib.trial import Trial, once, run_on, told
 
 PARTS: Final = (
@@ -52,8 +53,10 @@ def main() -> int:
     report = Report("profile")
     for system in options.system:
         for batch, topics in itertools.product(options.batch, options.topics):
-            plain = Trial(system=system, mode=options.mode, batch=batch, keyed=options.keyed, gather=not options.apart)
-            trial = replace(plain, topics=topics, seconds=options.seconds, warmup_s=options.warmup)
+            plain = BEHIND if options.behind else Trial()
+            load = replace(plain, system=system, mode=options.mode, batch=batch, topics=topics)
+            kind = replace(load, keyed=options.keyed, gather=not options.apart)
+            trial = replace(kind, seconds=options.seconds, warmup_s=options.warmup)
             say(f"profile: {told(trial)}")
             _measure(report, trial, options.top)
     if report.lines and not options.no_plots:
@@ -151,11 +154,14 @@ def _show(trial: Trial, figures: Mapping[str, Any], tables: Mapping[str, Mapping
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m perf.profile", description=__doc__)
-    systems = ("foqs-mariadb", "foqs-sqlite")
-    parser.add_argument("--system", nargs="+", choices=systems, default=list(systems))
+    systems = [PLAIN, COORDINATED, "foqs-sqlite"]
+    parser.add_argument("--system", nargs="+", choices=systems, default=[PLAIN, "foqs-sqlite"])
     parser.add_argument("--mode", choices=("both", "produce", "consume"), default="both")
     parser.add_argument("--batch", nargs="+", type=int, default=[100, 1], help="items of a call")
     parser.add_argument("--topics", nargs="+", type=int, default=[1])
+    parser.add_argument(
+        "--behind", action="store_true", help="few callers, half of whom produce: every item lies in the queue first"
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="measured in each run")
     parser.add_argument("--warmup", type=float, default=1.0, help="seconds before that")
     parser.add_argument("--keyed", action="store_true", help="every item gets an automatic idempotency key")

@@ -877,6 +877,8 @@ struct ExchangeRequest {
   2: optional i64 timeout_ms,
   /** That of the same reply, if there was `more`. */
   3: optional i64 whole_since,
+  /** There was `more`, and this asks for it, not for what has changed since. */
+  4: optional bool goes_on,
 }
 
 struct ExchangeReply {

@@ -96,7 +96,7 @@ class Exchange:
     def serve(self, request: Any, deadline: float, caller: Caller) -> None:
         """Serves `exchange`; see `Serve`."""
         settings = self._settings
-        coming = self._local.gather(settings.exchange_topics_max)
+        coming = self._local.gather(settings.exchange_topics_max, anew=not request.goes_on)
         changes = self._local.since(request.version, request.whole_since, settings.exchange_topics_max)
         reply = ttypes.ExchangeReply(
             version=changes.version,
@@ -115,9 +115,10 @@ class Exchange:
     async def run(self) -> None:
         """Asks all peers, again and again, until it is cancelled."""
         try:
+            more = False
             while True:
                 self._follow()
-                more = self._local.gather(self._settings.exchange_topics_max)
+                more = self._local.gather(self._settings.exchange_topics_max, anew=not more)
                 await asyncio.sleep(PAGE_PAUSE_S if more else self._period_s())
         finally:
             for task in self._asking.values():
@@ -140,29 +141,30 @@ class Exchange:
                 self._asking[peer] = asyncio.ensure_future(self._ask_always(peer))
 
     async def _ask_always(self, peer: Peer) -> None:
-        silent = False
+        silent = more = False
         while True:
-            more = False
             try:
-                more = await self._ask(peer)
+                more = await self._ask(peer, goes_on=more)
                 if silent:
                     log.info("host %s answers again", peer.view.name)
                 silent = False
             except FoqsError as error:
+                more = False
                 self.failures += 1
                 if not silent:
                     log.warning("what host %s has is not known, or of before: %s", peer.view.name, error)
                 silent = True
             except Exception:  # what one host said must not keep the others from being heard
+                more = False
                 self.failures += 1
                 log.exception("what host %s said cannot be taken in", peer.view.name)
             await asyncio.sleep(PAGE_PAUSE_S if more else self._period_s())
 
-    async def _ask(self, peer: Peer) -> bool:
-        """Returns whether there is more to ask for at once. Raises FoqsError."""
+    async def _ask(self, peer: Peer, *, goes_on: bool) -> bool:
+        """Returns whether there is more to ask for at once; `goes_on`: there was. Raises FoqsError."""
         asked_at = asyncio.get_running_loop().time()
         summaries = self._summaries
-        request = ttypes.ExchangeRequest(version=summaries.version(peer), whole_since=summaries.whole_since(peer))
+        request = ttypes.ExchangeRequest(summaries.version(peer), None, summaries.whole_since(peer), goes_on or None)
         deadline = asked_at + _PERIODS * self._settings.exchange_ms / 1_000
         reply = await self._peers.call(peer, _EXCHANGE, request, deadline)
         self.asked += 1

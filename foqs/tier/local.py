@@ -39,16 +39,21 @@ class LocalTopics:
 
     # ------------------------------------------------------------------- changing
 
-    def gather(self, topics_max: int) -> bool:
-        """Looks at so many topics of which something has changed. Returns whether there are more."""
+    def gather(self, topics_max: int, *, anew: bool = True) -> bool:
+        """Looks at so many topics of which something has changed. Returns whether there are more of them.
+
+        Args:
+            anew: when all that had changed was looked at, begins with what has changed since. Who asks for the rest
+                of a long list must not: on a busy host that list would never end.
+        """
         self._follow()
-        if not self._changed:
+        if anew and not self._changed:
             self._take_touched()
         changed, serving = self._changed, list(self._seen.values())
         for _ in range(min(topics_max, len(changed))):
             topic, _ = changed.popitem()
             self._look(topic, there=any(shard.memory.has(topic) for shard in serving))
-        return bool(changed) or any(shard.counts.touched for shard in serving)
+        return bool(changed)
 
     def _follow(self) -> None:
         """Shards come and go, and all of their topics with them; and end their counting, which changes how all are told."""

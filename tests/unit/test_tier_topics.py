@@ -402,6 +402,24 @@ def test_idle_topics_cost_nothing_however_many_they_are() -> None:
     play_tier(story, settings=replace(SETTINGS, exchange_topics_max=500))
 
 
+def test_topics_that_change_all_the_time_are_looked_at_and_told_once_a_second_to_each_host_that_asks() -> None:
+    """More of them than one answer holds: an answer's rest is not what has changed meanwhile."""
+
+    async def story(world: TierWorld) -> None:
+        hosts = await world.three()
+        local = hosts[0].telling.local
+        items = [new_item(f"busy {n}") for n in range(120)]
+        begun, looked, world.told = world.loop.time(), local.looked_at, 0
+        while world.loop.time() < begun + 20:
+            await hosts[0].caller.enqueue(items)
+            await world.pass_s(0.005)
+        # A period is a second, give or take a tenth: the host looks by itself, and when either of two others asks.
+        assert 120 * 20 <= local.looked_at - looked <= 120 * 3 * (20 / 0.9 + 1)
+        assert 2 * 120 * 16 <= world.told <= 2 * 120 * 2 * (20 / 0.9 + 1)
+
+    play_tier(story)
+
+
 def test_a_host_without_peers_forgets_what_has_changed() -> None:
     async def story(world: TierWorld) -> None:
         host = await world.host("one")

@@ -8056,6 +8056,7 @@ class ExchangeRequest(object):
      - version: The version of the last reply that the asking host has whole; missing: it has nothing.
      - timeout_ms
      - whole_since: That of the same reply, if there was `more`.
+     - goes_on: There was `more`, and this asks for it, not for what has changed since.
 
     """
 
@@ -8063,13 +8064,15 @@ class ExchangeRequest(object):
         'version',
         'timeout_ms',
         'whole_since',
+        'goes_on',
     )
 
 
-    def __init__(self, version=None, timeout_ms=None, whole_since=None,):
+    def __init__(self, version=None, timeout_ms=None, whole_since=None, goes_on=None,):
         self.version = version
         self.timeout_ms = timeout_ms
         self.whole_since = whole_since
+        self.goes_on = goes_on
 
     def read(self, iprot):
         if iprot._fast_decode is not None and isinstance(iprot.trans, TTransport.CReadableTransport) and self.thrift_spec is not None:
@@ -8095,6 +8098,11 @@ class ExchangeRequest(object):
                     self.whole_since = iprot.readI64()
                 else:
                     iprot.skip(ftype)
+            elif fid == 4:
+                if ftype == TType.BOOL:
+                    self.goes_on = iprot.readBool()
+                else:
+                    iprot.skip(ftype)
             else:
                 iprot.skip(ftype)
             iprot.readFieldEnd()
@@ -8116,6 +8124,10 @@ class ExchangeRequest(object):
         if self.whole_since is not None:
             oprot.writeFieldBegin('whole_since', TType.I64, 3)
             oprot.writeI64(self.whole_since)
+            oprot.writeFieldEnd()
+        if self.goes_on is not None:
+            oprot.writeFieldBegin('goes_on', TType.BOOL, 4)
+            oprot.writeBool(self.goes_on)
             oprot.writeFieldEnd()
         oprot.writeFieldStop()
         oprot.writeStructEnd()
@@ -8901,6 +8913,7 @@ ExchangeRequest.thrift_spec = (
     (1, TType.I64, 'version', None, None, ),  # 1
     (2, TType.I64, 'timeout_ms', None, None, ),  # 2
     (3, TType.I64, 'whole_since', None, None, ),  # 3
+    (4, TType.BOOL, 'goes_on', None, None, ),  # 4
 )
 all_structs.append(ExchangeReply)
 ExchangeReply.thrift_spec = (
