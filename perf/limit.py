@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from foqs.dev.server import told_to_stop
 from foqs.store import sql_mysql, sql_sqlite
+from foqs.store.sql_mysql_values import due_or_never
 from foqs.store.sql_rows import COLUMNS, LEASED
 from perf.lib import machine, rows
 from perf.lib.packets import Connection, query, query_bytes, run_all
@@ -259,6 +260,7 @@ def _packet(shard: str, flush: Flush, content: bytes, payload: int) -> tuple[byt
             expected.append(len(part))
     if flush.born:
         row = rows.values(0, b"%b", leased_by=flush if flush.born_leased else None) | {"payload_bytes": payload}
+        row["due_ms"] = due_or_never(row["due_ms"])
         fields = [_literal(value) if name != "id" else b"%d" for name, value in row.items()]
         mark = b"(" + b",".join(fields) + b")"
         texts.append(

@@ -15,6 +15,7 @@ from foqs.core.item import Row, State, TopicName
 from foqs.core.keys import KeyName, KeyRow
 from foqs.store.mysql_driver import Result
 from foqs.store.port import TopicCount
+from foqs.store.sql_mysql_values import NEVER_MS
 from foqs.store.sql_rows import owner_of, row_of
 
 
@@ -30,6 +31,8 @@ def rows_in(results: Iterable[Result]) -> list[Row]:
     """Rows of any number of statements."""
     rows = [row_of(values) for result in results for values in result.rows]
     for row in rows:
+        if row.due_ms == NEVER_MS:
+            row.due_ms = None
         row.namespace = _name(row.namespace)
         row.topic = _name(row.topic)
     return rows

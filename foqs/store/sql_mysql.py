@@ -22,11 +22,13 @@ from foqs.store.sql_migrations import Migration
 from foqs.store.sql_mysql_values import (
     BOUND,
     BOUND_BYTES,
+    NEVER_MS,
     BoundRow,
     bound,
     bound_rows,
     cut,
     data,
+    due_or_never,
     inserted,
     key_values,
     text,
@@ -133,6 +135,11 @@ MIGRATIONS: Final = (
         ),
     ),
     Migration(6, "cuts: topics that were purged, whose rows still have to go", (_CUT,)),
+    Migration(
+        7,
+        "what is not scheduled is due at the end of time; a NULL that is there means the same",
+        (f"ALTER TABLE {{item}} ALTER COLUMN due_ms SET DEFAULT {NEVER_MS}",),
+    ),
 )
 """`{item}` and the like stand for the shard's tables."""
 
@@ -367,8 +374,8 @@ class Statements:
 
     def _leases(self, lease: Lease) -> Iterator[bytes]:
         """Equal values for many rows."""
-        due = b"NULL" if lease.due_ms is None else b"%d" % lease.due_ms
-        values = b"state = %d, due_ms = %b, token = %d, attempt = %d" % (lease.state, due, lease.token, lease.attempt)
+        told = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
+        values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % told
         for part in _id_lists(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 
@@ -518,7 +525,8 @@ class Statements:
     def next_due(self, above_ms: int) -> bytes:
         """When the next row comes due."""
         return (
-            f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) WHERE due_ms > {above_ms} ORDER BY due_ms LIMIT 1"
+            f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
+            f"WHERE due_ms > {above_ms} AND due_ms < {NEVER_MS} ORDER BY due_ms LIMIT 1"
         ).encode()
 
     @property

@@ -23,6 +23,7 @@ from typing import Final
 import uvloop
 
 from foqs.core.item import make_number
+from foqs.store.sql_mysql_values import due_or_never
 from foqs.store.sql_rows import LEASED
 from perf import limit
 from perf.lib import rows
@@ -157,6 +158,7 @@ _NO_FLUSH: Final = rows.Flush(0, rows.NOTHING)
 def _row(leased_by: rows.Flush | None) -> bytes:
     """What a new row's values are written with: its id, its payload's size, its payload and, leased, the token."""
     row = rows.values(0, b"", leased_by=leased_by) | {"id": "%d", "payload_bytes": "%d", "payload": "'%b'"}
+    row["due_ms"] = due_or_never(row["due_ms"])
     if leased_by is not None:
         row["token"] = "%d"
     return f"({', '.join(map(_literal, row.values()))})".encode()

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from foqs.core.fence import Standing, standing
-from foqs.core.item import State, pack_key
+from foqs.core.item import TIME_MS_MAX, State, pack_key
 from foqs.core.keys import KeyRow
 from foqs.store import mysql, sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import Link, MysqlSettings
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
-from foqs.store.port import POINTS, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
+from foqs.store.port import POINTS, Due, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
@@ -387,6 +387,28 @@ def test_takeover_over_tcp_with_a_password(own_mariadb: MariaDb) -> None:
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
         assert set(await contents(new)) == {1}
         assert NONCE != OTHER
+
+    bench.run(story())
+
+
+def test_what_is_not_scheduled_is_never_due_as_is_what_an_earlier_version_left_without_a_number(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        rows = {number: make_row(number) for number in (1, 2)}
+        await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)])
+        store = owned.store
+        assert isinstance(store, MysqlStore)
+        await store._reach().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", sql_mysql.COMMIT)
+        assert await contents(owned) == {**rows, 3: make_row(3, due_ms=5)}
+        assert await store.due(None, TIME_MS_MAX, None, 10) == [Due(5, 3)]
+        assert await store.next_due_ms(0) == 5
+        assert await store.next_due_ms(5) is None
+        await owned.write(leases=[Lease(9, 8, 7, [1, 2])])
+        leased = {n: replace(row, state=State.LEASED, due_ms=9, token=8, attempt=7) for n, row in rows.items()}
+        assert await contents(owned) == {**leased, 3: make_row(3, due_ms=5)}
+        await owned.write(updates=[leased[1], replace(leased[2], due_ms=None)], deletes=[3])
+        assert await contents(owned) == {**leased, 2: replace(leased[2], due_ms=None)}
+        assert await store.next_due_ms(9) is None
 
     bench.run(story())
 

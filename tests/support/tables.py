@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from foqs.core.item import State, format_id
+from foqs.store.sql_mysql_values import NEVER_MS
 from tests.support.history import Event
 from tests.support.mariadb import MariaDb
 from tests.support.recording import row_event
@@ -90,6 +91,6 @@ def _event(shard: int, values: Iterable[Any]) -> Event:
         token=token,
         attempt=attempt,
         attempts_max=attempts_max,
-        due_in_ms=None if due_ms is None else due_ms - time.time_ns() // 1_000_000,
+        due_in_ms=None if due_ms in (None, NEVER_MS) else due_ms - time.time_ns() // 1_000_000,
         metadata=metadata,
     )

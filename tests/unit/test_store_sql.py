@@ -121,6 +121,8 @@ def _bound_rows(statement: Statement) -> list[Row]:
     for start in range(0, count, len(columns)):
         row: dict[str, Any] = dict(zip(columns, values[start : start + len(columns)], strict=True))
         row |= {name: row[name].decode() for name in ("namespace", "topic")}
+        assert row["due_ms"] is not None, "a lease would change the row's length"
+        row["due_ms"] = None if row["due_ms"] == sql_mysql_values.NEVER_MS else row["due_ms"]
         rows.append(row_of([row[name] for name in COLUMNS]))
     return rows
 
