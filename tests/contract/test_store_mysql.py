@@ -584,8 +584,8 @@ def test_what_is_prepared_is_once_on_a_connection_and_goes_with_it(own_mariadb: 
         for count in (1, 1, 200, 200, 127, 5, 7):
             await owned.write(inserts=[make_row(number) for number in range(first, first + count)])
             first += count
-        # 1; 128 + 64 + 8; 96 + 24 + 6 + 1; 4 + 1; 6 + 1; and the fence.
-        assert prepared() == 9
+        # 1; 100 twice; 100 + 27; 5; 7; and the fence.
+        assert prepared() == 6
         assert len(await contents(owned)) == first - 1
         await owned.store.close()
         await soon(lambda: prepared() == 0)

@@ -153,12 +153,12 @@ def test_weak_durability_is_named(place: Place) -> None:
 @pytest.mark.mysql
 def test_a_server_that_keeps_too_few_prepared_statements_is_told_how_many(place: Place) -> None:
     place.make_tables()
-    with setting(place.server, "max_prepared_stmt_count", "29", "16382"):
+    with setting(place.server, "max_prepared_stmt_count", "69", "16382"):
         code, rows = examine(place.environment)
         assert (code, rows["Prepared"]["state"]) == (0, "warning")
-        assert "is 29, and these shards' writers prepare up to 30" in rows["Prepared"]["found"]
-        assert "set it to 30" in rows["Prepared"]["remedy"]
-    with setting(place.server, "max_prepared_stmt_count", "30", "16382"):
+        assert "is 69, and these shards' writers prepare up to 70" in rows["Prepared"]["found"]
+        assert "set it to 70" in rows["Prepared"]["remedy"]
+    with setting(place.server, "max_prepared_stmt_count", "70", "16382"):
         _, rows = examine(place.environment)
         assert rows["Prepared"]["state"] == "ok"
 
