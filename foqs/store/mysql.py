@@ -19,7 +19,7 @@ from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import UNPREPARED, Link, LinkLost, MysqlSettings, Result, ServerError, Statement
+from foqs.store.mysql_driver import UNPREPARED, Link, LinkLost, MysqlSettings, Result, ServerError, Statement, Then
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
 from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
@@ -308,10 +308,22 @@ class MysqlStore:
         self, link: Link, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
     ) -> None:
         self._faults("begin")
+        committing = False
+
+        def commit(_: Sequence[Result] = ()) -> bytes:
+            """Every result was read, and none was an error: an error from here on is an unknown outcome, even one that the server sent."""
+            nonlocal committing
+            self._faults("written")
+            committing = True
+            return sql.COMMIT
+
         try:
-            await self._prepare(link, fence, reads, key_reads, decide)
+            if reads or key_reads:
+                await self._read_and_write(link, fence, reads, key_reads, decide, commit)
+            else:
+                await self._write(link, fence, decide, commit)
         except (ServerError, UnicodeEncodeError, OutOfRange) as error:
-            if isinstance(error, ServerError) and error.code in READ_ONLY:
+            if committing or (isinstance(error, ServerError) and error.code in READ_ONLY):
                 raise
             await self._roll_back(link)
             await self._check_fence(link, fence)
@@ -321,44 +333,71 @@ class MysqlStore:
         except BaseException:
             await self._roll_back(link)
             raise
-        # An error from here on is an unknown outcome, even one that the server sent.
-        await link.run(sql.COMMIT)
         self._faults("committed")
 
-    async def _prepare(
-        self, link: Link, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
-    ) -> None:
-        """Everything before COMMIT, in as few round trips as there are questions.
+    async def _write(self, link: Link, fence: Fence, decide: Decide, commit: Then) -> None:
+        """Nothing must be read: the first writes travel with the fence, and COMMIT follows the results of the last.
 
-        Where nothing must be read, the first writes travel with the fence; what
-        they did under a fence that matched nothing is rolled back.
+        What they did under a fence that matched nothing is rolled back.
         """
-        if reads or key_reads:
-            asked = self._packets([*reads, *key_reads])
-            found = await self._begin(link, fence, next(asked))
-            for packet in asked:
-                found += await link.run(*packet)
-            self._faults("fenced")
-            rows = {row.id: row for row in rows_in(found[: len(reads)])}
-            keys = keys_in(found[len(reads) :])
-            self._faults("read")
-            packets = self._packets(self._written(link, decide(rows, keys)))
-        else:
-            packets = self._packets(self._written(link, decide({}, {})))
-            await self._begin(link, fence, next(packets, []))
-            self._faults("fenced")
-            self._faults("read")
-        for packet in packets:
-            await link.run(*packet)
-        self._faults("written")
+        first, *others = [*self._packets(self._written(link, decide({}, {})))] or [[]]
 
-    async def _begin(self, link: Link, fence: Fence, statements: Sequence[Statement]) -> list[Result]:
+        def fenced(results: list[Result]) -> bytes | None:
+            self._faults("fenced")
+            self._faults("read")
+            return None if others else commit(results)
+
+        await self._begin(link, fence, first, fenced)
+        if others:
+            await self._go_on(link, others, commit)
+
+    async def _read_and_write(
+        self,
+        link: Link,
+        fence: Fence,
+        reads: Sequence[bytes],
+        key_reads: Sequence[bytes],
+        decide: Decide,
+        commit: Callable[[Sequence[Result]], bytes],
+    ) -> None:
+        """In as few round trips as there are questions: the reads travel with the fence, and COMMIT follows the last results."""
+        first, *others = self._packets([*reads, *key_reads])
+        found = await self._begin(link, fence, first)
+        for packet in others:
+            found += await link.run(*packet)
+        self._faults("fenced")
+        rows = {row.id: row for row in rows_in(found[: len(reads)])}
+        keys = keys_in(found[len(reads) :])
+        self._faults("read")
+        writes = [*self._packets(self._written(link, decide(rows, keys)))]
+        if writes:
+            await self._go_on(link, writes, commit)
+        else:
+            await link.run(commit(()))
+
+    async def _go_on(self, link: Link, packets: Sequence[Sequence[Statement]], commit: Then) -> None:
+        """More packets of a transaction that was begun, and COMMIT when the results of the last are read."""
+        *before, last = packets
+        for packet in before:
+            await link.run(*packet)
+        await link.run(*last, then=commit)
+
+    async def _begin(
+        self, link: Link, fence: Fence, statements: Sequence[Statement], then: Then | None = None
+    ) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
+
+        def fenced(results: list[Result]) -> bytes | None:
+            if results[0].matched != 1:
+                raise FencedOut("the fence matched no row")
+            return None if then is None else then(results)
+
         first = self._sql.fence(fence)
-        fenced, *results = await link.run(first if link.prepares else in_text(first), *statements)
-        if fenced.matched != 1:
+        try:
+            _, *results = await link.run(first if link.prepares else in_text(first), *statements, then=fenced)
+        except FencedOut:
             await self._check_fence(link, fence)
-            raise FencedOut("the fence matched no row")
+            raise
         return results
 
     def _written(self, link: Link, writes: Writes) -> Iterator[Statement]:

@@ -14,16 +14,17 @@ import asyncio
 import os
 import socket
 import ssl as tls
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import aiomysql
 from pymysql.constants import CLIENT
 from pymysql.err import MySQLError
 
-from foqs.store.mysql_wire import Bound, Preparation, Replies, Result, ServerError, Statement, packets, prepare
+from foqs.store.mysql_wire import Bound, Preparation, Replies, Result, ServerError, Statement, packets, prepare, query
 
-__all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statement"]
+__all__ = ["Link", "LinkLost", "MysqlSettings", "Result", "ServerError", "Statement", "Then"]
 
 _CLIENT_CODES: Final = range(2000, 3000)
 _GOODBYE_CODES: Final = frozenset({1040, 1053, 1080, 1152, 1153, 1158, 1159, 1160, 1161, 1184, 1317, 1927, 3169, 4031})
@@ -62,6 +63,10 @@ class MysqlSettings:
         return f"{self.database} at {self.unix_socket or f'{self.host}:{self.port}'}"
 
 
+Then: TypeAlias = Callable[[list[Result]], bytes | None]
+"""What follows statements, in text, when all their results are read; None: nothing does."""
+
+
 class LinkLost(Exception):
     """The connection is gone; what was sent last may or may not take effect."""
 
@@ -83,6 +88,8 @@ class Link(asyncio.Protocol):
         self._prepared: dict[bytes, int] = {}
         """The server's numbers of statements, by their text."""
         self._waiter: asyncio.Future[Any] | None = None
+        self._then: Then | None = None
+        """What follows what is asked for now; None once it was asked."""
         self._ended: str | None = None
         """Why nothing can be asked any more."""
         self._transport.set_protocol(self)
@@ -118,8 +125,12 @@ class Link(asyncio.Protocol):
             raise
         return cls(connection, settings.statement_timeout_s)
 
-    async def run(self, *statements: Statement) -> list[Result]:
+    async def run(self, *statements: Statement, then: Then | None = None) -> list[Result]:
         """Sends the statements at once and reads every result. What is bound is prepared before, once.
+
+        Args:
+            then: asked what follows, which is sent in the same turn of the loop in which the last result came; its
+                results follow theirs. What it raises is raised here, and nothing follows. `timeout_s` is for both.
 
         At an error, which is the first there is, earlier statements have run. Of
         those after it the ones in text up to the next that is bound have not, and
@@ -133,11 +144,15 @@ class Link(asyncio.Protocol):
                 self._prepared[statement.sql] = await self._prepare(statement)
         asked = packets(statements, self._prepared)
         replies = Replies(len(asked))
+        self._then = then
         try:
             return await self._ask(asked, replies)  # type: ignore[no-any-return]
         except ServerError as error:
-            self._refused(error, statements[replies.count])
+            if self._reader is replies:
+                self._refused(error, statements[replies.count])
             raise
+        finally:
+            self._then = None
 
     async def _prepare(self, statement: Bound) -> int:
         try:
@@ -162,10 +177,11 @@ class Link(asyncio.Protocol):
         timer = self._loop.call_later(self.timeout_s, self._end, f"no answer within {self.timeout_s} s")
         try:
             return await waiter
-        except ServerError:
-            raise
-        except BaseException:
-            self.abort()
+        except BaseException as error:
+            # What the server refused, and what `then` raised, is told when every result was read.
+            told = waiter.done() and not waiter.cancelled() and waiter.exception() is error
+            if not told or isinstance(error, LinkLost):
+                self.abort()
             raise
         finally:
             timer.cancel()
@@ -205,9 +221,23 @@ class Link(asyncio.Protocol):
             self._end(f"an answer that cannot be read: {type(error).__name__}: {error}")
         else:
             if found is not None:
-                waiter.set_result(found)
+                self._found(found, waiter)
             elif reader.error is not None and reader.error.code in _GOODBYE_CODES:
                 self._end(str(reader.error))
+
+    def _found(self, found: Any, waiter: asyncio.Future[Any]) -> None:
+        """All that was asked for is there."""
+        then, self._then = self._then, None
+        try:
+            following = None if then is None else then(found)
+        except Exception as error:
+            waiter.set_exception(error)
+            return
+        if following is None:
+            waiter.set_result(found)
+        else:
+            self._reader = Replies(1, found)
+            self._transport.write(query([following]))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(f"the connection broke: {exc}" if exc else "the server closed the connection")

@@ -167,15 +167,18 @@ class Preparation:
 class Replies:
     """Reads the answers to so many of `packets`.
 
+    Args:
+        results: of what was asked before, which those of these packets are added to.
+
     Attributes:
         error: what the first of them was refused with, while others are still to be read.
     """
 
-    def __init__(self, packets: int = 1) -> None:
+    def __init__(self, packets: int = 1, results: Sequence[Result] = ()) -> None:
         self.error: ServerError | None = None
         self._packets = packets
         """Those that are not answered yet."""
-        self._results: list[Result] = []
+        self._results: list[Result] = [*results]
         self._chunks: list[bytes] = []
         self._held = 0
         self._wanted = 4

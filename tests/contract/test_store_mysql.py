@@ -14,7 +14,7 @@ from foqs.core.item import TIME_MS_MAX, State, pack_key
 from foqs.core.keys import KeyRow
 from foqs.store import mysql, sql_mysql
 from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import Link, MysqlSettings
+from foqs.store.mysql_driver import Link, MysqlSettings, Then
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
 from foqs.store.port import POINTS, Due, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
@@ -528,9 +528,9 @@ def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
             await owned.write(inserts=[make_row(number) for number in range(first, first + 10)])
         run_packet = Link.run
 
-        async def counted(link: Link, *statements: bytes) -> list[Result]:
+        async def counted(link: Link, *statements: bytes, then: Then | None = None) -> list[Result]:
             packets.append(sum(map(len, statements)))
-            return await run_packet(link, *statements)
+            return await run_packet(link, *statements, then=then)
 
         monkeypatch.setattr(Link, "run", counted)
         assert len(await owned.write(deletes=list(range(1, 2_001)))) == 2_000

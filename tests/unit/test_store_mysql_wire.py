@@ -250,6 +250,94 @@ def test_a_link_sends_one_packet_and_gives_its_results() -> None:
     run(story())
 
 
+def test_what_follows_leaves_in_the_turn_in_which_the_last_result_came() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        seen: list[list[Result]] = []
+        for following in (b"COMMIT", None):
+
+            def then(results: list[Result], following: bytes | None = following) -> bytes | None:
+                seen.append(list(results))
+                return following
+
+            asking = asyncio.ensure_future(link.run(b"a", b"b", then=then))
+            await asyncio.sleep(0)
+            assert transport.sent.pop() == query((b"a", b"b"))
+            link.data_received(_stream(_ok(1, True)))
+            assert transport.sent == []
+            link.data_received(_stream([*_ok(1, True), *_ok(2, False)])[len(_stream(_ok(1, True))) :])
+            assert transport.sent == ([] if following is None else [query((b"COMMIT",))])
+            told = [Result([], 1), Result([], 2)]
+            if following is not None:
+                transport.sent.clear()
+                link.data_received(_stream(_ok(0, False)))
+                told.append(Result([], 0))
+            assert await asking == told
+        assert seen == [[Result([], 1), Result([], 2)]] * 2
+
+    run(story())
+
+
+def test_nothing_follows_what_was_refused_and_the_next_is_asked_of_its_own() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        asking = asyncio.ensure_future(link.run(b"a", then=lambda _: b"COMMIT"))
+        await asyncio.sleep(0)
+        link.data_received(_stream(_REFUSED))
+        with pytest.raises(ServerError) as told:
+            await asking
+        assert told.value.statement == b"a"
+        asking = asyncio.ensure_future(link.run(b"b"))
+        await asyncio.sleep(0)
+        link.data_received(_stream(_ok(1, False)))
+        assert await asking == [Result([], 1)]
+        assert transport.sent == [query((b"a",)), query((b"b",))]
+        assert not transport.aborted
+
+    run(story())
+
+
+def test_what_is_raised_in_place_of_what_follows_leaves_the_link_in_step() -> None:
+    def then(_: list[Result]) -> bytes:
+        raise LookupError("fenced")
+
+    async def story() -> None:
+        link, transport = _link()
+        asking = asyncio.ensure_future(link.run(b"a", then=then))
+        await asyncio.sleep(0)
+        link.data_received(_stream(_ok(0, False)))
+        with pytest.raises(LookupError, match="fenced"):
+            await asking
+        asking = asyncio.ensure_future(link.run(b"b"))
+        await asyncio.sleep(0)
+        link.data_received(_stream(_ok(1, False)))
+        assert await asking == [Result([], 1)]
+        assert not transport.aborted
+
+    run(story())
+
+
+def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_there_ends_the_link() -> None:
+    async def story() -> None:
+        link, transport = _link()
+        for cancelled in (False, True):
+            asking = asyncio.ensure_future(link.run(b"a", then=lambda _: b"COMMIT"))
+            await asyncio.sleep(0)
+            link.data_received(_stream(_ok(1, False)))
+            if cancelled:
+                asking.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await asking
+            else:
+                link.data_received(_stream(_REFUSED))
+                with pytest.raises(ServerError) as told:
+                    await asking
+                assert told.value.statement == b""
+            assert transport.aborted is cancelled
+
+    run(story())
+
+
 def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
     async def story() -> None:
         link, transport = _link()
