@@ -76,6 +76,42 @@ class TopicCounts:
                 if not topics:
                     del namespaces[namespace]
 
+    def move_all(self, changes: Mapping[tuple[str, str, State], int], state: State) -> None:
+        """So many items that are counted by (namespace, topic, state) have another state now."""
+        totals, namespaces = self.totals, self._topics
+        if self.touched is not None:
+            self.touched.update(changes)
+        for (namespace, topic, before), items in changes.items():
+            totals[before] -= items
+            totals[state] += items
+            topics = namespaces.get(namespace)
+            if topics is None:
+                topics = namespaces[namespace] = {}
+            counts = topics.get(topic)
+            if counts is None:
+                counts = topics[topic] = [0] * _STATES
+            counts[before] -= items
+            counts[state] += items
+            if not any(counts):  # as they lag
+                del topics[topic]
+                if not topics:
+                    del namespaces[namespace]
+
+    def without(
+        self, changes: Iterable[tuple[str, str, State]], state: State
+    ) -> tuple[list[TopicName], list[TopicName]]:
+        """Of the topics of which something has changed: those that have no item left, and those that have none in this state."""
+        gone: list[TopicName] = []
+        none: list[TopicName] = []
+        namespaces = self._topics
+        for namespace, topic, _ in changes:
+            counts = namespaces.get(namespace, _NONE).get(topic)
+            if not counts:
+                gone.append((namespace, topic))
+            elif not counts[state]:
+                none.append((namespace, topic))
+        return gone, none
+
     def touch(self, topics: Iterable[TopicName]) -> None:
         """Something else of these topics has changed, which is told together with their counts."""
         if self.touched is not None:

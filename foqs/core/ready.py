@@ -35,10 +35,10 @@ class _Window:
 
     __slots__ = ("boundary", "evictable", "keys", "loaded", "refill", "start", "topic")
 
-    def __init__(self, topic: TopicName, boundary: Key | None) -> None:
+    def __init__(self, topic: TopicName, boundary: Key | None, keys: Iterable[Key] = ()) -> None:
         self.topic = topic
         self.boundary = boundary
-        self.keys: list[Key] = []
+        self.keys: list[Key] = [*keys]
         self.start = 0
         self.loaded: Key = BELOW_ALL
         self.refill: Refill | None = None
@@ -208,6 +208,13 @@ class ReadyIndex:
             self._size -= len(window)
             self._remove(window)
 
+    def forget_all(self, topics: Iterable[TopicName]) -> None:
+        """As `forget`, of many topics, of which mostly none has a window any more."""
+        windows = self._windows
+        for topic in topics:
+            if topic in windows:
+                self.forget(topic)
+
     def add(self, topic: TopicName, key: Key) -> None:
         """An item became READY, or was re-keyed while READY. One that is here already, or reserved, is left as it is."""
         self.add_many(topic, (key,))
@@ -244,6 +251,15 @@ class ReadyIndex:
         if window is None or count <= 0:
             return []
         keys, start = window.keys, window.start
+        if len(keys) == 1 and window.boundary is None and not start and (last is None or keys[0] <= last):
+            # Where there are many topics, most hold one: it goes, and its window with it.
+            key = keys[0]
+            self._reserved[key & NUMBER_MAX] = key
+            if key > self._reserved_top:
+                self._reserved_top = key
+            self._size -= 1
+            self._remove(window)
+            return keys
         end = min(start + count, len(keys))
         if last is not None and end > start and keys[end - 1] > last:
             end = bisect_right(keys, last, start, end)
@@ -375,7 +391,9 @@ class ReadyIndex:
     def _became_ready(self, topic: TopicName, keys: Sequence[Key]) -> None:
         window = self._windows.get(topic)
         if window is None:
-            window = self._windows[topic] = _Window(topic, None)
+            window = self._windows[topic] = _Window(topic, None, keys)
+            self._grown(window, len(keys))
+            return
         if window.refill is not None:
             window.refill.note([key & NUMBER_MAX for key in keys], keys)
         self._enter(window, keys)
@@ -397,9 +415,13 @@ class ReadyIndex:
             held[window.start : start] = keys
         else:
             _insert(held, start, keys)
-        now = len(held) - window.start
-        self._size += now - before
-        if not window.evictable and now > 1:
+        self._grown(window, len(held) - window.start - before)
+
+    def _grown(self, window: _Window, by: int) -> None:
+        """A window holds so many more keys, perhaps more than there is room for."""
+        now = len(window)
+        self._size += by
+        if now > 1 and not window.evictable:
             window.evictable = True
             self._evictable[window] = None
         if now > self._window_keys_max:
@@ -442,7 +464,8 @@ class ReadyIndex:
 
     def _remove(self, window: _Window) -> None:
         del self._windows[window.topic]
-        self._evictable.pop(window, None)
+        if window.evictable:
+            del self._evictable[window]
 
 
 def _insert(held: list[Key], start: int, keys: Sequence[Key]) -> None:

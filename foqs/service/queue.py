@@ -310,42 +310,55 @@ class QueueService:
         if self._suspended:
             return []
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
-        holding: dict[TopicName, list[Shard]] = {}
+        holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
         for shard in self._handing_out():
             known = shard.index.among(topics)
             if known and (own := shard.room(known[0][0])) > 0:
                 rooms[shard] = own
-                for topic in known:
-                    holding.setdefault(topic, []).append(shard)
+                alone = dict.fromkeys(known, (shard,))
+                both = holding.keys() & alone.keys()
+                holding |= {**alone, **{topic: (*holding[topic], shard) for topic in both}} if both else alone
+        if not holding:
+            return []
         found: dict[Shard, Spans] = {}
-        for topic in [topic for topic in topics if topic in holding] if holding else ():
-            if topic in self._namespaces.paused:
+        paused, demand, now_s = self._namespaces.paused, self._demand, self._seconds()
+        for topic in [topic for topic in topics if topic in holding]:
+            if topic in paused:
                 continue
             count = min(topics[topic], items_max)
             if count <= 0:
                 break
             taken = 0
-            shards = [shard for shard in holding[topic] if rooms[shard]]
-            indexes = [shard.index for shard in shards]
-            sources = [_NOTHING if index.needs_refill(topic) else index for index in indexes] if late else indexes
-            for shard, keys in zip(
-                shards, take_best(sources, topic, count, [rooms[shard] for shard in shards]), strict=True
-            ):
-                if keys:
-                    rooms[shard] -= len(keys)
-                    found.setdefault(shard, []).append((topic, keys))
-                    taken += len(keys)
+            shards = holding[topic]
+            for shard, keys in self._take_of(topic, count, shards, rooms, late=late):
+                rooms[shard] -= len(keys)
+                found.setdefault(shard, []).append((topic, keys))
+                taken += len(keys)
             if taken:
                 items_max -= taken
-                self._look_ahead(shards, topic, taken)
+                if demand.took(topic, taken, now_s):
+                    self._look_ahead(shards, topic, now_s)
         return list(found.items())
 
-    def _look_ahead(self, shards: Sequence[Shard], topic: TopicName, taken: int) -> None:
-        """Items of this topic were taken: has more of it read before somebody asks."""
-        now_s = self._seconds()
-        if not self._demand.took(topic, taken, now_s):
-            return
+    def _take_of(
+        self, topic: TopicName, count: int, shards: Sequence[Shard], rooms: Mapping[Shard, int], *, late: bool
+    ) -> Sequence[tuple[Shard, list[Key]]]:
+        """The best keys of one topic by shard, of those that gave some; a shard gives no more than it has room for."""
+        if len(shards) == 1:
+            shard = shards[0]
+            if late and shard.index.needs_refill(topic):
+                return ()
+            keys = shard.index.take(topic, min(count, rooms[shard]))
+            return ((shard, keys),) if keys else ()
+        shards = [shard for shard in shards if rooms[shard]]
+        indexes = [shard.index for shard in shards]
+        sources = [_NOTHING if index.needs_refill(topic) else index for index in indexes] if late else indexes
+        taken = take_best(sources, topic, count, [rooms[shard] for shard in shards])
+        return [(shard, keys) for shard, keys in zip(shards, taken, strict=True) if keys]
+
+    def _look_ahead(self, shards: Sequence[Shard], topic: TopicName, now_s: float) -> None:
+        """It is time to see how much of a topic is there for those who will ask: has more of it read before they do."""
         shards = [shard for shard in shards if topic in shard.index]
         if not shards:
             return

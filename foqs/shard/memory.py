@@ -347,8 +347,7 @@ class ShardMemory:
                 self.index.discard((row.namespace, row.topic), row.key)
         if news:
             spots = _spots(olds)
-            self.counts.change_all(_spots(news), 1)
-            self.counts.change_all(spots, -1)
+            self.counts.move_all(spots, State.LEASED)
             self._check_over(spots)
             self.cache.keep_written(news)
 
@@ -400,15 +399,13 @@ class ShardMemory:
         """Some items of these topics have left these states: perhaps they were the last."""
         if self.counts.lag:
             return
-        by_state, ready = self.counts.by_state, State.READY
-        now_ms = self._now_ms()
-        for namespace, name, state in spots:
-            counts = by_state(namespace, name)
-            if not counts:
-                self.index.forget((namespace, name))
-                self._over.setdefault((namespace, name), now_ms)
-            elif state is ready and not counts[ready]:
-                self.index.forget((namespace, name))
+        gone, unready = self.counts.without(spots, State.READY)
+        self.index.forget_all(unready)
+        if gone:
+            self.index.forget_all(gone)
+            now_ms = self._now_ms()
+            for topic in gone:
+                self._over.setdefault(topic, now_ms)
 
     def _tell_due(self, decision: Decision) -> None:
         dues = [due_ms for due_ms, _, _ in decision.leases]

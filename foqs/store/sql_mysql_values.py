@@ -157,6 +157,7 @@ def in_text(statement: Statement) -> bytes:
 
 def inserted(rows: Sequence[Row]) -> list[BoundRow]:
     """The values of rows, with one piece of work for each topic, not for each row."""
+    namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
     values: list[BoundRow] = []
     eight, numbers = _EIGHT.pack, _NUMBERS.pack
@@ -164,7 +165,10 @@ def inserted(rows: Sequence[Row]) -> list[BoundRow]:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
         if name is None:
-            name = names[topic] = _counted(row.namespace.encode()) + _counted(row.topic.encode())
+            namespace = namespaces.get(row.namespace)
+            if namespace is None:
+                namespace = namespaces[row.namespace] = _counted(row.namespace.encode())
+            name = names[topic] = namespace + _counted(row.topic.encode())
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
             raise TypeError("a row is written whole, with its payload and metadata")
@@ -201,9 +205,13 @@ def _counted(value: bytes) -> bytes:
     return _length(len(value)) + value
 
 
+_SHORT: Final = tuple(bytes([size]) for size in range(251))
+"""Lengths that are one byte."""
+
+
 def _length(size: int) -> bytes:
     if size < 251:
-        return size.to_bytes(1, "little")
+        return _SHORT[size]
     if size < 1 << 16:
         return b"\xfc" + size.to_bytes(2, "little")
     if size < 1 << 24:

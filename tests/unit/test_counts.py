@@ -60,6 +60,14 @@ def test_counts_are_those_of_the_table_and_of_the_changes_since_they_began(
         plain[topic, state] -= by
     counts.change_all(many, -1)
     check(counts, plain)
+    counts.move_all(many, State.LEASED)
+    for topic, state, by in afterwards:
+        plain[topic, state] -= by
+        plain[topic, State.LEASED] += by
+    check(counts, plain)
+    gone, none = counts.without(many, State.READY)
+    assert set(gone) == {spot[:2] for spot in many if not any(plain[spot[:2], state] for state in State)}
+    assert set(none) == {spot[:2] for spot in many if not plain[spot[:2], State.READY]} - set(gone)
 
 
 def test_a_topic_is_there_while_it_has_an_item_in_any_state() -> None:

@@ -126,8 +126,7 @@ def test_an_empty_complete_topic_is_forgotten() -> None:
 
 def test_a_forgotten_topic_has_nothing_left() -> None:
     index = filled(*ks(1, 2))
-    index.forget(TOPIC)
-    index.forget(OTHER)
+    index.forget_all([TOPIC, OTHER])
     assert (index.topics(), len(index), index.head(TOPIC)) == ([], 0, None)
 
 
