@@ -139,7 +139,12 @@ class StoreOptions(Options):
     )
     connect_timeout_ms: int = option(5_000, MS, "A database that has not answered by then counts as away.", 100, 60_000)
     statement_timeout_ms: int = option(
-        30_000, MS, "A statement without a result by then means a lost connection; above any lock wait.", 1_000, 600_000
+        30_000,
+        MS,
+        "A statement without a result by then, or a flush's last ones with their COMMIT, means a lost connection; above any "
+        "lock wait.",
+        1_000,
+        600_000,
     )
 
     @field_validator("url")

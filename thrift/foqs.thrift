@@ -887,7 +887,7 @@ struct ExchangeReply {
   2: optional list<TopicSummary> topics,
   /** `topics` is all there is: what is not in it, or in the pages that follow, is gone. */
   3: optional bool whole,
-  /** There is more: ask again, with this reply's version and `whole_since`. */
+  /** There is more: ask again, with this reply's version and `whole_since`, and `goes_on`. */
   4: optional bool more,
   /** Of every namespace with a limit that was asked for, or holds, anything. */
   5: optional list<NamespaceDemand> demands,

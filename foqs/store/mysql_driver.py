@@ -40,7 +40,7 @@ class MysqlSettings:
     """Where a shard's database is and how patient to be with it.
 
     `unix_socket`, when set, is used instead of host and port.
-    `statement_timeout_s` bounds one round trip, the lock wait within it included.
+    `statement_timeout_s` bounds one round trip, the lock wait within it included, and a COMMIT that follows it.
     `lock_wait_timeout_s` is a whole number of seconds, as the server counts them.
     `unsafe_durability` accepts server settings that can lose acknowledged writes.
     """
@@ -231,8 +231,11 @@ class Link(asyncio.Protocol):
         try:
             following = None if then is None else then(found)
         except Exception as error:
-            waiter.set_exception(error)
+            if not waiter.done():
+                waiter.set_exception(error)
             return
+        if waiter.done():
+            return  # `then` has ended the link, or whoever asked
         if following is None:
             waiter.set_result(found)
         else:

@@ -26,7 +26,7 @@ from foqs_client.message import Method
 
 log = logging.getLogger(__name__)
 
-PAGE_PAUSE_S: Final = 0.02
+PAGE_PAUSE_S: Final = 0.01
 """Between two pages of one host, and between two rounds of looking at many topics of this one."""
 _JITTER: Final = 0.1
 _PERIODS: Final = 3
@@ -170,7 +170,7 @@ class Exchange:
         self.asked += 1
         peer.load = reply.load or 0.0
         peer.takes_items = reply.takes_items is not False
-        summaries.told(peer, reply, asked_at)
+        summaries.told(peer, reply, asked_at, goes_on=goes_on)
         self.on_demands(peer, reply.demands or ())
         return bool(reply.more)
 

@@ -43,11 +43,11 @@ class LocalTopics:
         """Looks at so many topics of which something has changed. Returns whether there are more of them.
 
         Args:
-            anew: when all that had changed was looked at, begins with what has changed since. Who asks for the rest
-                of a long list must not: on a busy host that list would never end.
+            anew: what has changed until now is to be looked at as well. Who asks for the rest of a long list must not
+                ask for that: on a busy host the list would never end.
         """
         self._follow()
-        if anew and not self._changed:
+        if anew:
             self._take_touched()
         changed, serving = self._changed, list(self._seen.values())
         for _ in range(min(topics_max, len(changed))):

@@ -63,7 +63,17 @@ _Topics = dict[str, Told]
 class _Known:
     """What one host told."""
 
-    __slots__ = ("heard_at", "left_out", "names", "told_at", "topics", "unconfirmed", "version", "whole_since")
+    __slots__ = (
+        "begun_at",
+        "heard_at",
+        "left_out",
+        "names",
+        "told_at",
+        "topics",
+        "unconfirmed",
+        "version",
+        "whole_since",
+    )
 
     def __init__(self) -> None:
         self.version: int | None = None
@@ -71,6 +81,8 @@ class _Known:
         """While it tells everything anew, its version when that began."""
         self.heard_at: float | None = None
         """When all of this was so; None before it has told everything once."""
+        self.begun_at = 0.0
+        """When the host was asked for what it is telling, or has told last: all that had changed by then is in it."""
         self.told_at = 0.0
         """When the last of this was so."""
         self.topics: dict[str, _Topics] = {}
@@ -117,11 +129,12 @@ class Summaries:
         known = self._known.get(peer)
         return None if known is None else known.whole_since
 
-    def told(self, peer: Peer, reply: Any, at: float) -> None:
+    def told(self, peer: Peer, reply: Any, at: float, *, goes_on: bool = False) -> None:
         """Takes in an ExchangeReply.
 
         Args:
             at: the loop's clock at a moment not after the reply was written.
+            goes_on: it was asked for the rest of the reply before, and not for what has changed since.
         """
         known = self._known.get(peer)
         if known is None:
@@ -137,12 +150,14 @@ class Summaries:
             elif self._keep(known, topic, _read(summary, at)):
                 news.append(topic)
         known.version, known.told_at = reply.version, at
+        if not goes_on:
+            known.begun_at = at
         known.whole_since = reply.whole_since if reply.more else None
         if not reply.more:
             for topic in known.unconfirmed or ():
                 self._forget(known, topic)
             known.unconfirmed = None
-            known.heard_at = at
+            known.heard_at = known.begun_at
         if news:
             self.on_news(news)
 

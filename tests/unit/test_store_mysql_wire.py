@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.store.mysql_driver import Link, LinkLost
+from foqs.core.fence import Fence
+from foqs.store import sql_mysql
+from foqs.store.mysql import MysqlStore
+from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings
 from foqs.store.mysql_wire import Bound, OutOfStep, Preparation, Replies, Result, ServerError, packets, prepare, query
+from foqs.store.port import StoreLost, Writes
 from tests.support.aio import run
+from tests.support.stores import make_row
 
 _LONG, _BLOB, _TEXT = 3, 252, 253
 _BINARY, _UTF8 = 63, 45
@@ -335,6 +340,60 @@ def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_the
                 assert told.value.statement == b""
             assert transport.aborted is cancelled
 
+    run(story())
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize("ends", ["committed", "commit refused", "refused", "fenced"])
+def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool, ends: str) -> None:
+    async def story() -> None:
+        link, transport = _link()
+        link._prepared = {bound.sql: 1 for bound in (statements.fence(fence), new) if isinstance(bound, Bound)}
+        store = MysqlStore(MysqlSettings("db"), 3)
+        store._link, store._packet_bytes = link, 1 << 20
+        flushing = asyncio.ensure_future(
+            store.flush(fence, [1] if read else [], [], [], lambda rows, keys: Writes(inserts=[make_row(2)]))
+        )
+        await asyncio.sleep(0)
+        matched = _ok(0 if ends == "fenced" else 1, False)
+        assert len(transport.sent) == 1
+        if read:
+            link.data_received(_stream(matched) + _stream(_table([(_LONG, _BINARY)], [], more=False)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        else:
+            link.data_received(_stream(matched))
+        if ends != "fenced":
+            assert len(transport.sent) == 1 + read
+            link.data_received(_stream(_REFUSED if ends == "refused" else _ok(1, False)))
+        elif not read:
+            link.data_received(_stream(_ok(1, False)))
+        committed = query((b"COMMIT",))
+        if ends in ("committed", "commit refused"):
+            assert transport.sent.pop() == committed
+            link.data_received(_stream(_ok(0, False) if ends == "committed" else _REFUSED))
+            if ends == "committed":
+                await flushing
+            else:
+                with pytest.raises(StoreLost, match="refused"):
+                    await flushing
+            assert transport.aborted is (ends != "committed")
+            assert query((b"ROLLBACK",)) not in transport.sent
+        else:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not transport.aborted
+            assert len(transport.sent) == (
+                3 if read and ends == "refused" else 2
+            )  # it is rolled back, or the owner looked at
+            assert committed not in transport.sent
+            flushing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await flushing
+
+    statements = sql_mysql.Statements(3)
+    fence = Fence(1, "nonce", 2, 3, 4)
+    (new,) = statements.write(Writes(inserts=[make_row(2)]), 1 << 20)
     run(story())
 
 

@@ -300,6 +300,17 @@ def test_a_host_is_not_known_before_its_last_page() -> None:
     assert summaries.heard_at(one) == 2.0
 
 
+def test_what_changed_after_a_host_was_asked_is_not_taken_for_told_by_the_rest_of_its_answer() -> None:
+    one, summaries = peer(), Summaries(100)
+    summaries.told(one, reply(ready("a", 1), whole=True), 1.0)
+    summaries.told(one, reply(ready("a", 2), more=True), 2.0)
+    assert summaries.heard_at(one) == 1.0
+    summaries.told(one, reply(ready("b", 1), more=True), 3.0, goes_on=True)
+    summaries.told(one, reply(ready("c", 1)), 4.0, goes_on=True)
+    assert summaries.heard_at(one) == 2.0
+    assert [head.at for head in summaries.heads(("n", "c"))] == [2.0]
+
+
 def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_there_is_room() -> None:
     one, two = peer("one"), peer("two")
     summaries = Summaries(10)

@@ -8160,7 +8160,7 @@ class ExchangeReply(object):
      - version
      - topics: What changed since the version that was named.
      - whole: `topics` is all there is: what is not in it, or in the pages that follow, is gone.
-     - more: There is more: ask again, with this reply's version and `whole_since`.
+     - more: There is more: ask again, with this reply's version and `whole_since`, and `goes_on`.
      - demands: Of every namespace with a limit that was asked for, or holds, anything.
      - load: What waits to be written, in items.
      - takes_items: Some shard takes new items.
