@@ -5,7 +5,7 @@ a small one pays for its transaction with fewer items. So there are two targets:
 one for namespaces that are alike, and a shorter one as long as some wait with
 little beside others with much; and what a flush costs without any item is
 learned from those that were, so that where this alone is more than the target,
-as much again goes into items, or half as much. Pure: times are seconds of any
+as much again goes into items, or a quarter. Pure: times are seconds of any
 clock that does not go back.
 """
 
@@ -107,7 +107,7 @@ class Pace:
             return self._items
         fixed_s, each_s = self._cost.line()
         if now_s < self._shared_until_s:
-            room_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 2)
+            room_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 4)
         else:
             room_s = max(self._settings.target_s - fixed_s, fixed_s)
         items_max = self._settings.items_max
