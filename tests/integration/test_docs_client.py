@@ -1,4 +1,4 @@
-"""docs/client.md: every example does what it says, as it stands."""
+"""README.md and docs/client.md: every Python example runs as it stands, and prints what the page says."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pytest
 
 from tests.support.processes import HostProcess
 
-PAGE = Path(__file__).parents[2] / "docs" / "client.md"
-EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "client.md"]
+EXAMPLES = [found for page in PAGES for found in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)]
 ADDRESS = "foqs://127.0.0.1:7411"
 SAID: tuple[list[str], ...] = (
+    ["urgent", "", ""],
     ["on disk"] * 4,
     [],
     ["It is deferred until", "Have it delivered now"],
@@ -37,7 +39,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
 @pytest.mark.parametrize("place", range(len(EXAMPLES)))
 def test_an_example_runs(place: int, host: HostProcess, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    exec(compile(EXAMPLES[place].replace(ADDRESS, host.address), f"{PAGE.name}, example {place + 1}", "exec"), names)
+    exec(compile(EXAMPLES[place].replace(ADDRESS, host.address), f"example {place + 1}", "exec"), names)
     tests = [value for name, value in names.items() if name.startswith("test_")]
     for test in tests:
         test()

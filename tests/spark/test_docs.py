@@ -1,4 +1,4 @@
-"""The Spark jobs of README.md and docs/spark.md do what the text says, as they stand; and the page names every option."""
+"""The Spark jobs of docs/tour.md and docs/spark.md do what the text says, as they stand; and the page names every option."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def deferred(address: str, topic: str) -> list[ItemView]:
         return (await client.peek(topic, "deferred", with_payload=True)).items
 
 
-def test_the_job_of_the_readme_enqueues_its_thousand_letters(spark: SparkSession, host: HostProcess) -> None:
+def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host: HostProcess) -> None:
     [program] = [block.text for block in part("A Spark job") if block.language == "python"]
     assert ADDRESSES in program
     exec(program.replace(ADDRESSES, host.address), {})

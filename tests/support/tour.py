@@ -1,4 +1,4 @@
-"""README.md's tour, as a reader has it before him: parts, blocks, commands, and what is said that they show.
+"""Reads docs/tour.md: its parts, their blocks, the commands, and the output that the page shows.
 
 Always true: nothing is left out but comments; numbers that are shown are those
 of one run, so any will do in their place. Knows nothing of what commands do.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-README: Final = Path(__file__).parents[2] / "README.md"
+TOUR: Final = Path(__file__).parents[2] / "docs" / "tour.md"
 ADDRESS: Final = "foqs://127.0.0.1:7411"
 ADDRESSES: Final = "foqs://127.0.0.1:7411,127.0.0.1:7413,127.0.0.1:7415"
 
@@ -37,9 +37,9 @@ class Block:
 
 def part(title: str) -> list[Block]:
     """The blocks below a headline of the tour."""
-    text = README.read_text().partition(f"\n### {title}\n")[2]
+    text = TOUR.read_text().partition(f"\n## {title}\n")[2]
     assert text, f"there is no part {title!r}"
-    text = re.split(r"^##", text, maxsplit=1, flags=re.MULTILINE)[0]
+    text = re.split(r"^## ", text, maxsplit=1, flags=re.MULTILINE)[0]
     return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)]
 
 

@@ -1,4 +1,4 @@
-"""README.md's tour of one host: every command and program in it does what the text says."""
+"""docs/tour.md on one host: every command and program on the page does what the text says."""
 
 from __future__ import annotations
 

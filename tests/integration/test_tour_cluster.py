@@ -1,4 +1,4 @@
-"""README.md's tour of a cluster: every command in it does what the text says, on a cluster that one of them starts."""
+"""docs/tour.md on a cluster: every command on the page does what the text says."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.integration.test_readme import WORKER, WORKING
+from tests.integration.test_tour import WORKER, WORKING
 from tests.support.poll import until
 from tests.support.processes import PROGRAM
 from tests.support.terminal import Terminal
