@@ -18,14 +18,14 @@ from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
 from foqs.store.mysql_schema import (
     READ_ONLY,
     RUN_RIGHTS,
-    check_durability,
     clock_ms,
+    is_read_only,
     may_make_tables,
     missing_rights,
     prepared_limit,
     read_versions,
+    weakness,
 )
-from foqs.store.port import StoreUnusable
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
 CLOCK_SKEW_MS_BAD: Final = 60_000
@@ -49,11 +49,15 @@ async def mysql(settings: MysqlSettings, place: Place) -> list[Finding]:
 
 
 async def _look(link: Link, settings: MysqlSettings, place: Place) -> AsyncIterator[Finding]:
-    try:
-        await check_durability(link, settings)
-    except StoreUnusable as error:
+    (found,) = await link.run(sql.SERVER_SETTINGS)
+    if is_read_only(found):
+        detail = f"{settings.where} cannot be used: its server runs with --read-only"
+        yield Finding("Store", "bad", detail, _READ_ONLY_REMEDY.format(key=place.key))
+        return
+    weak = weakness(found, settings)
+    if weak is not None:
         remedy = "set what it names, in the server's configuration file"
-        yield Finding("Store", "warning" if place.weak_is_accepted else "bad", str(error), remedy)
+        yield Finding("Store", "warning" if place.weak_is_accepted else "bad", weak, remedy)
     else:
         detail = f"{settings.where} answers; every commit is on disk before it is acknowledged"
         yield durable_finding(detail, place.weak_is_accepted)
@@ -104,6 +108,7 @@ async def _clock(link: Link) -> Finding:
     )
 
 
+_READ_ONLY_REMEDY: Final = "name the primary in {key}.url: this is a replica, or writing was switched off"
 _REMEDY_BY_CODE: Final = {
     1040: "raise the server's max_connections: a host needs three connections for each shard",
     1044: "GRANT {rights} ON `{database}`.* TO '{user}'@...",
@@ -111,7 +116,7 @@ _REMEDY_BY_CODE: Final = {
     1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",
     1130: "create the user for this machine's address: CREATE USER '{user}'@...",
     1698: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
-    **dict.fromkeys(READ_ONLY, "name the primary in {key}.url: this is a replica, or writing was switched off"),
+    **dict.fromkeys(READ_ONLY, _READ_ONLY_REMEDY),
 }
 
 

@@ -510,6 +510,8 @@ class Writer:
                 self.reconnects += 1
                 break
             except StoreLost as lost:
+                if self.trouble != str(lost):
+                    log.warning("shard %d: %s", self._shard, lost)
                 self.trouble = str(lost)
                 await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
                 attempt += 1

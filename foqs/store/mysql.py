@@ -22,7 +22,7 @@ from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import UNPREPARED, Link, LinkLost, MysqlSettings, Result, ServerError, Statement, Then
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
-from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, prepare
+from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, is_read_only, prepare, read_version, weakness
 from foqs.store.port import (
     Decide,
     Due,
@@ -37,6 +37,7 @@ from foqs.store.port import (
     Writes,
     no_faults,
 )
+from foqs.store.sql_migrations import pending
 from foqs.store.sql_mysql_values import in_text
 
 _T = TypeVar("_T")
@@ -53,6 +54,7 @@ _PACKET_MARGIN: Final = 1024
 """Room for the fence and what joins statements."""
 _PACKET_BYTES_MAX: Final = 15 << 20
 """Below 16 MiB, where the protocol splits packets."""
+_LOOK_ELSEWHERE: Final = "it is read-only: look the primary up again"
 
 
 class MysqlStore:
@@ -69,6 +71,10 @@ class MysqlStore:
         self._connected_ms = 0
         """When `_connection` was made, on the server's clock."""
         self._packet_bytes = 0
+        self._weakness: str | None = None
+        """Which settings of the server that `_link` reached may lose acknowledged writes."""
+        self._is_read_only = False
+        """That server takes no writes."""
         self._claim: tuple[int, str] | None = None
 
     async def open(self) -> None:
@@ -162,25 +168,38 @@ class MysqlStore:
             link.abort()
 
     def _lost(self, error: Exception) -> StoreLost:
-        hint = "; it is read-only: look the primary up again" if getattr(error, "code", 0) in READ_ONLY else ""
+        hint = f"; {_LOOK_ELSEWHERE}" if getattr(error, "code", 0) in READ_ONLY else ""
         return StoreLost(f"{self._settings.where}: {error}{hint}")
 
     async def _connect(self) -> Link:
         self._drop()
         link = await Link.connect(self._settings)
         try:
-            *_, found = await link.run(*sql.session(self._settings.lock_wait_timeout_s))
+            # The settings travel along: a server that comes back may have others than before.
+            *_, found, server = await link.run(*sql.session(self._settings.lock_wait_timeout_s), sql.SERVER_SETTINGS)
         except BaseException:
             link.abort()
             raise
         self._connection, packet_bytes, self._connected_ms = found.rows[0]
         self._packet_bytes = min(packet_bytes, _PACKET_BYTES_MAX) - _PACKET_MARGIN
+        self._weakness = None if self._settings.unsafe_durability else weakness(server, self._settings)
+        self._is_read_only = is_read_only(server)
         self._link = link
         return link
+
+    def _check_fit(self) -> None:
+        """Raises `StoreLost` when the server, as it was when we connected, may lose what is written, or takes no writes."""
+        if self._weakness is not None:
+            raise StoreLost(self._weakness)
+        if self._is_read_only:
+            raise StoreLost(f"{self._settings.where}: {_LOOK_ELSEWHERE}")
 
     async def _open(self) -> None:
         try:
             link = await self._connect()
+            if self._weakness is not None:
+                raise StoreUnusable(self._weakness)
+            self._check_fit()
             await link.run(sql.commit_each(True))
             await prepare(link, self._settings, self._shard)
             await link.run(sql.commit_each(False))
@@ -241,6 +260,7 @@ class MysqlStore:
         before, since_ms = self._connection, self._connected_ms
         link = await self._connect()
         await self._kill(link, before, since_ms)
+        await self._check_version(link)
         current = await self._lock_owner(link)
         if current is None:
             current = await self._see_owner(link)
@@ -252,6 +272,11 @@ class MysqlStore:
             return await self._record(link, current)
         await link.run(sql.ROLLBACK)
         return current
+
+    async def _check_version(self, link: Link) -> None:
+        """Raises `StoreUnusable` when the tables have become newer than this program."""
+        version = await read_version(link, self._shard)
+        pending(version or 0, sql.MIGRATIONS, f"shard {self._shard} in {self._settings.where}")
 
     async def _lock_owner(self, link: Link, seconds: int = _PATIENCE_S) -> Owner | None:
         """Begins a transaction that holds the owner row's lock; None, and none begun, when it does not come."""
@@ -280,7 +305,8 @@ class MysqlStore:
         return owner_in(found)
 
     async def _record(self, link: Link, owner: Owner) -> Owner:
-        """Writes the locked owner row, with this connection, and commits."""
+        """Writes the locked owner row, with this connection, and commits; flushes may follow. Raises `StoreLost`: the server is not fit for them."""
+        self._check_fit()
         new = replace(owner, connection=self._connection)
         await link.run(self._sql.set_owner(new))
         await link.run(sql.COMMIT)

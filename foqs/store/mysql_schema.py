@@ -1,8 +1,8 @@
 """A MySQL server's fitness and a shard's tables: checked and brought to today's schema at open.
 
-Always true: when `prepare` returns, a COMMIT is on disk before its reply (or the
-settings say that this may be otherwise), the tables are InnoDB and of the newest
-version, and the user may do all that a flush does. Knows nothing of owners.
+Always true: when `prepare` returns, the tables are InnoDB and of the newest
+version, and the user may do all that a flush does. `weakness` and `is_read_only`
+judge the server's settings, which every new connection reads. Knows nothing of owners.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import Link, MysqlSettings, ServerError
+from foqs.store.mysql_driver import Link, MysqlSettings, Result, ServerError
 from foqs.store.port import StoreUnusable
 from foqs.store.sql_migrations import pending
 
@@ -30,14 +30,12 @@ SCHEMA_RIGHTS: Final = f"{RUN_RIGHTS}, CREATE, ALTER, INDEX"
 
 
 async def prepare(link: Link, settings: MysqlSettings, shard: int) -> None:
-    """Checks the server, migrates the shard's tables, checks them and the rights.
+    """Migrates the shard's tables, checks them and the rights.
 
     Raises:
         StoreUnusable: the text names the setting, its value and the remedy.
         ServerError, LinkLost: from the driver.
     """
-    if not settings.unsafe_durability:
-        await check_durability(link, settings)
     statements = sql.Statements(shard)
     await _migrate(link, settings, shard, statements)
     (found,) = await link.run(statements.engines)
@@ -49,16 +47,14 @@ async def prepare(link: Link, settings: MysqlSettings, shard: int) -> None:
     await link.run(sql.BEGIN, *statements.probes, sql.ROLLBACK)
 
 
-async def check_durability(link: Link, settings: MysqlSettings) -> None:
-    """Looks at the server's settings alone, changing nothing.
+def weakness(found: Result, settings: MysqlSettings) -> str | None:
+    """Names the server's settings that can lose or alter acknowledged writes, and the remedy; None where there are none.
 
-    Raises:
-        StoreUnusable: a setting can lose acknowledged writes.
-        ServerError, LinkLost: from the driver.
+    Args:
+        found: the answer to `sql.SERVER_SETTINGS`.
     """
-    (found,) = await link.run(sql.SERVER_SETTINGS)
-    at_commit, binary_log, sync_binary_log, *rest = found.rows[0]
-    modes = _text(*rest)
+    at_commit, binary_log, sync_binary_log, sql_mode, _ = found.rows[0]
+    modes = _text(sql_mode)
     weak = []
     if at_commit != 1:
         weak.append(("innodb_flush_log_at_trx_commit", at_commit, "1"))
@@ -66,12 +62,22 @@ async def check_durability(link: Link, settings: MysqlSettings) -> None:
         weak.append(("sync_binlog", sync_binary_log, "1"))
     if not _STRICT & set(modes.upper().split(",")):
         weak.append(("sql_mode", modes or "''", "one with STRICT_TRANS_TABLES"))
-    if weak:
-        told = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in weak)
-        raise StoreUnusable(
-            f"the server of {settings.where} may lose or alter acknowledged writes: {told} "
-            "(SET GLOBAL and the server's configuration file), or accept the loss with --unsafe-durability"
-        )
+    if not weak:
+        return None
+    told = "; ".join(f"{name} is {value}: set it to {wanted}" for name, value, wanted in weak)
+    return (
+        f"the server of {settings.where} may lose or alter acknowledged writes: {told} "
+        "(SET GLOBAL and the server's configuration file), or accept the loss with --unsafe-durability"
+    )
+
+
+def is_read_only(found: Result) -> bool:
+    """Whether the server is a replica, or writing is switched off; a user with enough rights could write all the same.
+
+    Args:
+        found: the answer to `sql.SERVER_SETTINGS`. Newer MariaDB servers name the value, others count it.
+    """
+    return _text(found.rows[0][-1]).upper() not in ("0", "OFF")
 
 
 async def _migrate(link: Link, settings: MysqlSettings, shard: int, statements: sql.Statements) -> None:

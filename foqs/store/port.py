@@ -203,9 +203,11 @@ class Store(Protocol):
         The old connection is closed or killed first and the row is read with a
         lock, so that no earlier statement of ours can still take effect
         afterwards. When the row shows the ownership that this store took over,
-        the new connection is recorded in it.
+        the new connection is recorded in it. The settings that `open` checks are
+        checked again: a server may come back with others.
 
         Raises:
+            StoreLost: also where the server may lose acknowledged writes, or takes none; call again.
             StoreUnusable: the database answers, but what it holds is damaged, or its
                 tables are newer than this program.
         """

@@ -173,9 +173,13 @@ def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
 
 
 SERVER_SETTINGS: Final = (
-    b"SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, @@GLOBAL.sql_mode"
+    b"SELECT @@GLOBAL.innodb_flush_log_at_trx_commit, @@GLOBAL.log_bin, @@GLOBAL.sync_binlog, @@GLOBAL.sql_mode, "
+    b"@@GLOBAL.read_only"
 )
-"""What decides whether a COMMIT is on disk and whether bad values are refused."""
+"""What decides whether a COMMIT is on disk, whether bad values are refused, and whether anything is written at all.
+
+MySQL's super_read_only needs no look: it switches read_only on. MariaDB has no such variable.
+"""
 
 PREPARED_LIMIT: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
 """So many prepared statements the server keeps, of all its connections together."""

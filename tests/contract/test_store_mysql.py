@@ -126,6 +126,82 @@ def test_read_only_server_is_lost_until_it_writes_again(own_mariadb: MariaDb) ->
     bench.run(story())
 
 
+def test_server_that_came_back_with_weak_durability_gets_no_write_until_it_is_set_right(own_mariadb: MariaDb) -> None:
+    place = own_mariadb.settings(own_mariadb.database())
+    bench = mysql_bench(place)
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        own_mariadb.kill9()
+        own_mariadb.start("--innodb-flush-log-at-trx-commit=2")
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(1)])
+        for _ in range(2):
+            with pytest.raises(StoreLost, match="innodb_flush_log_at_trx_commit is 2: set it to 1"):
+                await owned.store.owner()
+            with pytest.raises(StoreLost):
+                await owned.write(inserts=[make_row(1)])
+        own_mariadb.query("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        assert (await owned.store.owner()).flush == 0
+        await owned.write(inserts=[make_row(1)])
+        assert set(await contents(owned)) == {1}
+
+    bench.run(story())
+
+
+def test_owner_of_a_weak_server_is_confirmed_where_the_loss_is_accepted(own_mariadb: MariaDb) -> None:
+    place = own_mariadb.settings(own_mariadb.database(), unsafe_durability=True)
+    bench = mysql_bench(place)
+
+    async def story() -> None:
+        own_mariadb.query("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        owned = await opened(bench.store())
+        await owned.store.owner()
+        await owned.write(inserts=[make_row(1)])
+
+    bench.run(story())
+
+
+def test_sql_mode_that_became_weak_is_named_when_the_owner_reconnects(own_mariadb: MariaDb) -> None:
+    bench = mysql_bench(own_mariadb.settings(own_mariadb.database()))
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        own_mariadb.query("SET GLOBAL sql_mode = ''")
+        with pytest.raises(StoreLost, match="sql_mode is ''"):
+            await owned.store.owner()
+
+    bench.run(story())
+
+
+def test_read_only_server_is_refused_although_the_user_may_write_there(own_mariadb: MariaDb) -> None:
+    """Writes on a replica, or on a primary that was replaced, are lost to everybody else."""
+    bench = mysql_bench(own_mariadb.settings(own_mariadb.database(), user="root"))
+
+    async def story() -> None:
+        owned = await opened(bench.store())
+        own_mariadb.query("SET GLOBAL read_only = 1")
+        with pytest.raises(StoreLost, match="read-only: look the primary up again"):
+            await owned.store.owner()
+        with pytest.raises(StoreLost, match="read-only: look the primary up again"):
+            await bench.store().open()
+        own_mariadb.query("SET GLOBAL read_only = 0")
+        await owned.store.owner()
+        await owned.write(inserts=[make_row(1)])
+
+    bench.run(story())
+
+
+def test_owner_row_under_a_newer_schema_is_refused(bench: Bench, mariadb: MariaDb, place: MysqlSettings) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 99")
+        with pytest.raises(StoreUnusable, match="version 99"):
+            await owned.store.owner()
+
+    bench.run(story())
+
+
 def test_recorded_connection_follows_every_reconnection(bench: Bench, mariadb: MariaDb) -> None:
     async def story() -> None:
         owned = await opened(bench.store())

@@ -294,6 +294,28 @@ def test_a_server_that_is_read_only_is_named_and_needs_no_restart_of_the_host(tm
         assert "it is read-only: look the primary up again" in trial.host.log
 
 
+def test_a_server_that_came_back_with_weak_durability_is_named_and_served_when_set_right(
+    tmp_path: Path, mariadb: MariaDb
+) -> None:
+    async def weak(trial: Trial, client: Client) -> None:
+        setting = "innodb_flush_log_at_trx_commit"
+        mariadb.kill9()
+        mariadb.start(f"--{setting}=2")
+        try:
+            await trial.open(0, 1)
+            written = len(trial.written)
+            await trial.when(
+                lambda: trial.host.log.count(f"{setting} is 2: set it to 1") >= SHARDS, "both shards say why"
+            )
+            assert len(trial.written) == written, "a write was acknowledged that the server may lose"
+        finally:
+            mariadb.query(f"SET GLOBAL {setting} = 1")
+
+    with Trial(tmp_path / "host", mariadb) as trial:
+        trial.play(weak)
+        assert trial.codes == {"UNAVAILABLE"}
+
+
 def test_a_full_disk_refuses_new_items_and_room_makes_all_well(tmp_path: Path) -> None:
     async def full(trial: Trial, client: Client) -> None:
         with filled(trial.server.folder / "disk"):
