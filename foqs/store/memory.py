@@ -30,6 +30,7 @@ from foqs.store.port import (
     FencedOut,
     KeyTaken,
     StoreLost,
+    StoreUnusable,
     Superseded,
     TopicCount,
     WriteRefused,
@@ -62,6 +63,8 @@ class MemoryDatabase:
         self.tables: dict[int, Table] = {}
         self.refuse: Callable[[Writes], str | WriteRefused | None] = lambda writes: None
         """A hook: a reason to refuse a flush's writes, as a full disk, a deadlock or a bad row would."""
+        self.weakness: Callable[[], str | None] = lambda: None
+        """A hook: why the database may lose acknowledged writes; asked at every connection that may write."""
         self.committed: Callable[[int, Fence], None] = lambda shard, fence: None
         """A hook: told of every flush that took effect."""
         self._connections = 0
@@ -132,6 +135,8 @@ class MemoryStore:
         self._faults = faults
         self._connection = 0
         self._lost = False
+        self._weakness: str | None = None
+        """Why the database, when we connected, might lose acknowledged writes."""
         self._claim: tuple[int, str] | None = None
         self._committing: int | None = None
         """The connection whose COMMIT is on its way: the database, not the sender, frees its lock."""
@@ -139,6 +144,8 @@ class MemoryStore:
 
     async def open(self) -> None:
         await self._reconnect()
+        if self._weakness is not None:
+            raise StoreUnusable(self._weakness)
 
     async def now_ms(self) -> int:
         await self._reach()
@@ -158,7 +165,7 @@ class MemoryStore:
                 if old.epoch >= epoch:
                     raise Superseded(old.epoch)
                 old = replace(old, epoch=epoch, nonce=nonce, flush=0)
-            table.owner = replace(old, connection=self._connection)
+            self._record(old)
             return table.owner
         finally:
             self._unlock_own()
@@ -174,7 +181,7 @@ class MemoryStore:
         try:
             await self._reach()
             if (table.owner.epoch, table.owner.nonce) == self._claim:
-                table.owner = replace(table.owner, connection=self._connection)
+                self._record(table.owner)
             return table.owner
         finally:
             self._unlock_own()
@@ -289,7 +296,18 @@ class MemoryStore:
         self._database.kill(self._connection)
         await self._database.latency()
         self._connection = self._database.connect()
+        self._weakness = self._database.weakness()
         self._lost = False
+
+    def _record(self, owner: Owner) -> None:
+        """Writes the locked owner row, with this connection; flushes may follow. Raises `StoreLost`: what they write may be lost."""
+        self._check_fit()
+        self._table.owner = replace(owner, connection=self._connection)
+
+    def _check_fit(self) -> None:
+        if self._weakness is not None:
+            self._lost = True
+            raise StoreLost(self._weakness)
 
     async def _reach(self) -> None:
         try:

@@ -28,6 +28,7 @@ from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
 from foqs.store.memory_table import Table
+from foqs.store.port import StoreUnusable
 from foqs.wire.admin import admin_calls
 from foqs.wire.handlers import Handlers, Identity
 from foqs.wire.limits import WireLimits
@@ -142,8 +143,8 @@ class Cluster:
         self._owners: dict[tuple[int, int], str] = {}
         """By shard and epoch, who has committed with it."""
         self.disorder: dict[str, None] = {}
-        """What commits showed of invariants 10 and 12: per shard, (epoch, flush) only go up, and an epoch has one owner;
-        no due lies below the watermark of whoever wrote it."""
+        """What commits showed of invariants 1, 10 and 12: none is on a server that may lose it; per shard, (epoch, flush)
+        only go up, and an epoch has one owner; no due lies below the watermark of whoever wrote it."""
 
     # ------------------------------------------------------------ incarnations
 
@@ -287,7 +288,7 @@ class Cluster:
             engine.release()
             await asyncio.wait((serving,), timeout=1.0)
             await engine.abort()
-        with contextlib.suppress(TakenByAnother, asyncio.CancelledError):
+        with contextlib.suppress(TakenByAnother, StoreUnusable, asyncio.CancelledError):
             await serving
         me.gone.set()
 
@@ -352,6 +353,10 @@ class Cluster:
 
     def _committed(self, shard: int, fence: Fence) -> None:
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)
+        if self.servers[shard].is_commit_risky:
+            self.disorder[
+                f"invariant 1: shard {shard} committed (epoch, flush) {this} on a server that may lose it"
+            ] = None
         if this <= last:
             self.disorder[f"invariant 12: shard {shard} committed (epoch, flush) {this} after {last}"] = None
         self._last_commit[shard] = max(last, this)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import planted_ownership, planted_surplus, planted_telling, tally
+from tests.simulation import planted_durability, planted_ownership, planted_surplus, planted_telling, tally
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.fleet import Fleet
@@ -106,7 +106,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
     bugs = {**planted_ownership.BUGS, **planted_telling.BUGS, **planted_surplus.BUGS} if fleet else BUGS
-    return {**bugs, **FAULTS}
+    return {**bugs, **planted_durability.BUGS, **FAULTS}
 
 
 def _work(task: tuple[int, bool, str | None, bool]) -> Result:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import fleet, planted_ownership, planted_surplus, planted_telling, tally
+from tests.simulation import fleet, planted_durability, planted_ownership, planted_surplus, planted_telling, tally
 from tests.simulation.planted import BUGS, SEEDS, Bug, shows
 from tests.support import admittance, explained, oversight, server
 
@@ -93,6 +93,13 @@ def test_a_planted_bug_of_what_hosts_tell_each_other_is_caught(name: str) -> Non
 @pytest.mark.parametrize("name", planted_surplus.BUGS)
 def test_a_planted_bug_of_surplus_is_caught(name: str) -> None:
     catches(name, planted_surplus.BUGS[name], "--fleet")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("options", [[], ["--fleet"]])
+@pytest.mark.parametrize("name", planted_durability.BUGS)
+def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) -> None:
+    catches(name, planted_durability.BUGS[name], *options)
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:

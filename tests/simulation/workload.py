@@ -69,6 +69,7 @@ class Run:
         self.items = self.calls = self.crashes = 0
         self._rng = Random(f"{seed}/workload")
         self._fate = Random(f"{seed}/troubles")
+        self._weakening = Random(f"{seed}/weak servers")
         self._working = True
         self._known: dict[str, list[str]] = {name: [] for name in NAMESPACES}
         self._used: dict[str, list[Item]] = {name: [] for name in NAMESPACES}
@@ -185,13 +186,17 @@ class Run:
         kind, seconds = fate.random(), fate.choice((0.05, 0.4, 1.5, 4.0)) * fate.uniform(0.5, 1.5)
         for server in servers if fate.random() < 0.3 else [fate.choice(servers)]:
             if kind < 0.3:
-                server.restart()
+                server.restart(weak_s=self._weak_s())
             elif kind < 0.55:
-                server.restart(away_s=seconds)
+                server.restart(away_s=seconds, weak_s=self._weak_s())
             elif kind < 0.8:
                 server.turn_read_only(seconds)
             else:
                 server.slow_down(seconds)
+
+    def _weak_s(self) -> float:
+        """For how long a server that restarts has the wrong settings: mostly not at all."""
+        return self._weakening.choice((0.0, 0.0, 0.0, 0.4, 1.5)) * self._weakening.uniform(0.5, 1.5)
 
     def _cut_some(self) -> None:
         for connection in self.cluster.network.connections():

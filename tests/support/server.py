@@ -27,6 +27,7 @@ NAMES: Final = (
     "late commits",
     "late commits given up",
     "writes while read-only",
+    "weak servers",
     "nobody there",
     "clock steps",
     "slow clocks",
@@ -93,14 +94,24 @@ class Server(MemoryDatabase):
         self._away_until_s = 0.0
         self._read_only_until_s = 0.0
         self._slow_until_s = 0.0
+        self._weak_until_s = 0.0
+        self._risky: set[int] = set()
+        """Connections that were made while it might lose what it acknowledges."""
+        self.is_commit_risky = False
+        """The last COMMIT that took effect came over one of those."""
+        self.weakness = self._weakness
 
     # ------------------------------------------------------------------ faults
 
-    def restart(self, away_s: float = 0.0) -> None:
-        """Every connection dies, open transactions are rolled back; for a while nobody can connect."""
+    def restart(self, away_s: float = 0.0, weak_s: float = 0.0) -> None:
+        """Every connection dies, open transactions are rolled back; for a while nobody can connect.
+
+        When it is back, it may lose acknowledged writes for `weak_s` seconds: its settings are wrong.
+        """
         for connection in sorted(self._alive):
             self.kill(connection)
         self._away_until_s = self.loop.time() + away_s
+        self._weak_until_s = self._away_until_s + weak_s
 
     def turn_read_only(self, seconds: float) -> None:
         """For a while nothing can be written; reads go on."""
@@ -114,6 +125,7 @@ class Server(MemoryDatabase):
         """From now on nothing goes wrong any more; what is under way still ends as it will."""
         self.troubles = NONE
         self._disk_full_until_s = self._away_until_s = self._read_only_until_s = self._slow_until_s = 0.0
+        self._weak_until_s = 0.0
 
     def is_committing(self) -> bool:
         """A COMMIT has come that has not taken effect yet."""
@@ -130,6 +142,8 @@ class Server(MemoryDatabase):
             self.counts["nobody there"] += 1
             raise StoreLost("nobody listens there")
         connection = super().connect()
+        if self._is_weak():
+            self._risky.add(connection)
         self._connected(self, connection)
         return connection
 
@@ -141,6 +155,17 @@ class Server(MemoryDatabase):
     async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
         await super().commit(connection, take_effect)
         self.steps_saved_ms = self.steps_carried_ms.pop(connection)
+        self.is_commit_risky = connection in self._risky
+
+    def _is_weak(self) -> bool:
+        return self.loop.time() < self._weak_until_s
+
+    def _weakness(self) -> str | None:
+        """A setting that loses acknowledged writes, seen by a connection that may write."""
+        if not self._is_weak():
+            return None
+        self.counts["weak servers"] += 1
+        return "the server may lose acknowledged writes: innodb_flush_log_at_trx_commit is 2: set it to 1"
 
     def is_read_only(self) -> bool:
         """And somebody tried to write."""

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from foqs.store.port import StoreLost, WriteRefused
+from foqs.store.port import StoreLost, StoreUnusable, WriteRefused
 from tests.support.clocks import ServerClock
 from tests.support.server import NONE, Server, Troubles
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
@@ -65,6 +65,23 @@ def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
         await owned.write(inserts=[make_row(2)])
 
     assert play(story).counts["writes while read-only"] == 3
+
+
+def test_a_server_that_came_back_weak_takes_no_owner_until_it_is_set_right() -> None:
+    async def story(server: Server, owned: Ownership) -> None:
+        server.restart(weak_s=2)
+        with pytest.raises(StoreLost):
+            await owned.write(inserts=[make_row(1)])
+        with pytest.raises(StoreLost, match="innodb_flush_log_at_trx_commit is 2"):
+            await owned.store.owner()
+        with pytest.raises(StoreUnusable, match="innodb_flush_log_at_trx_commit is 2"):
+            await server.store(1).open()
+        await asyncio.sleep(2)
+        assert (await owned.store.owner()).flush == 0
+        await owned.write(inserts=[make_row(1)])
+        assert not server.is_commit_risky
+
+    assert play(story).counts["weak servers"] == 2
 
 
 def test_a_server_that_is_away_keeps_what_was_committed() -> None:

@@ -1,0 +1,19 @@
+"""A bug of durability to plant, to show that the simulation would find it; as `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from foqs.store.memory import MemoryStore
+from tests.simulation.planted import Bug
+
+
+def durability_checked_at_start_only() -> None:
+    """A store that reconnects does not look at the server's settings again."""
+    MemoryStore._check_fit = lambda self: None  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "durability-checked-at-start-only": Bug(durability_checked_at_start_only, (1,)),
+}
