@@ -8,6 +8,7 @@ Knows nothing of SQL's text or of the driver's ways.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,6 +22,7 @@ from foqs.store.sql_rows import keys_of
 
 _COUNTS_TIMEOUT_S: Final = 3_600.0
 """Counting reads an index of the whole shard, with pauses: three million rows take 5 seconds, with nothing that waits for it."""
+_IDLE_LOOKS_MAX: Final = 2
 
 
 class MysqlReads:
@@ -31,6 +33,8 @@ class MysqlReads:
         self._shard = shard
         self._sql = sql.Statements(shard)
         self._link: Link | None = None
+        self._connection = 0
+        """The server's number of `_link`."""
         self._in_snapshot = False
         self._busy = False
         self._closed = False
@@ -69,7 +73,7 @@ class MysqlReads:
             raise StoreLost(f"{self._settings.where}: there is no snapshot to count in")
         if self._link is not None:
             self._link.timeout_s = max(self._link.timeout_s, _COUNTS_TIMEOUT_S)
-        found, cuts = await self._ask([self._sql.counts, self._sql.cuts])
+        found, cuts = await self._watched([self._sql.counts, self._sql.cuts])
         of_cuts = [self._sql.count_cut(cut) for cut in cuts_in(cuts)]
         return counts_in(found, await self._ask(of_cuts) if of_cuts else ())
 
@@ -84,6 +88,39 @@ class MysqlReads:
             raise RuntimeError("only counts may be read in a snapshot")
         _, _, *found, _ = await self._ask([sql.BEGIN_READ, self._sql.read_owner(), *statements, sql.COMMIT], past)
         return found
+
+    async def _watched(self, statements: Sequence[bytes]) -> list[Result]:
+        """Asks what may take as long as it likes, for as long as the server works on it.
+
+        A network that swallows the answer looks like a server that still counts, so the
+        server is asked, over another connection, whether it does. An answer may be on
+        its way: only the second look at a server that does nothing gives up.
+        """
+        asking = asyncio.ensure_future(self._ask(statements))
+        idle_looks = 0
+        try:
+            while idle_looks < _IDLE_LOOKS_MAX:
+                await asyncio.wait((asking,), timeout=self._settings.statement_timeout_s)
+                if asking.done():
+                    return asking.result()
+                idle_looks = 0 if await self._is_running() else idle_looks + 1
+            raise StoreLost(f"{self._settings.where}: the answer to a count was lost")
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait((asking,))
+
+    async def _is_running(self) -> bool:
+        """Whether the server works on what our connection has asked. Raises `StoreLost`: it does not answer."""
+        try:
+            link = await Link.connect(self._settings)
+            try:
+                (found,) = await link.run(sql.is_running(self._connection))
+            finally:
+                await link.close()
+        except (ServerError, LinkLost) as error:
+            raise StoreLost(f"{self._settings.where}: {error}") from error
+        return bool(found.rows[0][0])
 
     async def _ask(self, statements: Sequence[bytes], past: Fence | None = None) -> list[Result]:
         """One packet; with `past`, its second statement reads the owner row, which must show that flush."""
@@ -109,7 +146,8 @@ class MysqlReads:
         if self._closed:
             raise StoreLost(f"{self._settings.where}: these reads were closed")
         self._link = link = await Link.connect(self._settings)
-        await link.run(*sql.session(self._settings.lock_wait_timeout_s, reads=True))
+        *_, found = await link.run(*sql.session(self._settings.lock_wait_timeout_s, reads=True))
+        self._connection = found.rows[0][0]
         return link
 
     def _drop(self) -> None:

@@ -237,6 +237,11 @@ def is_ours(connection: int) -> bytes:
     )
 
 
+def is_running(connection: int) -> bytes:
+    """1 when that connection of this user is open, and the server runs a statement of it."""
+    return b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND COMMAND <> 'Sleep'" % connection
+
+
 def kill(connection: int) -> bytes:
     """Ends a connection, rolls its transaction back and frees its locks."""
     return b"KILL CONNECTION %d" % connection

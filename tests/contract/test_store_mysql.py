@@ -20,6 +20,7 @@ from foqs.store.mysql_wire import Result
 from foqs.store.port import POINTS, Due, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
+from tests.support.dropping import DroppingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.poll import soon
 from tests.support.stores import NONCE, OTHER, TOPIC, contents, make_row, opened, reading
@@ -364,6 +365,35 @@ def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None
             await store.close()
 
     run(story())
+
+
+@pytest.mark.parametrize("is_server_in_reach", [True, False])
+def test_count_whose_answer_the_network_swallows_is_lost_soon(
+    mariadb: MariaDb, place: MysqlSettings, is_server_in_reach: bool
+) -> None:
+    async def story(proxy: DroppingProxy) -> None:
+        behind = replace(place, unix_socket=None, port=proxy.port, connect_timeout_s=0.5, statement_timeout_s=0.5)
+        store = MysqlStore(behind, 3)
+        reads = MysqlReads(behind, 3)
+        try:
+            owned = await opened(store)
+            await owned.write(inserts=[make_row(1)])
+            await reads.snapshot(owned.past)
+            proxy.drop()
+            if is_server_in_reach:
+                reads._settings = replace(place, statement_timeout_s=0.5)
+            with pytest.raises(StoreLost, match="was lost" if is_server_in_reach else "no answer|MySQL"):
+                await reads.counts()
+            proxy.heal()
+            await owned.store.owner()
+            await reads.snapshot(owned.past)
+            assert [count.rows for count in await reads.counts()] == [1]
+        finally:
+            await reads.close()
+            await store.close()
+
+    with DroppingProxy(mariadb.port) as proxy:
+        run(story(proxy), timeout=20)
 
 
 def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Bench) -> None:
