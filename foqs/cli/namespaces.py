@@ -18,7 +18,7 @@ from foqs.cli.values import DURATION, show_duration
 from foqs.cli.watch import look, watchable
 
 if TYPE_CHECKING:
-    from foqs_client import Client, Namespace, Usage
+    from foqs_client import Client, Namespace
 
 PAGE_NAMESPACES: Final = 500
 _INT64_MAX: Final = 2**63 - 1
@@ -49,6 +49,14 @@ _COLUMNS: Final[list[Column]] = [
     ("PAYLOAD", lambda row: str(row["payload_bytes_max"])),
     ("LEASE", lambda row: show_duration(row["lease_ms_default"])),
     ("ATTEMPTS", lambda row: _limit(row["attempts_max_default"])),
+]
+
+_USAGE_COLUMNS: Final[list[Column]] = [
+    ("NAMESPACE", lambda row: row["name"]),
+    ("ITEMS", lambda row: _count(row["items"])),
+    ("BYTES", lambda row: _count(row["bytes"])),
+    ("TOPICS", lambda row: _count(row["topics"])),
+    ("LAST MINUTE", lambda row: _count(row["enqueues_last_minute"])),
 ]
 
 
@@ -107,17 +115,7 @@ def show_one(session: Session, name: str) -> None:
 def list_all(session: Session) -> None:
     """List the namespaces by name."""
 
-    async def work(client: Client) -> list[Row]:
-        rows: list[Row] = []
-        cursor: str | None = None
-        while True:
-            page = await client.list_namespaces(PAGE_NAMESPACES, cursor)
-            rows += [dataclasses.asdict(found) for found in page.namespaces]
-            cursor = page.next_cursor
-            if cursor is None:
-                return rows
-
-    rows = session.run(work)
+    rows = [dataclasses.asdict(found) for found in session.run(_every)]
     show(rows, _COLUMNS, session.form)
     if not rows:
         say("There is no namespace; make one with: foqs namespace create NAME")
@@ -136,18 +134,51 @@ def delete(session: Session, name: str, yes: bool) -> None:
 
 
 @namespace.command(
-    "usage", epilog="\b\nExamples:\n  foqs namespace usage orders\n  foqs namespace usage orders --watch"
+    "usage",
+    epilog="\b\nExamples:\n  foqs namespace usage\n  foqs namespace usage orders\n  foqs namespace usage orders --watch",
 )
-@click.argument("name")
+@click.argument("name", required=False)
 @watchable
 @connected
-def usage(session: Session, name: str, watch_ms: int | None) -> None:
-    """Show what a namespace holds."""
+def usage(session: Session, name: str | None, watch_ms: int | None) -> None:
+    """Show what a namespace holds; without a name, what each of them holds."""
 
-    def draw(session: Session, found: Usage) -> None:
-        show_fields({"name": name, **dataclasses.asdict(found)}, session.form)
+    async def work(client: Client) -> list[Row]:
+        names = [found.name for found in await _every(client)] if name is None else [name]
+        rows = [await _usage(client, each, may_be_gone=name is None) for each in names]
+        return [row for row in rows if row is not None]
 
-    look(session, watch_ms, lambda client: client.usage(name), draw)
+    def draw(session: Session, rows: list[Row]) -> None:
+        if name is None:
+            show(rows, _USAGE_COLUMNS, session.form)
+        else:
+            show_fields(rows[0], session.form)
+
+    look(session, watch_ms, work, draw)
+
+
+async def _every(client: Client) -> list[Namespace]:
+    """All namespaces, by name."""
+    every: list[Namespace] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_namespaces(PAGE_NAMESPACES, cursor)
+        every += page.namespaces
+        cursor = page.next_cursor
+        if cursor is None:
+            return every
+
+
+async def _usage(client: Client, name: str, *, may_be_gone: bool) -> Row | None:
+    """What the namespace holds; None where it was deleted meanwhile."""
+    from foqs_client import NamespaceNotFound
+
+    try:
+        return {"name": name, **dataclasses.asdict(await client.usage(name))}
+    except NamespaceNotFound:
+        if may_be_gone:
+            return None
+        raise
 
 
 def _namespace(name: str, settings: Mapping[str, int | None]) -> Namespace:
@@ -162,3 +193,7 @@ def _show(session: Session, found: Namespace) -> None:
 
 def _limit(value: int | None) -> str:
     return str(value) if value else "-"
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)

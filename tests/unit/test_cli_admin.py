@@ -91,6 +91,27 @@ def test_usage_shows_a_dash_for_what_is_not_counted(run: Run, client: FakeClient
     ]  # fmt: skip
 
 
+def test_usage_without_a_name_shows_every_namespace(run: Run, client: FakeClient) -> None:
+    pages = {
+        None: NamespacePage([Namespace("default"), Namespace("gone")], "more"),
+        "more": NamespacePage([Namespace("orders")], None),
+    }
+    client.answers["list_namespaces"] = lambda limit, cursor: pages[cursor]
+    held = {
+        "default": Usage(3, 40, 2, 7),
+        "gone": NamespaceNotFound("deleted meanwhile"),
+        "orders": Usage(1, None, 1, 0),
+    }
+    client.answers["usage"] = held.__getitem__
+    result = run("namespace", "usage")
+    assert result.exit_code == 0
+    assert [line.split() for line in result.stdout.splitlines()[1:]] == [
+        ["default", "3", "40", "2", "7"],
+        ["orders", "1", "-", "1", "0"],
+    ]
+    assert [row["name"] for row in json.loads(run("namespace", "usage", "-o", "json").stdout)] == ["default", "orders"]
+
+
 def test_topics_are_paused_and_resumed(run: Run, client: FakeClient) -> None:
     client.answers |= {"pause_topic": None, "resume_topic": None}
     result = run("topic", "pause", "a", "b", "-n", "orders")
