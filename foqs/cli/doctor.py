@@ -1,4 +1,4 @@
-"""The command that says whether a host can run here, and what stands in its way.
+"""The command that says what is wrong: with a host that is to run here, or with the cluster that an address names.
 
 Always true: it ends with exit code 5 when anything is bad, and every such
 finding carries its remedy.
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
-from foqs.cli.output import Column, Format, say, show
-from foqs.cli.session import UNHEALTHY, Connect, Failed, open_client
+from foqs.cli.output import Column, say, show
+from foqs.cli.session import UNHEALTHY, Connect, Failed, Session, connected
 
 if TYPE_CHECKING:
     from foqs.cli.finding import Finding
@@ -29,34 +30,50 @@ _COLUMNS: Final[list[Column]] = [
 ]
 
 
-@click.command(epilog="\b\nExamples:\n  foqs doctor\n  foqs doctor --config configs/foqs.toml -o json")
+@click.command(
+    epilog="\b\nExamples:\n  foqs doctor\n  foqs doctor --config configs/foqs.toml -o json\n"
+    "  foqs doctor --address foqs://host1,host2"
+)
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration to check."
 )
-@click.option(
-    "-o", "--output", "form", type=click.Choice(["table", "json", "jsonl"]), default="table", show_default=True
-)
-@click.pass_obj
-def doctor(connect: Connect | None, file: Path | None, form: Format) -> None:
+@connected
+def doctor(session: Session, file: Path | None) -> None:
     """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
     Of a host in a cluster: its address, ZooKeeper, the list of shards, and each database in place of folder and store.
 
+    With --address (or FOQS_ADDRESS): whether the cluster there answers, each of its hosts can be reached from here, and
+    each shard is served. This machine is then checked only where --config names a configuration.
+
     Exit code 5 when anything is bad.
     """
-    findings = asyncio.run(_examine(file, connect or open_client))
+    source = click.get_current_context().get_parameter_source("address")
+    address = None if source is ParameterSource.DEFAULT else session.address
+    findings = asyncio.run(_examine(file, address, session.connect))
     rows = [
         {"check": found.what, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
         for found in findings
     ]
-    show(rows, _COLUMNS, form)
+    show(rows, _COLUMNS, session.form)
     bad = sum(found.state == "bad" for found in findings)
     if bad:
         raise Failed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
-    say("Everything a host needs is here.")
+    say("All is well." if address is not None else "Everything a host needs is here.")
 
 
-async def _examine(file: Path | None, connect: Connect) -> Sequence[Finding]:
+async def _examine(file: Path | None, address: str | None, connect: Connect) -> Sequence[Finding]:
+    findings: list[Finding] = []
+    if address is None or file is not None:
+        findings += await _examine_host(file, connect)
+    if address is not None:
+        from foqs.cli.checks_address import cluster_at
+
+        findings += await cluster_at(address, connect)
+    return findings
+
+
+async def _examine_host(file: Path | None, connect: Connect) -> Sequence[Finding]:
     from foqs.cli import checks
     from foqs.cli.checks_catalog import catalog
     from foqs.cli.checks_cluster import cluster

@@ -214,6 +214,16 @@ def test_doctor_knows_its_own_host(dev: Dev) -> None:
     assert "served by FOQS" in found["HTTP"]["found"]
 
 
+def test_doctor_finds_the_host_that_its_address_names_well(dev: Dev) -> None:
+    done = dev("doctor", "-o", "json")
+    assert done.returncode == 0, done.stdout
+    assert {row["check"]: row["state"] for row in json.loads(done.stdout)} == {
+        "Cluster": "ok",
+        "Cluster hosts": "ok",
+        "Cluster shards": "ok",
+    }
+
+
 def test_nobody_there_is_exit_code_3() -> None:
     port, _ = free_ports()
     done = foqs("topic", "list", "--address", f"foqs://127.0.0.1:{port}")
