@@ -139,6 +139,45 @@ def _raw_args(ttype: int, args: Any) -> Any:
     return args
 
 
+class _Once:
+    """The number of a field that a message may hold once.
+
+    The decoder asks for the number whenever the field begins. The second time it is
+    refused there, before the value is decoded.
+    """
+
+    __slots__ = ("_name", "_number")
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+
+    def __index__(self) -> int:
+        if self in _begun:
+            raise ValueError(f"{self._name} came twice")
+        _begun.add(self)
+        return self._number
+
+
+_begun: Final[set[_Once]] = set()
+"""Of the message that is being decoded; one is at a time."""
+
+
+def once_spec(spec: list[Any]) -> list[Any]:
+    """`spec` of `raw_spec`, to decode with only: a list or a struct outside of lists may come once in a message.
+
+    So one message makes no more objects than its lists may have entries, however
+    often it repeats them.
+    """
+    return [spec[0], tuple(field and _once_field(*field) for field in spec[1])]
+
+
+def _once_field(number: int, ttype: int, name: str, args: Any, default: Any) -> tuple[Any, ...]:
+    if ttype == TType.STRUCT:
+        return (_Once(number, name), ttype, name, once_spec(args), default)
+    return (_Once(number, name) if ttype == TType.LIST else number, ttype, name, args, default)
+
+
 class Decoder:
     """Reads the structs of messages, within bounds; strings come as bytes."""
 
@@ -146,17 +185,18 @@ class Decoder:
         self._source = _Source(bounds)
 
     def decode(self, message: bytes, head: Head, spec: list[Any]) -> Any:
-        """The struct after the head; `spec` is of `raw_spec`.
+        """The struct after the head; `spec` is of `raw_spec` or of `once_spec`.
 
         Raises:
             BadMessage: it is truncated, nested too deeply, beyond the bounds, wrong in
-                an element's type, or followed by more bytes.
+                an element's type, repeats what may come once, or is followed by more bytes.
         """
         buffer = BytesIO(message)
         buffer.seek(head.body)
         source = self._source
         source.cstringio_buf = buffer
         decoded = spec[0]()
+        _begun.clear()
         try:
             (_decode_compact if head.compact else _decode_binary)(decoded, source, spec)
         except EOFError:

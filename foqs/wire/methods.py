@@ -18,7 +18,7 @@ from thrift.Thrift import TType
 from foqs.access.rules import NEEDS, Need
 from foqs.core.errors import NotImplementedYet
 from foqs.service.api import Pending
-from foqs.wire.message import raw_spec
+from foqs.wire.message import once_spec, raw_spec
 from foqs.wire.strict import TypeCheck
 from foqs.wire.visitor import Visitor
 from foqs_client.idl import Foqs
@@ -160,7 +160,7 @@ def _method(name: str, serve: Serve) -> Method:
         name=name,
         writes=name not in READ_ONLY,
         serve=serve,
-        args=spec,
+        args=once_spec(spec),
         check=TypeCheck(spec),
         fields=frozenset(field[2] for field in request.thrift_spec if field),
         lists=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 from thrift.Thrift import TType
 
 from foqs.wire.message import BadMessage, Bounds, Decoder, raw_spec, read_head
+from foqs.wire.methods import contract
 from foqs.wire.strict import VALUES_MAX, TypeCheck, WrongType
 from foqs_client.idl import Foqs, ttypes
 from tests.support.wire import call, enqueue, head
@@ -118,6 +120,37 @@ def test_what_cannot_be_decoded_names_the_field_where_one_is_known(body: bytes, 
 )
 def test_an_unknown_field_of_a_newer_client_is_left_alone(unknown: bytes) -> None:
     check(items(field(TType.STRING, 1) + text(b"topic") + unknown))
+
+
+def test_a_list_that_comes_twice_is_refused_before_it_is_decoded_again() -> None:
+    once = field(TType.LIST, 2) + bytes((TType.STRUCT,)) + struct.pack(">i", 10_000) + b"\0" * 10_000
+    cut_short = once[:-1]
+    message = head("enqueue") + field(TType.STRUCT, 1) + once + cut_short
+    parsed, _ = read_head(message)
+    spec = contract({})[b"enqueue"].args
+    for _ in range(2):
+        with pytest.raises(BadMessage, match="items came twice"):
+            DECODER.decode(message, parsed, spec)
+    fault = CHECK.fault(message, parsed)
+    assert fault is not None
+    assert fault.field == "items"
+
+
+def test_what_holds_other_values_comes_once_in_a_request_and_never_in_the_entries_of_a_list() -> None:
+    def look(spec: Any, path: str, *, in_list: bool) -> None:
+        for each in filter(None, spec[1]):
+            number, ttype, name, args, _ = each
+            if ttype in (TType.STRUCT, TType.LIST, TType.MAP, TType.SET):
+                assert not in_list, f"{path}.{name}: a message could hold any number of these"
+                assert ttype in (TType.STRUCT, TType.LIST), f"{path}.{name}"
+                assert not isinstance(number, int), f"{path}.{name} could come again and again"
+            if ttype == TType.STRUCT:
+                look(args, f"{path}.{name}", in_list=False)
+            elif ttype == TType.LIST and args[0] == TType.STRUCT:
+                look(args[1], f"{path}.{name}", in_list=True)
+
+    for name, method in contract({}).items():
+        look(method.args, name.decode(), in_list=False)
 
 
 def test_a_flood_of_unknown_values_is_refused_after_a_bound() -> None:
