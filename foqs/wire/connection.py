@@ -282,7 +282,10 @@ class Connection(asyncio.Protocol):
         server.calls_in_flight -= 1
         server.room.used -= call.cost_bytes
         if code is not None:
-            server.observe(call.method.name, code, server.seconds() - call.begun_at)
+            try:
+                server.observe(call.method.name, code, server.seconds() - call.begun_at)
+            except Exception:
+                log.exception("a call of %s cannot be counted", call.method.name)
         if server.quiet is not None:
             server.changed()
 
@@ -303,23 +306,36 @@ class Connection(asyncio.Protocol):
             self.write()
 
     def write(self) -> None:
-        """Gives what was gathered to the transport, or back."""
+        """Gives what was gathered to the transport, or back. Never raises: its callers answer other connections, too."""
         replies = self._replies
         if not replies:
             return
-        transport, give_backs = self._transport, self._give_backs
+        give_backs = self._give_backs
         self._replies, self._replies_bytes, self._give_backs = [], 0, []
-        if transport is not None and not transport.is_closing():
-            if transport.get_write_buffer_size() <= self._limits.write_buffer_bytes_max:
+        try:
+            transport = self._writable()
+            if transport is not None:
+                give_backs = []  # it may hold a part of them even where it fails
                 transport.write(b"".join(replies))
-                return
-            self.complain("closed: it does not read its replies")
+        except Exception:
+            log.exception("the replies to %s cannot be written; its connection is cut", self._peer)
             self.abort()
         for give_back in give_backs:
             try:
                 give_back()
             except Exception:
                 log.exception("what was not written to %s cannot be given back", self._peer)
+
+    def _writable(self) -> asyncio.Transport | None:
+        """The transport; None where it takes nothing more."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return None
+        if transport.get_write_buffer_size() <= self._limits.write_buffer_bytes_max:
+            return transport
+        self.complain("closed: it does not read its replies")
+        self.abort()
+        return None
 
     def known_as(self, name: str | None) -> None:
         """The peer is this principal from now on, or nobody: then it has little time and room until it is somebody."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from foqs.access.gate import Gate
-from foqs.wire.complaints import Complaints, log
+from foqs.wire.complaints import Complaints
 from foqs.wire.connection import SILENCE_BEFORE_CLOSE_S, Connection
 from foqs.wire.frames import Room
 from foqs.wire.limits import WireLimits
@@ -80,11 +80,7 @@ class WireServer:
         """Writes the replies that were gathered."""
         gathering, self._gathering = self._gathering, []
         for connection in gathering:
-            try:
-                connection.write()
-            except Exception:
-                log.exception("the replies to a peer cannot be written; its connection is cut")
-                connection.abort()
+            connection.write()
 
     def recheck(self) -> None:
         """Closes the connections whose token or certificate is not valid any more; their calls end as unfinished."""

@@ -98,6 +98,61 @@ def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connect
     run(main())
 
 
+@pytest.mark.parametrize("broken_call", ["write", "get_write_buffer_size", "is_closing"])
+def test_an_answer_that_its_transport_refuses_reaches_no_answerer(
+    broken_call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        _, connection, transport = await waiting(1)
+
+        def refuse(*arguments: object) -> None:
+            raise RuntimeError("the transport is broken")
+
+        monkeypatch.setattr(transport, broken_call, refuse)
+        given_back: list[str] = []
+        [only] = connection._calls
+        with caplog.at_level(logging.ERROR):
+            only.answer(codec.dequeue_reply, [], lambda: given_back.append("it"))
+        assert transport.closed == "aborted"
+        assert "cannot be written" in caplog.text
+        # The transport may hold a part of what it was given; what it never was given is given back.
+        assert given_back == ([] if broken_call == "write" else ["it"])
+        monkeypatch.undo()
+        connection.connection_lost(None)
+
+    run(main())
+
+
+def test_an_answer_is_sent_though_the_metrics_fail(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, connection, transport = await waiting(2)
+
+        def observe(method: str, code: str, seconds: float) -> None:
+            raise RuntimeError("the metrics are broken")
+
+        server.observe = observe
+        first, second = connection._calls
+        with caplog.at_level(logging.ERROR):
+            first.answer(codec.dequeue_reply, [])
+            second.answer(codec.dequeue_reply, [])
+        assert seqids(transport) == [[0, 1]]
+        assert "the metrics are broken" in caplog.text
+        connection.connection_lost(None)
+
+    run(main())
+
+
+async def waiting(calls: int) -> tuple[WireServer, Connection, Played]:
+    """A connection with so many dequeues that wait."""
+    queue = FakeQueue()
+    queue.gate = asyncio.Event()
+    server = WireServer(asyncio.get_running_loop(), Handlers(queue, Identity("h", 1, 1), Random(1)), WireLimits())
+    connection, transport = server.connection(), Played()
+    connection.connection_made(transport)
+    connection.data_received(dequeues(range(calls)))
+    return server, connection, transport
+
+
 async def two_that_wait() -> tuple[WireServer, list[tuple[Connection, Played]]]:
     """Two connections of one server, each with two dequeues that wait."""
     queue = FakeQueue()
