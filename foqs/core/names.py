@@ -1,16 +1,51 @@
 """Names in their order, from which pages are read.
 
-Always true: a name stands in it once, in a sorted run of bounded length; what
-comes and goes moves one run, however many names there are. Knows nothing of
-what is named.
+Holds `SortedNames`, which keeps them so, and `in_order`, which sorts what was
+not kept so. Always true: a name stands in it once, in a sorted run of bounded
+length; what comes and goes moves one run, however many names there are. Knows
+nothing of what is named.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from typing import Final
 
 _RUN_MAX: Final = 512
+SORTED_MAX: Final = 2_048
+"""Names sorted in one go: a millisecond."""
+PASSED_MAX: Final = 256
+"""Names given out in one go; the caller looks at each of them."""
+
+
+def in_order(lists: Iterable[Sequence[str]], least: str, *, beyond: bool = False) -> Iterator[str | None]:
+    """The names from `least` on, or `beyond` it, of all lists in order, each once.
+
+    None stands where the caller should let others run: no more than SORTED_MAX names
+    are sorted, nor PASSED_MAX given out, without one.
+    """
+    runs: list[list[str]] = []
+    unsorted = 0
+    for names in lists:
+        for start in range(0, len(names), SORTED_MAX):
+            part = names[start : start + SORTED_MAX]
+            if unsorted + len(part) > SORTED_MAX:
+                unsorted = 0
+                yield None
+            unsorted += len(part)
+            runs.append(sorted([name for name in part if name > least or (name == least and not beyond)]))
+    last: str | None = None
+    passed = 0
+    for name in merge(*runs):
+        if name != last:
+            if passed == PASSED_MAX:
+                passed = 0
+                yield None
+            passed += 1
+            last = name
+            yield name
 
 
 class SortedNames:

@@ -32,6 +32,7 @@ from foqs.core.item import (
 )
 from foqs.core.life import Event
 from foqs.core.merge import plan_loads, take_best
+from foqs.core.names import in_order
 from foqs.core.ready import ReadyIndex
 from foqs.deadlines import Deadlines
 from foqs.service.api import (
@@ -446,18 +447,18 @@ class QueueService:
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         wanted = tuple(states) if states else ACTIVE
-        shards = self._serving()
-        if not shards:
-            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
-        partial = len(shards) < len(self._statuses)
-        lag = any(shard.counts.lag for shard in shards)
-        names: Collection[str] = set().union(*[shard.memory.topics(namespace) for shard in shards])
-        if prefix:
-            names = [name for name in names if name.startswith(prefix)]
-        if cursor is not None:
-            names = [name for name in names if name > cursor]
+        begun, partial, lag = self._listed()
+        shards = begun
+        least, beyond = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
         page: list[TopicStats] = []
-        for name in sorted(names):
+        for name in in_order((shard.memory.topics(namespace) for shard in begun), least, beyond=beyond):
+            if name is None:
+                await asyncio.sleep(0)
+                shards, partial, lag = self._listed()
+                partial = partial or shards != begun
+                continue
+            if not name.startswith(prefix):
+                break
             topic = (namespace, name)
             counts = counts_of(topic, shards)
             if not lag and not any(counts[state] for state in wanted):
@@ -466,6 +467,13 @@ class QueueService:
                 return page, page[-1].topic
             page.append(stats_of(topic, shards, counts, paused=topic in self._namespaces.paused, partial=partial))
         return page, None
+
+    def _listed(self) -> tuple[list[Shard], bool, bool]:
+        """(the shards whose topics are listed, whether there are others, whether some counts lag). Raises `Unavailable`."""
+        shards = self._serving()
+        if not shards:
+            raise Unavailable("no shard of this host is being served now; try again", retry_after_ms=500)
+        return shards, len(shards) < len(self._statuses), any(shard.counts.lag for shard in shards)
 
     async def peek(
         self,

@@ -10,6 +10,7 @@ twice. Changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from foqs.core.item import (
     pack_key,
     unpack_key,
 )
+from foqs.core.names import in_order
 from foqs.service.api import Seen
 from foqs.shard.shard import Shard
 
@@ -100,9 +102,13 @@ class Walk:
         self._payload = payload
         self._first = pack_key(only.priority_min, 0, 0)
         self._stretches = self._all(shards, place)
-        self._shard: Shard | None
-        self.place: Place | None
-        self._shard, self.place = next(self._stretches, (None, None))
+        self._shard: Shard | None = None
+        self.place: Place | None = None
+        """Where it stands; None before it has begun, and at the end."""
+
+    async def begin(self) -> None:
+        """Goes to its first rows."""
+        await self._go_on()
 
     @property
     def shard(self) -> int | None:
@@ -119,11 +125,11 @@ class Walk:
         assert shard is not None and place is not None
         topic = (self._namespace, place.topic)
         rows = await shard.listed(topic, place.state, place.after, limit, payload=self._payload)
+        now_ms = shard.now_ms()
         if len(rows) < limit or rows[-1].priority > self.only.priority_max:
-            self._shard, self.place = next(self._stretches, (None, None))
+            await self._go_on()
         else:
             self.place = replace(place, after=rows[-1].key)
-        now_ms = shard.now_ms()
         return [Seen(shard.number, row, now_ms) for row in rows if self.only.matches(row)]
 
     def before(self, seen: Seen) -> Place:
@@ -131,13 +137,25 @@ class Walk:
         row: Row = seen.row
         return Place(self.only.at_ms, seen.shard, row.state, row.key - 1, row.topic)
 
-    def _all(self, shards: Sequence[Shard], place: Place | None) -> Iterator[tuple[Shard, Place]]:
-        """Where each stretch of rows that may match begins."""
+    async def _go_on(self) -> None:
+        """Goes to the next rows. Others run while many topics without any are passed by."""
+        for found in self._stretches:
+            if found is not None:
+                self._shard, self.place = found
+                return
+            await asyncio.sleep(0)
+        self._shard = self.place = None
+
+    def _all(self, shards: Sequence[Shard], place: Place | None) -> Iterator[tuple[Shard, Place] | None]:
+        """Where each stretch of rows that may match begins; None where others should run."""
         for shard in shards:
             if place is not None and shard.number < place.shard:
                 continue
             start = place if place is not None and shard.number == place.shard else None
-            for topic in self._topics(shard):
+            for topic in self._topics(shard, "" if start is None else start.topic):
+                if topic is None:
+                    yield None
+                    continue
                 for state in sorted(self.only.states):
                     after = self._first
                     if start is not None:
@@ -148,8 +166,7 @@ class Walk:
                     if shard.counts.lag or shard.counts.of((self._namespace, topic), state):
                         yield shard, Place(self.only.at_ms, shard.number, state, after, topic)
 
-    def _topics(self, shard: Shard) -> list[str]:
-        names = shard.memory.topics(self._namespace)
+    def _topics(self, shard: Shard, least: str) -> Iterator[str | None]:
         if self.only.topic is None:
-            return sorted(names)
-        return [self.only.topic] if self.only.topic in names else []
+            return in_order([shard.memory.topics(self._namespace)], least)
+        return iter([self.only.topic] if shard.memory.has((self._namespace, self.only.topic)) else ())

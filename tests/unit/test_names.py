@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core import names as module
-from foqs.core.names import SortedNames
+from foqs.core.names import PASSED_MAX, SORTED_MAX, SortedNames, in_order
 
 LETTERS = st.text("abc", max_size=4)
 
@@ -37,3 +38,21 @@ def test_a_name_moves_one_run_of_bounded_length() -> None:
         names.add(str(rng.random()))
     assert max(map(len, names._runs)) <= module._RUN_MAX
     assert len(names._runs) > 20_000 // module._RUN_MAX
+
+
+@given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans())
+def test_names_of_several_lists_come_in_order_and_each_once(lists: list[list[str]], name: str, beyond: bool) -> None:
+    every = {each for names in lists for each in names}
+    assert list(in_order(lists, name, beyond=beyond)) == sorted(
+        each for each in every if (each > name if beyond else each >= name)
+    )
+
+
+def test_many_names_are_sorted_and_given_out_with_pauses() -> None:
+    names = [str(number) for number in range(3 * SORTED_MAX)]
+    Random(1).shuffle(names)
+    found = list(in_order([names[:100], names[50:]], ""))
+    assert [name for name in found if name is not None] == sorted(names)
+    assert found[:3] == [None] * 3, "before each further SORTED_MAX names"
+    gaps = [place for place, name in enumerate(found) if name is None]
+    assert max(after - before for before, after in pairwise(gaps)) == PASSED_MAX + 1

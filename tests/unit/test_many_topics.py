@@ -1,0 +1,79 @@
+"""Calls that look at every topic of a namespace let others run between them."""
+
+from __future__ import annotations
+
+import pytest
+
+from foqs.core.counts import TopicCounts
+from foqs.core.filter import ItemFilter
+from foqs.core.item import State
+from foqs.core.names import PASSED_MAX
+from foqs.service.bulk import COUNTED_MAX
+from foqs.service.engine import Engine
+from tests.support.builders import engine_settings
+from tests.support.engines import World, play
+from tests.support.turns import most_in_a_turn
+
+TOPICS = 6_000
+NAMES = sorted(f"t{number}" for number in range(TOPICS))
+
+
+async def crowded(world: World) -> Engine:
+    """An engine of two shards, the first of which counts a dead item in each of many topics."""
+    engine = await world.counted_engine(engine_settings(1, 2))
+    engine.shards[1].counts.found([(("default", name), State.DEAD, 1) for name in NAMES])
+    return engine
+
+
+def test_a_page_of_topics_passes_over_many_others_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await crowded(world)
+        engine.shards[2].counts.found([(("default", "u"), State.READY, 1)])
+        work = engine.queue.topics("default", "", None, None, 10)
+        (page, cursor), looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "by_state", work)
+        assert ([stats.topic for stats in page], cursor) == (["u"], None)
+        assert looks > TOPICS
+        assert most <= 2 * (PASSED_MAX + 1)
+
+    play(story)
+
+
+def test_pages_of_many_topics_show_each_once_in_the_order_of_names() -> None:
+    async def story(world: World) -> None:
+        engine = await crowded(world)
+        engine.shards[2].counts.found([(("default", name), State.DEAD, 1) for name in NAMES[::2]])
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = await engine.queue.topics("default", "t", [State.DEAD], cursor, 500)
+            found += [stats.topic for stats in page]
+            if cursor is None:
+                break
+        assert found == NAMES
+
+    play(story)
+
+
+def test_items_of_many_topics_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await crowded(world)
+        work = engine.queue.count("default", ItemFilter(states=(State.DEAD,)), world.in_s(5))
+        count, looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "of", work)
+        assert count.items == TOPICS
+        assert looks >= TOPICS
+        assert most <= COUNTED_MAX + 1
+
+    play(story)
+
+
+def test_a_change_by_filter_passes_over_many_topics_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await crowded(world)
+        only = ItemFilter(states=(State.READY,), priority_max=5)
+        work = engine.queue.count("default", only, world.in_s(5))
+        count, looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "of", work)
+        assert count.items == 0
+        assert looks >= TOPICS
+        assert most <= PASSED_MAX + 1
+
+    play(story)
