@@ -196,6 +196,48 @@ def test_a_job_may_ask_for_a_longer_lease() -> None:
     play(story)
 
 
+def test_an_extension_that_is_lost_during_a_renewal_loses_the_item_when_its_true_lease_ends() -> None:
+    async def story(fake: FakeHost, client: Client) -> None:
+        loop = asyncio.get_running_loop()
+        extend = client.extend
+        asked: list[tuple[float, int | None]] = []
+
+        async def slow_and_lost(leases: Any, *, lease_ms: int | None = None, **options: Any) -> list[Outcome]:
+            asked.append((loop.time() - begun[0], lease_ms))
+            if lease_ms is not None:
+                raise Unreachable("nobody there")
+            outcomes = await extend(leases, **options)
+            await asyncio.sleep(0.8)
+            return outcomes
+
+        client.extend = slow_and_lost  # type: ignore[method-assign]
+        begun: list[float] = []
+        ended: list[tuple[int, bool, float]] = []
+
+        async def handle(job: Job) -> None:
+            begun.append(loop.time())
+            try:
+                if job.attempt == 1:
+                    await asyncio.sleep(1.2)  # the first renewal is under way
+                    job.extend(120_000)
+                    await asyncio.sleep(200)
+            finally:
+                ended.append((job.attempt, job.lost, loop.time() - begun[0]))
+
+        await client.enqueue([Item("t", lease_ms=2_000)])
+        counts = await worked(client, handle, ["t"], lambda: len(ended) == 2)
+        (first, lost, after_s), (second, _, again_s) = ended
+        assert (first, lost, second) == (1, True, 2)
+        assert after_s <= again_s  # the first handler knew before another began
+        assert after_s < 4
+        assert counts == Counts(done=1, lost=1)
+        sent = [length for at, length in asked if at < after_s]
+        assert sent[0] is None
+        assert set(sent[1:]) == {120_000}
+
+    play(story)
+
+
 @pytest.mark.parametrize("cancel", [True, False])
 def test_a_lease_that_cannot_be_renewed_is_told_to_the_handler_and_its_result_does_not_count(cancel: bool) -> None:
     async def story(fake: FakeHost, client: Client) -> None:

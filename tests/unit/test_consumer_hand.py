@@ -105,7 +105,7 @@ class HandMachine(RuleBasedStateMachine):
         members, self.renewing = self.renewing, []
         members = [held for held in members if held.state in (State.WAITING, State.RUNNING)]
         if worked:
-            self.hand.renewed(members, self.now_s)
+            self.hand.renewed(members, self.now_s, None)
         else:
             self.hand.not_renewed(members, self.now_s)
 
@@ -139,7 +139,7 @@ def test_leases_of_one_reply_are_renewed_together_when_half_of_them_is_over() ->
     assert hand.due(4.9) == ([], [])
     renew, lost = hand.due(5.0)
     assert (len(renew), lost) == (6, [])
-    hand.renewed(renew, 5.0)
+    hand.renewed(renew, 5.0, None)
     assert hand.next_s == 10.0
 
 
@@ -150,10 +150,20 @@ def test_what_is_told_is_renewed_no_more_and_kept_by_nobody() -> None:
     renew, _ = hand.due(5.0)
     assert first not in renew
     hand.settle([first])
-    hand.renewed(renew, 5.0)
+    hand.renewed(renew, 5.0, None)
     second = begun(hand)
     hand.end(second, DONE)
     assert not any(entry[3].held for entry in hand._moments)
+
+
+def test_a_renewal_gives_the_length_that_it_asked_for_not_the_one_wished_for_since() -> None:
+    hand = filled(1)
+    held = begun(hand)
+    held.lease_ms = 120_000
+    hand.renewed([held], 5.0, None)
+    assert held.until_s == 15.0
+    hand.renewed([held], 6.0, 120_000)
+    assert held.until_s == 126.0
 
 
 def test_a_renewal_that_fails_is_tried_again_before_the_lease_ends() -> None:

@@ -43,11 +43,12 @@ class Held:
     Attributes:
         job: what its handler has; None while nobody has begun it.
         until_s: when its lease ends.
-        lease_ms: how long the lease is made by a renewal; None: by the item's own duration.
+        lease_ms: how long the next renewal makes the lease; None: as long as the item's own duration.
+        renewing: a renewal is under way. There is one at a time, so that hosts see them in order.
         verdict: what is to be told of it, once its handler ended.
     """
 
-    __slots__ = ("delivery", "group", "job", "lease_ms", "lost", "own_lease_s", "state", "until_s", "verdict")
+    __slots__ = ("delivery", "group", "job", "lease_ms", "lost", "own_lease_s", "renewing", "state", "until_s", "verdict")
 
     def __init__(self, delivery: Delivery, now_s: float, lease_ms: int | None) -> None:
         self.delivery = delivery
@@ -56,6 +57,7 @@ class Held:
         self.own_lease_s = delivery.lease_remaining_ms / 1_000
         self.until_s = now_s + self.own_lease_s
         self.lease_ms = lease_ms
+        self.renewing = False
         self.lost = False
         self.verdict: Verdict | None = None
         self.group: _Group | None = None
@@ -252,10 +254,14 @@ class Hand:
             held.group.held.pop(held, None)
             held.group = None
 
-    def renewed(self, held: Sequence[Held], sent_s: float) -> None:
-        """These have their whole lease again, from when that was asked for."""
+    def renewed(self, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
+        """Books the leases that a renewal gave: as long as it asked for, from the moment at which it was sent.
+
+        Args:
+            lease_ms: what that renewal asked for, whatever has been wished for since; None: the items' own durations.
+        """
         for one in held:
-            one.until_s = sent_s + (one.own_lease_s if one.lease_ms is None else one.lease_ms / 1_000)
+            one.until_s = sent_s + (one.own_lease_s if lease_ms is None else lease_ms / 1_000)
         self._watch([one for one in held if _is_live(one)], sent_s)
 
     def not_renewed(self, held: Sequence[Held], now_s: float) -> None:

@@ -1,9 +1,9 @@
 """Keeping the leases of the items in hand.
 
 Holds `Renewal`. Always true: one timer serves all leases; a lease is renewed when
-half of it is over, and again and again until it ends; an item whose lease ended,
-or that a host says is not ours, is lost at once. What a host answers is told to
-`Hand`, which decides. Knows nothing of handlers.
+half of it is over, and again and again until it ends; of one item one renewal is
+under way at a time; an item whose lease ended, or that a host says is not ours, is
+lost at once. `Hand` decides by what a host answers. Knows nothing of handlers.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class Renewal:
         self._alarm = asyncio.get_running_loop().call_at(next_s, self._ring)
 
     def renew(self, due: Sequence[Held]) -> None:
-        """Renews these now."""
+        """Renews these now. An item whose renewal is under way is renewed when that ends, if it wants another length."""
         by_length: dict[int | None, list[Held]] = {}
         for held in due:
-            by_length.setdefault(held.lease_ms, []).append(held)
+            if not held.renewing:
+                held.renewing = True
+                by_length.setdefault(held.lease_ms, []).append(held)
         for lease_ms, members in by_length.items():
             for start in range(0, len(members), LEASES_PER_CALL):
                 call = asyncio.ensure_future(self._try(members[start : start + LEASES_PER_CALL], lease_ms))
@@ -110,20 +112,23 @@ class Renewal:
         again: list[Held] = []
         for held, outcome in zip(members, outcomes, strict=True):
             refusal = outcome.error
+            held.renewing = False
             if held.lost or held.state not in (State.WAITING, State.RUNNING):
                 continue
             if refusal is None:
                 done.append(held)
             elif isinstance(refusal, LATER):
                 again.append(held)
-            elif isinstance(refusal, InvalidArgument | LimitExceeded) and held.lease_ms != self._lease_ms:
+            elif isinstance(refusal, InvalidArgument | LimitExceeded) and lease_ms != self._lease_ms:
                 log.warning("item %s keeps its lease, as another was refused: %s", held.delivery.id, refusal)
-                held.lease_ms = self._lease_ms
+                if held.lease_ms == lease_ms:
+                    held.lease_ms = self._lease_ms
                 again.append(held)
             else:
                 log.warning("item %s was lost: %s", held.delivery.id, refusal)
                 self._hand.lose(held)
                 self._lost(held)
-        self._hand.renewed(done, sent_s)
+        self._hand.renewed(done, sent_s, lease_ms)
         self._hand.not_renewed(again, now_s())
+        self.renew([held for held in (*done, *again) if held.lease_ms != lease_ms])
         self.watch()
