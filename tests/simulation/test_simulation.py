@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import fleet, planted_durability, planted_ownership, planted_surplus, planted_telling, tally
+from tests.simulation import (
+    believers,
+    fleet,
+    planted_durability,
+    planted_ownership,
+    planted_surplus,
+    planted_telling,
+    tally,
+)
 from tests.simulation.planted import BUGS, SEEDS, Bug, shows
 from tests.support import admittance, explained, oversight, server
 
@@ -116,6 +124,18 @@ def test_a_fault_that_the_host_lives_through_is_seen(name: str, told: str, optio
     done = simulate("tests.simulation.run", "--seeds", "1", "--jobs", "1", "--plant", name, *options)
     assert done.returncode == 1, done.stdout
     assert any("a fault of ours" in line and told in line and "a bug" in line for line in done.stdout.splitlines())
+
+
+def test_one_lease_has_one_believer() -> None:
+    done = simulate("tests.simulation.believers")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", believers.BUGS)
+def test_a_planted_bug_of_consumers_is_caught(name: str) -> None:
+    done = simulate("tests.simulation.believers", "--plant", name)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "invariant 5:" in done.stdout, done.stdout
 
 
 def test_every_invariant_that_can_be_shown_is_shown_by_a_planted_bug() -> None:

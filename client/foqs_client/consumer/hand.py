@@ -26,6 +26,8 @@ RENEW_SHARE: Final = 0.5
 """A lease is renewed when so much of it is over."""
 ITEMS_BESIDE_MIN: Final = 100
 """A call beside others is not worth what it costs for fewer."""
+ROUNDING_S: Final = 0.001
+"""A lease may end this much earlier than it says: a host counts whole milliseconds."""
 AGAIN_S_MIN: Final = 0.05
 """A renewal that failed is not tried again sooner."""
 
@@ -48,14 +50,25 @@ class Held:
         verdict: what is to be told of it, once its handler ended.
     """
 
-    __slots__ = ("delivery", "group", "job", "lease_ms", "lost", "own_lease_s", "renewing", "state", "until_s", "verdict")
+    __slots__ = (
+        "delivery",
+        "group",
+        "job",
+        "lease_ms",
+        "lost",
+        "own_lease_s",
+        "renewing",
+        "state",
+        "until_s",
+        "verdict",
+    )
 
     def __init__(self, delivery: Delivery, now_s: float, lease_ms: int | None) -> None:
         self.delivery = delivery
         self.job: Job | None = None
         self.state = State.WAITING
         self.own_lease_s = delivery.lease_remaining_ms / 1_000
-        self.until_s = now_s + self.own_lease_s
+        self.until_s = now_s + self.own_lease_s - ROUNDING_S
         self.lease_ms = lease_ms
         self.renewing = False
         self.lost = False
@@ -261,7 +274,7 @@ class Hand:
             lease_ms: what that renewal asked for, whatever has been wished for since; None: the items' own durations.
         """
         for one in held:
-            one.until_s = sent_s + (one.own_lease_s if lease_ms is None else lease_ms / 1_000)
+            one.until_s = sent_s + (one.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
         self._watch([one for one in held if _is_live(one)], sent_s)
 
     def not_renewed(self, held: Sequence[Held], now_s: float) -> None:
