@@ -34,8 +34,13 @@ class Counter(Protocol):
         """The loop's clock."""
         ...
 
-    def take(self, topics: Mapping[TopicName, int], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
-        """Reserves the best keys that are certain; if it is late, without those shards that still read."""
+    def take(
+        self, topics: Mapping[TopicName, int], items_max: int, *, late: bool, beside: Collection[Shard] = ()
+    ) -> list[tuple[Shard, Spans]]:
+        """Reserves the best keys that are certain; if it is late, without those shards that still read.
+
+        If there are shards `beside` which it looks, it takes only from others that commit quickly.
+        """
         ...
 
     def may_come(self, topics: Collection[TopicName]) -> bool:
@@ -62,7 +67,8 @@ class Dequeue:
     Args:
         topics: each with how many items are wanted.
         until: when it stops waiting for items; at most `deadline`.
-        handout_s_max: how long it waits for shards that lease, and for those that read.
+        handout_s_max: how long it waits for shards that read, and, once some items are
+            committed, for shards that still lease.
     """
 
     __slots__ = (
@@ -159,7 +165,7 @@ class Dequeue:
 
     def _lease(self, taken: Sequence[tuple[Shard, Spans]]) -> None:
         self._state = _State.LEASING
-        self._slot = self._counter.deadlines.add(min(self._deadline, self._counter.now() + self._handout_s_max), self)
+        self._await_leases(self._counter.now())
         self._works = []
         self._open = len(taken)
         for shard, spans in taken:
@@ -170,12 +176,16 @@ class Dequeue:
         """It gets these, which the shard is about to insert, or finds due; it must be waiting."""
         self._stop_waiting()
         self._state = _State.LEASING
-        self._slot = self._counter.deadlines.add(min(self._deadline, self._counter.now() + self._handout_s_max), self)
+        self._await_leases(self._counter.now())
         work = HandOutWork(topic[0], [(topic, keys)], self.lease_ms, 0, self._leased)
         work.seal(0, len(keys))
         self._works = [(shard, work)]
         self._open = 1
         return work
+
+    def _await_leases(self, now: float) -> None:
+        self._wake = min(self._deadline, now + self._handout_s_max)
+        self._slot = self._counter.deadlines.add(self._wake, self)
 
     def _leased(self) -> None:
         """One of the works has all its results."""
@@ -207,13 +217,35 @@ class Dequeue:
     # ------------------------------------------------------------------ the end
 
     def expire(self) -> None:
-        """It is time to look for the last time, or to leave out who is late."""
+        """It is time to look for the last time, or to leave out the shards that are late."""
+        # The loop may ring a hair's breadth too early, by its own clock.
+        now = max(self._counter.now(), self._wake)
         if self._state is _State.WAITING:
-            # The loop may ring a hair's breadth too early, by its own clock.
-            self._look(max(self._counter.now(), self._wake))
+            self._look(now)
         elif self._state is _State.LEASING:
+            if now < self._deadline and not self._has_some():
+                self._lease_elsewhere(now)
+            else:
+                self._give_up_open()
+                self._collect(late=True)
+
+    def _has_some(self) -> bool:
+        """Some item is committed."""
+        return any(type(row) is Row for _, work in self._works for row in work.results)
+
+    def _lease_elsewhere(self, now: float) -> None:
+        """Nothing is committed yet: exchanges that for items of a quicker shard, or waits on.
+
+        What commits after it was given up is released. If the dequeue gave up for
+        nothing, and the next one too, a database that is slow would deliver nothing.
+        """
+        late = [shard for shard, work in self._works if work.is_open]
+        taken = self._counter.take(self.topics, self.items_max, late=True, beside=late)
+        if taken:
             self._give_up_open()
-            self._collect(late=True)
+            self._lease(taken)
+        else:
+            self._await_leases(now)
 
     def abandon(self) -> None:
         """Nobody waits any more: gives everything back."""

@@ -79,8 +79,8 @@ class QueueService:
         shards: the shards of this host, by number; changes as they come and go.
         namespaces: what holds for each, and which topics are paused.
         statuses: how each shard that should be here is doing.
-        handout_wait_s_max: how long a dequeue waits for the flushes that lease
-            its items; shards that are later are left out.
+        handout_wait_s_max: how long a dequeue that has some items committed waits
+            for those of other shards.
         handout_bytes_max: what one dequeue may carry, reckoned by its namespace's
             largest payload.
         demand: what is dequeued, for loading ahead.
@@ -303,10 +303,13 @@ class QueueService:
     def leave(self, dequeue: Dequeue) -> None:
         self.waiters.leave(dequeue)
 
-    def take(self, topics: Mapping[TopicName, int], items_max: int, *, late: bool) -> list[tuple[Shard, Spans]]:
+    def take(
+        self, topics: Mapping[TopicName, int], items_max: int, *, late: bool, beside: Collection[Shard] = ()
+    ) -> list[tuple[Shard, Spans]]:
         """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
 
-        If it is `late`, shards whose better keys are still being read are left out. Of a paused topic nothing is taken.
+        If it is `late`, shards whose better keys are still being read are left out. If there are shards `beside`,
+        they and those that are as slow are left out. Of a paused topic nothing is taken.
         """
         if self._suspended:
             return []
@@ -314,6 +317,8 @@ class QueueService:
         holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
         for shard in self._handing_out():
+            if beside and (shard in beside or shard.is_slow):
+                continue
             known = shard.index.among(topics)
             if known and (own := shard.room(known[0][0])) > 0:
                 rooms[shard] = own

@@ -42,7 +42,7 @@ from foqs.shard.reader import Reader
 from foqs.shard.retry import Retry
 from foqs.shard.settings import ShardSettings
 from foqs.shard.timekeeper import Timekeeper
-from foqs.shard.writer import Writer
+from foqs.shard.writer import LATE_S, Writer
 from foqs.store.port import Store
 
 _AWAY_MS_MAX: Final = 1_000
@@ -52,7 +52,7 @@ _OLDEST_KEYS: Final = 20_000
 """Keys looked at for the age of the oldest, so that a scrape never holds up the queue."""
 
 _CROWDED_S: Final = 0.5
-"""What takes longer to be leased than this is too much: a dequeue waits `calls.handout_wait_ms_max` for it, and then goes without."""
+"""A shard takes no more hand-outs than it leases in this time, so that they commit before their dequeues' deadlines."""
 _ROOM_MAX: Final = 1_000_000
 """More than any call asks for."""
 
@@ -158,6 +158,11 @@ class Shard:
     def hands_out(self) -> bool:
         """It may lease items soon: its store answers, and not too slowly just now."""
         return self.answering and not self._writer.is_late
+
+    @property
+    def is_slow(self) -> bool:
+        """Its last flush took long."""
+        return self._writer.flush_s > LATE_S
 
     def room(self, namespace: str) -> int:
         """How many more items of the namespace it leases while somebody waits for them; 0 when it is crowded.

@@ -96,6 +96,8 @@ class Writer:
     ) -> None:
         self.flush_number = owner.flush
         self.lease_cost = LeaseCost()
+        self.flush_s = 0.0
+        """What the last committed flush took, with all its attempts."""
         self._leases = 0
         """In the flush under way, where more of them wait."""
         self._waits_s: float | None = None
@@ -401,6 +403,7 @@ class Writer:
             await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
             attempt += 1
         self.flush_number += 1
+        self.flush_s = self._seconds() - started_s
         self._maybe_written = True
         if batch.slots:
             self._slots = ()
