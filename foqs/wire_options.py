@@ -142,8 +142,8 @@ class CallOptions(Options):
     handout_bytes_max: int = option(
         16 * MIB,
         "bytes",
-        "What one dequeue may carry, reckoned by the largest payload its namespace allows; it returns fewer items rather "
-        "than more bytes.",
+        "What one dequeue may carry, reckoned by the largest payload its namespace allows, or holds from a time when it "
+        "allowed more; it returns fewer items rather than more bytes.",
         MIB,
         48 * MIB,
     )

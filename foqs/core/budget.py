@@ -18,6 +18,9 @@ ROW_BYTES: Final = 512
 _FIRST_GUESS_BYTES: Final = 2_048
 """What a row is taken for in a namespace of which none was loaded yet."""
 
+_NAMES_MAX: Final = 10_000
+"""So many namespaces have their longest payload remembered."""
+
 _ASKED_S: Final = 1.0
 """A namespace that asked for room counts for so long."""
 
@@ -130,6 +133,28 @@ class WriteBudget(_DividedBudget):
             del self._held[namespace]
 
 
+class Longest:
+    """The longest payload that is known of each namespace, however short its new ones must be now.
+
+    What is not remembered cannot be weighed before it is read: it is taken to be as
+    long as this. Never too little for what was seen; forgotten when there are too many names.
+    """
+
+    def __init__(self) -> None:
+        self._bytes: dict[str, int] = {}
+
+    def of(self, namespace: str) -> int:
+        """0 when nothing is known."""
+        return self._bytes.get(namespace, 0)
+
+    def saw(self, namespace: str, payload_bytes: int) -> None:
+        """The namespace holds, or may hold, such a payload."""
+        if payload_bytes > self._bytes.get(namespace, 0):
+            if len(self._bytes) >= _NAMES_MAX:
+                self._bytes.clear()
+            self._bytes[namespace] = payload_bytes
+
+
 class _Tenant:
     """What a namespace holds, set aside room included, and when it asked last."""
 
@@ -189,10 +214,11 @@ class LoadBudget(_DividedBudget):
         self._change(self._tenants[namespace], -items, -size)
 
     def learn(self, namespace: str, rows: Collection[Row]) -> None:
-        """These were read: the next ones of the namespace are taken to be as large."""
+        """These were read, with payload or without: the next ones of the namespace are taken to be as large."""
         tenant = self._tenants.get(namespace)
         if rows and tenant is not None:
-            tenant.row_bytes = size_of(rows) // len(rows)
+            unread = sum([row.payload_bytes for row in rows if row.payload is None])
+            tenant.row_bytes = (size_of(rows) + unread) // len(rows)
 
     def _hold(self, namespace: str, items: int, size: int) -> None:
         self._change(self._tenants.get(namespace) or self._enter(namespace, 0.0), items, size)

@@ -169,7 +169,7 @@ def _ready(scene: Scene, row: Row, told: Explanation) -> None:
     if row.payload_bytes > scene.payload_bytes_max:
         told.add(
             f"Its payload of {row.payload_bytes:,} bytes is larger than its namespace allows now, "
-            f"{scene.payload_bytes_max:,}: a dequeue of many items that are too large for one reply is refused.",
+            f"{scene.payload_bytes_max:,}: dequeues of its namespace return fewer items at a time.",
             "Dequeue fewer items a call, or raise the limit again: "
             f"foqs namespace update {shlex.quote(scene.namespace)} --payload-bytes-max {row.payload_bytes}",
         )

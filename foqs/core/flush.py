@@ -42,6 +42,8 @@ class Decision:
         leases: ids by (due_ms, token, attempt) of the leased.
         inserted: new rows; of them some are leased already.
         results: for each part of the batch, what to settle it with.
+        unread: hand-outs that end at a place, as the payload of the row that stands
+            there is longer than what was set aside for it, and was not read.
         claimed: for each claim of the batch, its rows; None where one cannot be leased yet.
         purged: rows to delete, as they were, that a cut covers.
         cuts: those that are made.
@@ -59,6 +61,7 @@ class Decision:
     leases: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     inserted: list[Row] = field(default_factory=list)
     results: list[tuple[Part[Any], Sequence[Any]]] = field(default_factory=list)
+    unread: list[tuple[Part[HandOut], int, Row]] = field(default_factory=list)
     claimed: list[list[Row | None]] = field(default_factory=list)
     purged: list[Row] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
@@ -171,6 +174,10 @@ def _hand_outs(parts: Sequence[Part[HandOut]], find: Find, moment: Moment, timer
             if row.expires_at_ms is not None and row.expires_at_ms <= now_ms:
                 _event(Event(Kind.HAND_OUT, number), row, moment, timers, decision)
                 continue
+            if row.payload is None:
+                # Nor is any that comes after it in this order.
+                decision.unread.append((part, part.start + place, row))
+                break
             lease_ms = row.lease_ms if own_ms is None else own_ms
             if lease_ms != last_ms:
                 last_ms, due_ms = lease_ms, _lease_end(lease_ms, now_ms, lift_ms)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from foqs.core.budget import Budget, LoadBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, Longest, size_of
 from foqs.core.item import Row, State
 
 
@@ -33,6 +33,21 @@ class Load:
         self.bytes = size
         """Set aside for them."""
 
+    @property
+    def payload_bytes_max(self) -> int:
+        """Of each row: together no more is read than is set aside."""
+        return max(0, self.bytes // len(self.numbers) - ROW_BYTES)
+
+    def fitting(self, rows: Sequence[Row]) -> list[int]:
+        """Of these rows, which were read, those that came without payload and have room beside the others."""
+        left = self.bytes - size_of(rows)
+        fitting: list[int] = []
+        for row in rows:
+            if row.payload is None and row.payload_bytes <= left:
+                left -= row.payload_bytes
+                fitting.append(row.id)
+        return fitting
+
 
 class RowCache:
     """Rows by id. `get` is its dict's own: `get(number)` is the row or None.
@@ -40,9 +55,11 @@ class RowCache:
     Args:
         written: the budget of rows just written.
         loaded: the budget of rows loaded ahead.
+        longest: told of what is loaded, for all shards of the host.
     """
 
-    def __init__(self, written: Budget, loaded: LoadBudget) -> None:
+    def __init__(self, written: Budget, loaded: LoadBudget, longest: Longest) -> None:
+        self.longest: Final = longest
         self._written: Final = written
         self._loaded: Final = loaded
         self._rows: dict[int, Row] = {}
@@ -115,15 +132,19 @@ class RowCache:
         return load
 
     def end_load(self, load: Load, rows: Sequence[Row]) -> None:
-        """Takes in what was read, unless it was written to since. Only between two flushes."""
+        """Takes in what was read, unless it was written to since. Only between two flushes.
+
+        A row that came without payload is remembered so: its length is known.
+        """
         current = [row for row in rows if self._loading.get(row.id) is load and row.id not in self._rows]
         self.drop_load(load)
         self._loaded.learn(load.namespace, rows)
+        self.longest.saw(load.namespace, max([row.payload_bytes for row in rows], default=0))
         # A payload never changes: it serves whatever else of its row has changed since.
         filled = [
             replace(here, payload=row.payload)
             for row in rows
-            if (here := self._rows.get(row.id)) is not None and here.state is State.READY
+            if row.payload is not None and (here := self._rows.get(row.id)) is not None and here.state is State.READY
         ]
         if filled:
             self._forget([row.id for row in filled])

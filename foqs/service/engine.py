@@ -162,7 +162,7 @@ class Engine:
         count_turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by database
 
         def make_shard(number: int, database: str, store: Store) -> Shard:
-            cache = RowCache(written, loaded)
+            cache = RowCache(written, loaded, self.namespaces.longest)
             policies, weight = self.namespaces.policies, self.namespaces.weight
             turn = count_turns[database]
             return Shard(number, store, settings.shard, policies, weight, cache, clock, rng, facts, self.queue, turn)

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from foqs.catalog.changes import no_namespace
 from foqs.catalog.document import EMPTY, Document, Permission
+from foqs.core.budget import Longest
 from foqs.core.errors import FoqsError, Unavailable
 from foqs.core.item import TopicName
 from foqs.core.life import Policy
@@ -46,6 +47,7 @@ class Namespaces:
         document: the version that all of it follows from.
         policies: by namespace; has an answer for every name.
         paused: topics that hand nothing out.
+        longest: the longest payloads that are known of each.
         limited: the settings of those whose enqueues are limited by what they enqueued before.
     """
 
@@ -55,6 +57,7 @@ class Namespaces:
         self.policies: dict[str, Policy] = _Policies(_policy(default))
         self.paused: frozenset[TopicName] = frozenset()
         self.limited: dict[str, NamespaceSettings] = {}
+        self.longest = Longest()
         self._settings: dict[str, NamespaceSettings] = {}
         self._closed: set[str] = set()
 
@@ -95,6 +98,9 @@ class Namespaces:
         self.policies.update({name: _policy(own) for name, own in settings.items()})
         for name in [name for name in self.policies if name not in settings]:
             del self.policies[name]
+        for name, former in self._settings.items():
+            if name in settings and settings[name].payload_bytes_max < former.payload_bytes_max:
+                self.longest.saw(name, former.payload_bytes_max)
         self._settings = {
             name: own
             for name, own in settings.items()

@@ -82,7 +82,7 @@ class QueueService:
         handout_wait_s_max: how long a dequeue that has some items committed waits
             for those of other shards.
         handout_bytes_max: what one dequeue may carry, reckoned by its namespace's
-            largest payload.
+            largest payload that it may have, or is known to have.
         demand: what is dequeued, for loading ahead.
         seconds: a stop watch.
     """
@@ -278,7 +278,7 @@ class QueueService:
         done: Callable[[HandOut], None],
         items_max: int | None = None,
     ) -> Pending:
-        item_bytes = _item_bytes_max(self.namespace(namespace))
+        item_bytes = self._item_bytes_max(namespace)
         dequeue = Dequeue(
             self,
             {(namespace, topic): count for topic, count in wants},
@@ -313,6 +313,10 @@ class QueueService:
         """
         if self._suspended:
             return []
+        longest = self._namespaces.longest.of(next(iter(topics))[0]) if topics else 0
+        if longest:
+            # More may be known of what is there than when the call came.
+            items_max = min(items_max, max(1, self._handout_bytes_max // (longest + _ITEM_OVERHEAD_BYTES)))
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
         holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
@@ -525,9 +529,13 @@ class QueueService:
 
     def _payloads(self, namespace: str, limit: int, shards: int) -> int:
         """So many rows with their payloads a page of so many shards may read: what a hand-out may carry."""
-        return max(
-            1, min(limit, self._handout_bytes_max // _item_bytes_max(self.namespace(namespace)) // max(1, shards))
-        )
+        return max(1, min(limit, self._handout_bytes_max // self._item_bytes_max(namespace) // max(1, shards)))
+
+    def _item_bytes_max(self, namespace: str) -> int:
+        """What one item of a namespace may weigh in a reply: what may come now, or what is known to be there."""
+        settings = self.namespace(namespace)
+        payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest.of(namespace))
+        return payload_bytes + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
     async def count(
         self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
@@ -582,11 +590,6 @@ class QueueService:
 
 
 # ------------------------------------------------------------------- helpers
-
-
-def _item_bytes_max(settings: NamespaceSettings) -> int:
-    """What one item of a namespace may weigh in a reply."""
-    return settings.payload_bytes_max + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
 
 
 def _nothing() -> None:

@@ -83,7 +83,11 @@ class LoadJob:
             self._loaded()
             return
         try:
-            rows = await reads.rows(past, load.numbers)
+            rows = await reads.rows(past, load.numbers, load.payload_bytes_max)
+            more = load.fitting(rows)
+            if more:
+                late = {row.id: row for row in await reads.rows(past, more)}
+                rows = [late.get(row.id, row) for row in rows]
         except BaseException:
             memory.cache.drop_load(load)
             raise

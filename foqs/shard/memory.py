@@ -280,6 +280,9 @@ class ShardMemory:
         if ready:
             self._consumers.ready(ready)
         self._tell_due(decision)
+        for part, place, row in decision.unread:
+            self.cache.longest.saw(row.namespace, row.payload_bytes)
+            self._shard.give_back(part.work.keys_at(range(place, part.stop)))
 
     def _remember_topics(self, flush: Flush) -> None:
         for namespace, name in flush.topics_added:
@@ -341,7 +344,11 @@ class ShardMemory:
     def _leased(self, batch: Batch, decision: Decision) -> None:
         """Rows that were handed out, and reservations that came to nothing."""
         olds, news = decision.leased
-        if batch.leased and self.index.settle(batch.leased) < len(batch.leased):
+        leased = batch.leased
+        if decision.unread:
+            unread = {each for part, place, _ in decision.unread for each in part.work.numbers[place : part.stop]}
+            leased = [number for number in leased if number not in unread]
+        if leased and self.index.settle(leased) < len(leased):
             # Some were re-keyed since they were taken: their new keys may stand in a window.
             for row in olds:
                 self.index.discard((row.namespace, row.topic), row.key)

@@ -455,10 +455,17 @@ class Shard:
         item_bytes_max: int,
         finished: Callable[[], None],
     ) -> HandOut:
-        """Leases reserved items, each of at most `item_bytes_max`. The caller got the keys from the index."""
+        """Leases reserved items. The caller got the keys from the index.
+
+        What must be read for them is weighed: a row that is remembered by its length, any
+        other as one of `item_bytes_max`, or as the longest that is known of its namespace.
+        """
         work = HandOut(namespace, spans, lease_ms, 0, finished)
-        if None in map(self.memory.cache.get, work.numbers):
-            work.read_bytes = item_bytes_max
+        cache = self.memory.cache
+        rows = list(map(cache.get, work.numbers))
+        work.read_bytes = max([row.payload_bytes for row in rows if row is not None and row.payload is None], default=0)
+        if None in rows:
+            work.read_bytes = max(work.read_bytes, item_bytes_max, cache.longest.of(namespace))
         self._intake.submit(work, internal=True)
         self._writer.poke()
         return work
@@ -510,7 +517,8 @@ class Shard:
         """Loads the rows of READY keys, which are in order, so that handing them out reads nothing."""
         if topic in self._loading:
             return
-        if None in map(self.memory.cache.get, map(key_number, keys)):
+        rows = map(self.memory.cache.get, map(key_number, keys))
+        if any(row is None or row.payload is None for row in rows):
             self._loading.add(topic)
             job = LoadJob(
                 self.memory,

@@ -34,7 +34,7 @@ from foqs.shard.breaker import ShardBreaker
 from foqs.shard.facts import Facts
 from foqs.shard.flush import Flush, Memory
 from foqs.shard.retry import Retry
-from foqs.store.port import FencedOut, KeyTaken, Store, StoreError, StoreLost, WriteRefused, Writes
+from foqs.store.port import ANY_LENGTH, FencedOut, KeyTaken, Store, StoreError, StoreLost, WriteRefused, Writes
 
 log = logging.getLogger(__name__)
 
@@ -460,7 +460,16 @@ class Writer:
             get = find_in(get, *batch.due_rows())
         wanted = batch.wanted()
         touched = [number for number in batch.touched if get(number) is None and number not in wanted]
-        loaded = [number for number in (*batch.leased, *wanted) if (row := get(number)) is None or row.payload is None]
+        loaded = {
+            number: ANY_LENGTH
+            for number in (*batch.leased, *wanted)
+            if (row := get(number)) is None or row.payload is None
+        }
+        if loaded:
+            # Of a row that is not remembered nobody knows how long it is: no more is read than was set aside.
+            for part in batch.hand_outs:
+                most = part.work.read_bytes
+                loaded.update([(each, most) for each in part.numbers if each in loaded and get(each) is None])
         own: list[KeyName] = batch.key_names() if self._keys_read else []
         keys = own + batch.recalled() if batch.recalls else own
         over_ms, self._keys_over_ms = self._keys_over_ms, None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
@@ -24,6 +24,7 @@ from foqs.core.item import Key, Row, State, TopicName
 from foqs.core.keys import KeyName
 from foqs.store.memory_table import Table
 from foqs.store.port import (
+    ANY_LENGTH,
     Decide,
     Due,
     FaultHook,
@@ -187,7 +188,7 @@ class MemoryStore:
             self._unlock_own()
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         try:
             await self._reach()
@@ -206,7 +207,7 @@ class MemoryStore:
         await self._reach()
 
     async def _flush_locked(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         table = self._table
         await self._reach()
@@ -216,7 +217,7 @@ class MemoryStore:
         self._faults("fenced")
         await self._reach()
         found = {row.id: row for row in table.copies(touched, payload=False)}
-        found |= {row.id: row for row in table.copies(loaded, payload=True)}
+        found |= {row.id: row for row in table.loaded(loaded)}
         self._faults("read")
         await self._reach()
         writes = decide(found, {name: table.keys[name] for name in keys if name in table.keys})
@@ -339,8 +340,8 @@ class MemoryReads:
         self._counts: list[TopicCount] | None = None
         self._closed = False
 
-    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
-        return await self._take(past, lambda: self._table.copies(ids, payload=True))
+    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        return await self._take(past, lambda: self._table.loaded(dict.fromkeys(ids, payload_bytes_max)))
 
     async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
         return await self._take(past, lambda: self._table.ready_keys(topic, after, limit, last_cut))

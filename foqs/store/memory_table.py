@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -130,6 +130,13 @@ class Table:
         """The rows of these ids that exist."""
         found = [self.rows[number] for number in dict.fromkeys(ids) if number in self.rows]
         return [replace(row) if payload else replace(row, payload=None) for row in found]
+
+    def loaded(self, lengths: Mapping[int, int]) -> list[Row]:
+        """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+        return [
+            row if row.payload_bytes <= lengths[row.id] else replace(row, payload=None)
+            for row in self.copies(lengths, payload=True)
+        ]
 
     def ready_keys(self, topic: TopicName, after: Key | None, limit: int, last_cut: int) -> list[Key]:
         """As `Reads.ready`."""

@@ -9,7 +9,7 @@ Knows nothing of SQL's text or of the driver's ways.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from struct import error as OutOfRange  # noqa: N812 - what it says of a number that no column holds
 from typing import Final, TypeVar
@@ -91,13 +91,13 @@ class MysqlStore:
         return await self._alone(self._confirm)
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         reads: list[bytes] = []
         if touched:
-            reads += self._sql.read_rows(touched, payload=False)
+            reads += self._sql.read_rows(touched)
         if loaded:
-            reads += self._sql.read_rows(loaded, payload=True)
+            reads += self._sql.load_rows(loaded)
         key_reads = self._sql.read_keys(keys) if keys else []
         await self._alone(lambda: self._flush(self._reach(), fence, reads, key_reads, decide))
 
@@ -125,7 +125,7 @@ class MysqlStore:
         return [Due(at, number) for at, number in found.rows]
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
-        return rows_in(await self._read(self._sql.read_rows(ids, payload=False)))
+        return rows_in(await self._read(self._sql.read_rows(ids)))
 
     async def next_due_ms(self, above_ms: int) -> int | None:
         (found,) = await self._read([self._sql.next_due(above_ms)])

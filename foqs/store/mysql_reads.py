@@ -17,7 +17,7 @@ from foqs.core.item import Key, Row, State, TopicName
 from foqs.store import sql_mysql as sql
 from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, Result, ServerError
 from foqs.store.mysql_rows import counts_in, cuts_in, owner_in, rows_in
-from foqs.store.port import StoreLost, TopicCount, check_past
+from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_past
 from foqs.store.sql_rows import keys_of
 
 _COUNTS_TIMEOUT_S: Final = 3_600.0
@@ -39,8 +39,8 @@ class MysqlReads:
         self._busy = False
         self._closed = False
 
-    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
-        return rows_in(await self._read(past, self._sql.read_rows(list(dict.fromkeys(ids)), payload=True)))
+    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        return rows_in(await self._read(past, self._sql.load_rows(dict.fromkeys(ids, payload_bytes_max))))
 
     async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
         (found,) = await self._read(past, [self._sql.ready(topic, after, limit, last_cut)])

@@ -80,6 +80,9 @@ class StoreUnusable(StoreError):
     """The store must not be used as it is: schema newer than the program, weak durability settings, missing rights."""
 
 
+ANY_LENGTH: Final = (1 << 31) - 1
+"""No payload is longer."""
+
 KEYS_OVER_PAGE: Final = 500
 """Rows of keys that one flush clears away at most: a few milliseconds of the database's time."""
 
@@ -214,7 +217,7 @@ class Store(Protocol):
         ...
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         """One transaction: fence, read, decide, write, commit.
 
@@ -223,7 +226,8 @@ class Store(Protocol):
 
         The rows of `touched` are read without their payload and those of `loaded`
         with it (ids are in one of the two; a missing row is simply not in the
-        mapping), and the rows of `keys`. When this returns, the writes of `decide` are committed and
+        mapping), and the rows of `keys`. `loaded` says of each id how long its
+        payload may be: a row with a longer one is read without it. When this returns, the writes of `decide` are committed and
         durable. COMMIT is sent only after every statement's result was read. What
         `decide` raises is passed on, and nothing was written.
 
@@ -285,8 +289,8 @@ class Reads(Protocol):
     behind); the next call connects anew.
     """
 
-    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
-        """The rows of these ids that exist, with payload, in no particular order."""
+    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        """The rows of these ids that exist, in no particular order; those with a longer payload than that without it."""
         ...
 
     async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:

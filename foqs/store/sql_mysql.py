@@ -9,7 +9,7 @@ every flush, which are `Bound`. Knows nothing of connections or errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from foqs.core.cuts import Cut
@@ -34,7 +34,7 @@ from foqs.store.sql_mysql_values import (
     text,
     updated,
 )
-from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
+from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITHOUT_PAYLOAD, payload_up_to
 
 IDS_PER_STATEMENT: Final = 500
 """From 1,000 ids on MariaDB rewrites an IN list as a join; from 16,000 on it scans the table."""
@@ -436,10 +436,20 @@ class Statements:
 
     # ----------------------------------------------------------------- the reads
 
-    def read_rows(self, ids: Sequence[int], *, payload: bool) -> list[bytes]:
-        """Rows by id, with or without their payload."""
-        columns = (WITH_PAYLOAD if payload else WITHOUT_PAYLOAD).encode()
-        return [b"SELECT %b %b%b)" % (columns, self._of_ids, part) for part in _id_lists(ids)]
+    def read_rows(self, ids: Sequence[int]) -> list[bytes]:
+        """Rows by id, without their payload."""
+        return [b"SELECT %b %b%b)" % (WITHOUT_PAYLOAD.encode(), self._of_ids, part) for part in _id_lists(ids)]
+
+    def load_rows(self, lengths: Mapping[int, int]) -> list[bytes]:
+        """Rows by id, with their payload unless it is longer than is said of the id."""
+        groups: dict[int, list[int]] = {}
+        for number, length in lengths.items():
+            groups.setdefault(length, []).append(number)
+        return [
+            b"SELECT %b %b%b)" % (payload_up_to(str(length)).encode(), self._of_ids, part)
+            for length, ids in groups.items()
+            for part in _id_lists(ids)
+        ]
 
     def read_keys(self, keys: Sequence[KeyName]) -> list[bytes]:
         """Rows of keys: ranges of the primary key, a statement for each namespace."""

@@ -46,6 +46,13 @@ OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "of
 WITH_PAYLOAD: Final = ", ".join(COLUMNS)
 WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name for name in COLUMNS)
 
+
+def payload_up_to(length: str) -> str:
+    """The columns, but NULL for a payload that is longer: the database reads none of it."""
+    some = f"CASE WHEN payload_bytes <= {length} THEN payload END"
+    return ", ".join(some if name == "payload" else name for name in COLUMNS)
+
+
 _POLICIES: Final = {int(policy): policy for policy in Delivery}
 _STATES: Final = {int(state): state for state in State}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_rows import COLUMNS, LEASED, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD
+from foqs.store.sql_rows import COLUMNS, LEASED, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD, payload_up_to
 
 APPLICATION_ID: Final = 0x464F5153
 """`FOQS`, in the file's header: tells our files from others."""
@@ -142,8 +142,8 @@ FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE on
 READ_ROW: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE id = ?"
 """One row without its payload."""
 
-LOAD_ROW: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE id = ?"
-"""One row with its payload."""
+LOAD_ROW: Final = f"SELECT {payload_up_to('?')} FROM item WHERE id = ?"
+"""One row with its payload, unless it is longer than that."""
 
 DELETE: Final = "DELETE FROM item WHERE id = ?"
 """Removes a row; nothing happens when it is gone."""

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from foqs.store.port import (
 )
 from foqs.store.sql_rows import all_values, mutable_values, owner_of
 from foqs.store.sqlite_file import SqliteFile, is_damage
-from foqs.store.sqlite_reads import SqliteReads, found_rows
+from foqs.store.sqlite_reads import SqliteReads, found_rows, loaded_rows
 
 _T = TypeVar("_T")
 _INT64_MIN = -(1 << 63)
@@ -94,7 +94,7 @@ class SqliteStore:
         return await self._hop(self._owner, anew=True)
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         await self._hop(lambda: self._flush(fence, touched, loaded, keys, decide))
 
@@ -234,7 +234,7 @@ class SqliteStore:
         return owner_of(db.execute(sql.READ_OWNER).fetchone())
 
     def _flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
     ) -> None:
         db = self._reach()
         try:
@@ -243,7 +243,7 @@ class SqliteStore:
             _fence(db, fence)
             self._faults("fenced")
             found = {row.id: row for row in found_rows(db, sql.READ_ROW, touched)}
-            found |= {row.id: row for row in found_rows(db, sql.LOAD_ROW, loaded)}
+            found |= {row.id: row for row in loaded_rows(db, loaded)}
             found_keys = _found_keys(db, keys)
             self._faults("read")
             _write(db, decide(found, found_keys))

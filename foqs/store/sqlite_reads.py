@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from foqs.core.fence import Fence
 from foqs.core.item import Key, Row, State, TopicName, unpack_key
 from foqs.store import sql_sqlite as sql
-from foqs.store.port import StoreLost, TopicCount, check_past
+from foqs.store.port import ANY_LENGTH, StoreLost, TopicCount, check_past
 from foqs.store.sql_rows import keys_of, owner_of, row_of
 from foqs.store.sqlite_file import SqliteFile
 
@@ -35,8 +35,8 @@ class SqliteReads:
         # Only the thread changes what follows.
         self._db: sqlite3.Connection | None = None
 
-    async def rows(self, past: Fence, ids: Sequence[int]) -> list[Row]:
-        return await self._read(past, lambda db: found_rows(db, sql.LOAD_ROW, dict.fromkeys(ids)))
+    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        return await self._read(past, lambda db: loaded_rows(db, dict.fromkeys(ids, payload_bytes_max)))
 
     async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
         text, values = _page(sql.FIRST_KEYS, sql.NEXT_KEYS, topic, State.READY, after, limit, last_cut)
@@ -151,6 +151,13 @@ def found_rows(db: sqlite3.Connection, text: str, ids: Iterable[int]) -> list[Ro
     """The rows of `ids` that exist; one prepared lookup each costs less than a list spliced into SQL."""
     execute = db.execute
     found = [execute(text, (number,)).fetchone() for number in ids]
+    return [row_of(values) for values in found if values is not None]
+
+
+def loaded_rows(db: sqlite3.Connection, lengths: Mapping[int, int]) -> list[Row]:
+    """The rows of these ids that exist, with their payload unless it is longer than is said of the id."""
+    execute = db.execute
+    found = [execute(sql.LOAD_ROW, (length, number)).fetchone() for number, length in lengths.items()]
     return [row_of(values) for values in found if values is not None]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Delivery, Row, State
-from foqs.store.port import Due, FencedOut, Lease, StoreLost, Superseded, WriteRefused, Writes
+from foqs.store.port import ANY_LENGTH, Due, FencedOut, Lease, StoreLost, Superseded, WriteRefused, Writes
 from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
 
@@ -155,8 +155,30 @@ def test_flush_gives_decide_the_touched_without_payload_and_the_loaded_with_it(b
             seen.append(dict(found))
             return Writes()
 
-        await owned.store.flush(owned.fence, [1, 8], [3, 9], [], decide)
+        await owned.store.flush(owned.fence, [1, 8], {3: 10_000, 9: 10_000}, [], decide)
         assert seen == [{1: without_payload(rows[1]), 3: rows[3]}]
+
+    bench.run(story())
+
+
+def test_a_payload_longer_than_asked_for_is_not_read(bench: Bench) -> None:
+    async def story() -> None:
+        owned = await opened(bench.store())
+        lengths = {1: 0, 2: 3, 3: 4, 4: 100_000}
+        rows = {number: make_row(number, payload=b"p" * size) for number, size in lengths.items()}
+        await owned.write(inserts=list(rows.values()))
+        seen: list[Mapping[int, Row]] = []
+
+        def decide(found: Mapping[int, Row], keys: object) -> Writes:
+            seen.append(dict(found))
+            return Writes()
+
+        await owned.store.flush(owned.fence, [], {1: 0, 2: 3, 3: 3, 4: ANY_LENGTH, 9: 3}, [], decide)
+        assert seen == [{1: rows[1], 2: rows[2], 3: without_payload(rows[3]), 4: rows[4]}]
+        owned.number += 1
+        async with reading(owned.store) as reads:
+            found = {row.id: row for row in await reads.rows(owned.past, [4, 3, 2, 9, 1], 4)}
+        assert found == {1: rows[1], 2: rows[2], 3: rows[3], 4: without_payload(rows[4])}
 
     bench.run(story())
 
@@ -228,7 +250,7 @@ def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> No
     async def story() -> None:
         owned = await opened(bench.store())
         with pytest.raises(ZeroDivisionError):
-            await owned.store.flush(owned.fence, [], [], [], decide)
+            await owned.store.flush(owned.fence, [], {}, [], decide)
         await owned.write(inserts=[make_row(1)])
         assert (await owned.store.owner()).flush == 1
 
@@ -366,7 +388,7 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
             return Writes(deletes=[1])
 
         with pytest.raises(FencedOut):
-            await owned.store.flush(fence, [1], [], [], decide)
+            await owned.store.flush(fence, [1], {}, [], decide)
         assert called == []
         assert await contents(owned) == {1: make_row(1)}
         owner = await owned.store.owner()

@@ -309,7 +309,7 @@ def test_former_owner_is_fenced_out_of_every_later_flush(bench: Bench) -> None:
         errors: list[StoreError] = []
         for number in (2, 3):
             try:
-                await former.store.flush(former.fence, [1], [], [], lambda found, keys: Writes(deletes=[1]))
+                await former.store.flush(former.fence, [1], {}, [], lambda found, keys: Writes(deletes=[1]))
             except StoreError as error:
                 errors.append(error)
             former.number = number

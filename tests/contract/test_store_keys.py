@@ -102,7 +102,7 @@ def test_a_flush_finds_the_rows_of_its_keys_and_its_items_and_replaces_what_is_o
             return Writes(inserts=[make_row(3)], keys=[key_row(b"new", 4)], keys_replaced=[new])
 
         names = [("n", b"old"), ("n", b"new"), ("n", b"old"), ("n", b"kept")]
-        await owned.store.flush(owned.fence, [1], [2], names, decide)
+        await owned.store.flush(owned.fence, [1], {2: 10_000}, names, decide)
         owned.number += 1
         assert seen == [({1, 2}, named(old, kept))]
         assert await keys_of(owned, *names) == named(new, kept, key_row(b"new", 4))

@@ -17,7 +17,18 @@ from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import Link, MysqlSettings, Then
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
-from foqs.store.port import POINTS, Due, Lease, Store, StoreLost, StoreUnusable, TopicCount, WriteRefused, Writes
+from foqs.store.port import (
+    ANY_LENGTH,
+    POINTS,
+    Due,
+    Lease,
+    Store,
+    StoreLost,
+    StoreUnusable,
+    TopicCount,
+    WriteRefused,
+    Writes,
+)
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.dropping import DroppingProxy
@@ -226,7 +237,7 @@ def test_former_owner_that_never_reads_an_answer_again_keeps_no_lock(place: Mysq
         await former.write(inserts=[make_row(1)])
         told = _deafen(former.store)
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
-        stray = asyncio.ensure_future(former.store.flush(former.fence, [], [], [], lambda *_: Writes(deletes=[1])))
+        stray = asyncio.ensure_future(former.store.flush(former.fence, [], {}, [], lambda *_: Writes(deletes=[1])))
         await told.wait()
         await new.write(deletes=[1])
         stray.cancel()
@@ -558,7 +569,7 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
             *texts.write(Writes(deletes=ids), 1 << 20),
             *texts.write(Writes(leases=[Lease(9, 9, 1, ids)]), 1 << 20),
             *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
-            *texts.read_rows(ids, payload=True),
+            *texts.load_rows(dict.fromkeys(ids, ANY_LENGTH)),
         ):
             assert isinstance(text, bytes)
             (plan,) = await store._reach().run(b"EXPLAIN " + text)

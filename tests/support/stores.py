@@ -89,7 +89,7 @@ class Ownership:
             )
 
         touched = [*deletes, *(row.id for row in updates), *(number for lease in leases for number in lease.ids)]
-        await self.store.flush(self.fence, touched, [], [], decide)
+        await self.store.flush(self.fence, touched, {}, [], decide)
         self.number += 1
         return found
 
@@ -102,7 +102,7 @@ async def keys_of(owned: Ownership, *names: KeyName) -> dict[KeyName, KeyRow]:
         found.update(keys)
         return Writes()
 
-    await owned.store.flush(owned.fence, [], [], names, decide)
+    await owned.store.flush(owned.fence, [], {}, names, decide)
     owned.number += 1
     return found
 

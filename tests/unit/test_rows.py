@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, WriteBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, Longest, WriteBudget, size_of
 from foqs.core.item import Row, State
 from foqs.core.rows import Load, RowCache
 from tests.support.builders import row
@@ -19,7 +19,7 @@ ONE = ROW_BYTES + 1
 
 
 def cache(written_rows: int = 100, loaded_rows: int = 100) -> RowCache:
-    return RowCache(Budget(written_rows * ONE, 1_000), LoadBudget(loaded_rows * ONE, 1_000))
+    return RowCache(Budget(written_rows * ONE, 1_000), LoadBudget(loaded_rows * ONE, 1_000), Longest())
 
 
 def rows(*numbers: int, **changes: object) -> list[Row]:
@@ -67,7 +67,7 @@ def test_a_full_pool_takes_nothing_new_and_keeps_what_it_has() -> None:
 
 
 def test_a_pool_is_full_as_well_when_it_has_all_the_rows_it_may_have() -> None:
-    kept = RowCache(Budget(1_000_000, 2), LoadBudget(1_000_000, 1))
+    kept = RowCache(Budget(1_000_000, 2), LoadBudget(1_000_000, 1), Longest())
     kept.keep_written(rows(1, 2, 3))
     kept.keep_loaded(rows(4, 5))
     assert here(kept, *range(1, 6)) == [1, 2, 4]
@@ -83,7 +83,7 @@ def test_a_row_that_outgrows_a_full_pool_is_forgotten_and_never_stale() -> None:
 
 def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_trace() -> None:
     loaded = LoadBudget(2 * ONE, 10)
-    kept = RowCache(Budget(100 * ONE, 100), loaded)
+    kept = RowCache(Budget(100 * ONE, 100), loaded, Longest())
     kept.keep_loaded(rows(1, 2))
     kept.keep_written(rows(1, payload=b"longer"))
     assert here(kept, 1, 2) == [2]
@@ -98,7 +98,7 @@ def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_tr
 
 def test_a_row_stays_in_the_pool_it_came_into() -> None:
     written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded)
+    kept = RowCache(written, loaded, Longest())
     kept.keep_loaded(rows(1, 2))
     kept.keep_written(rows(2, 3, state=State.LEASED, payload=None))
     assert (written.items, written.bytes) == (1, ROW_BYTES)
@@ -109,7 +109,7 @@ def test_a_row_stays_in_the_pool_it_came_into() -> None:
 
 def test_a_row_that_was_dropped_comes_back_into_the_pool_that_it_comes_into() -> None:
     written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded)
+    kept = RowCache(written, loaded, Longest())
     kept.keep_loaded(rows(1))
     kept.drop([1])
     kept.keep_written(rows(1))
@@ -177,7 +177,7 @@ def test_a_row_without_its_payload_gets_it_from_a_load_and_stays_as_it_is() -> N
 
 def test_a_cache_that_is_cleared_leaves_the_room_to_the_others() -> None:
     written, loaded = Budget(2 * ONE, 100), LoadBudget(2 * ONE, 100)
-    one, other = RowCache(written, loaded), RowCache(written, loaded)
+    one, other = RowCache(written, loaded, Longest()), RowCache(written, loaded, Longest())
     one.keep_written(rows(1, 2))
     one.end_load(load(one, 3), rows(3))
     loading = load(one, 4)
@@ -204,7 +204,7 @@ class AgainstATable(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.written, self.loaded = WriteBudget(8 * ROW_BYTES, 9), LoadBudget(5 * ROW_BYTES, 6)
-        self.caches = [RowCache(self.written, self.loaded) for _ in range(2)]
+        self.caches = [RowCache(self.written, self.loaded, Longest()) for _ in range(2)]
         self.tables: list[dict[int, Row]] = [{}, {}]
         self.loads: list[tuple[int, Load, list[Row]]] = []
         self.stale: list[tuple[int, Load]] = []

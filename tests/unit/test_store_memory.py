@@ -112,7 +112,7 @@ def test_refused_writes_are_told_with_the_reason_given() -> None:
         database.refuse = lambda writes: "the disk is full" if writes.inserts else None
         with pytest.raises(WriteRefused, match="the disk is full"):
             await owned.write(inserts=[make_row(1)])
-        await owned.store.flush(owned.fence, [], [], [], lambda found, keys: Writes(deletes=[1]))
+        await owned.store.flush(owned.fence, [], {}, [], lambda found, keys: Writes(deletes=[1]))
         assert await contents(owned) == {}
 
     run(story())

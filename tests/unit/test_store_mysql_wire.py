@@ -352,7 +352,7 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
         store = MysqlStore(MysqlSettings("db"), 3)
         store._link, store._packet_bytes = link, 1 << 20
         flushing = asyncio.ensure_future(
-            store.flush(fence, [1] if read else [], [], [], lambda rows, keys: Writes(inserts=[make_row(2)]))
+            store.flush(fence, [1] if read else [], {}, [], lambda rows, keys: Writes(inserts=[make_row(2)]))
         )
         await asyncio.sleep(0)
         matched = _ok(0 if ends == "fenced" else 1, False)

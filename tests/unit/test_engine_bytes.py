@@ -1,0 +1,167 @@
+"""Payloads are read within the budget of a flush and of loading ahead, by what rows hold (invariant 18)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from foqs.core.budget import ROW_BYTES
+from foqs.core.item import Row, parse_id
+from foqs.core.life import Kind
+from foqs.service.engine import Engine, EngineSettings
+from foqs.store.memory_table import Table
+from tests.support.builders import BUFFER, engine_settings
+from tests.support.engines import Caller, World, play
+
+ITEMS = 200
+LONG = 20_000
+FLUSH_BYTES = 5 * (LONG + 3_000)
+LOADED_BYTES = 8 * (LONG + ROW_BYTES)
+
+
+def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> EngineSettings:
+    buffer = replace(
+        BUFFER, loaded_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max, written_items_max=1_000
+    )
+    made = engine_settings(1, buffer=buffer, flush_bytes_max=FLUSH_BYTES, handout_bytes_max=16 * LONG)
+    return replace(made, namespace_default=replace(made.namespace_default, payload_bytes_max=payload_bytes_max))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of payload of each read from now on."""
+    found: list[int] = []
+    original = Table.loaded
+
+    def loaded(self: Table, lengths: Mapping[int, int]) -> list[Row]:
+        rows = original(self, lengths)
+        found.append(sum(len(row.payload or b"") for row in rows))
+        return rows
+
+    monkeypatch.setattr(Table, "loaded", loaded)
+    return found
+
+
+async def consume_all(world: World, engine: Engine, count: int = 15, consumers: int = 40) -> list[str]:
+    """Many dequeues at once until all is delivered, each within what a reply may carry; a neighbour enqueues meanwhile."""
+    caller, neighbour = Caller(world, engine), Caller(world, engine, "other")
+    delivered: list[str] = []
+
+    async def consume() -> None:
+        while len(delivered) < ITEMS:
+            handed = await caller.get("t", count, wait_ms=500, lease_ms=600_000, timeout_s=20)
+            assert sum(len(seen.row.payload or b"") for seen in handed.items) <= 16 * LONG
+            delivered.extend(f"{seen.shard}-{seen.row.id}" for seen in handed.items)
+            await caller.do(Kind.ACK, handed.items)
+
+    async def enqueue() -> None:
+        while len(delivered) < ITEMS:
+            await neighbour.put("t", timeout_s=1.0)
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(consume() for _ in range(consumers)), enqueue())
+    return sorted(delivered)
+
+
+def numbers(ids: list[str]) -> list[int]:
+    return [parse_id(each, "id")[1] for each in ids]
+
+
+def within_budget(reads: list[int]) -> bool:
+    return max(reads) <= max(FLUSH_BYTES, LOADED_BYTES)
+
+
+def test_rows_whose_leases_ended_are_read_within_the_budget_of_a_flush(reads: list[int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings())
+        caller = Caller(world, engine)
+        ids = await caller.put(count=ITEMS, payload=b"p" * LONG)
+        left = ITEMS
+        while left:
+            left -= len((await caller.get("t", 15, lease_ms=5_000)).items)
+        await engine.abort()
+        engine = await world.engine(settings(written_bytes_max=1_000_000))
+        cache = engine.shards[1].memory.cache
+        await world.until(lambda: len(cache) == ITEMS)
+        assert not any(row.payload for number in numbers(ids) if (row := cache.get(number)))
+        reads.clear()
+        assert await consume_all(world, engine) == sorted(ids)
+        assert within_budget(reads)
+
+    play(story)
+
+
+@pytest.mark.parametrize("payload_bytes_max", [LONG, 20])
+def test_rows_found_at_a_start_are_read_within_the_budget_whatever_their_namespace_allows_now(
+    reads: list[int], payload_bytes_max: int
+) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings())
+        ids = await Caller(world, engine).put(count=ITEMS, payload=b"p" * LONG)
+        await engine.abort()
+        reads.clear()
+        engine = await world.engine(settings(payload_bytes_max))
+        assert await consume_all(world, engine) == sorted(ids)
+        assert within_budget(reads)
+
+    play(story)
+
+
+def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_budget(reads: list[int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings(written_bytes_max=10_000_000))
+        ids = await Caller(world, engine).put(count=ITEMS, payload=b"p" * LONG)
+        document = engine.namespaces.document
+        lowered = {name: replace(own, settings={"payload_bytes_max": 20}) for name, own in document.namespaces.items()}
+        engine.namespaces.apply(replace(document, namespaces=lowered))
+        assert await consume_all(world, engine, count=40) == sorted(ids)
+        assert not reads or within_budget(reads)
+
+    play(story)
+
+
+def test_long_and_short_items_are_delivered_in_order_within_the_budget(reads: list[int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings())
+        caller = Caller(world, engine)
+        sizes = [LONG if number % 3 == 2 else 5 for number in range(60)]
+        ids = [(await caller.put(payload=b"p" * size))[0] for size in sizes]
+        await engine.abort()
+        engine = await world.engine(settings(20))
+        caller = Caller(world, engine)
+        reads.clear()
+        found: list[str] = []
+        async with asyncio.timeout(60):
+            while len(found) < len(ids):
+                handed = await caller.get("t", 7, wait_ms=500)
+                found += [f"{seen.shard}-{seen.row.id}" for seen in handed.items]
+                await caller.do(Kind.ACK, handed.items)
+        assert found == ids
+        assert within_budget(reads)
+
+    play(story)
+
+
+def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(reads: list[int]) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings())
+        caller = Caller(world, engine)
+        for number in range(ITEMS):
+            await caller.put(payload=b"p" * (9_000 if number > 20 else 10))
+        await engine.abort()
+        engine = await world.engine(settings(10_240))
+        caller = Caller(world, engine)
+        reads.clear()
+        left = ITEMS
+        while left:
+            handed = await caller.get("t", 1, wait_ms=500)
+            left -= len(handed.items)
+            await caller.do(Kind.ACK, handed.items)
+            await world.pass_s(0.02)
+        assert max(reads) <= max(LOADED_BYTES, 9_000)
+
+    play(story)
