@@ -136,7 +136,7 @@ test_every_item_ends_once_and_nothing_is_beyond_its_bound = HandMachine.TestCase
 
 def test_leases_of_one_reply_are_renewed_together_when_half_of_them_is_over() -> None:
     hand = filled(6)
-    assert hand.next_s == 5.0
+    assert hand.next_s == pytest.approx(5.0, abs=ROUNDING_S)
     assert hand.due(4.9) == ([], [])
     renew, lost = hand.due(5.0)
     assert (len(renew), lost) == (6, [])
