@@ -1,6 +1,7 @@
 #!/bin/bash
 # Installs the system packages that the tests need and that are missing, found by their programs or files;
-# `system_packages.sh bench` those that the benchmarks need.
+# `system_packages.sh bench` those that the benchmarks need. For the tests it also fetches a MySQL 9, which is not
+# installed: see mysql9.sh. Where that fails, the tests on it are skipped, and say so; in CI they fail.
 # As root or in CI without asking; else asks on a terminal; else says what to install and fails.
 set -euo pipefail
 
@@ -43,7 +44,15 @@ done < <(programs)
 if ! tools/python.sh >/dev/null 2>&1; then
     missing+=(python3 python3-venv)
 fi
-[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+fetch_mysql9() {
+    [[ $purpose != tests ]] || tools/mysql9.sh >/dev/null || true
+}
+
+if [[ ${#missing[@]} -eq 0 ]]; then
+    fetch_mysql9
+    exit 0
+fi
 
 explain() {
     echo "The $purpose need packages that are not installed: ${missing[*]}" >&2
@@ -86,3 +95,4 @@ trap '[[ -z $kept ]] || "${as_root[@]}" rm -f "$kept"' EXIT
 apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null
+fetch_mysql9

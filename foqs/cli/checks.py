@@ -37,6 +37,7 @@ LIBRARIES: Final = (
     "thrift",
     "aiomysql",
     "PyMySQL",
+    "cryptography",
     "uvloop",
     "aiohttp",
     "kazoo",

@@ -61,7 +61,7 @@ class MariaDb(Server):
             return
         user = other_user(_USER)
         shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(_template(user), fresh)
+        shutil.copytree(self.template(user), fresh)
         for path in (self.folder, *self.folder.rglob("*")):
             give(path, user)
         fresh.rename(data)
@@ -71,8 +71,7 @@ class MariaDb(Server):
         user = other_user(_USER)
         self.launch(
             [
-                program("mariadbd", _PACKAGE),
-                "--no-defaults",
+                *self.command(),
                 f"--datadir={self.folder / 'data'}",
                 f"--socket={self.socket}",
                 f"--port={self.port}",
@@ -84,7 +83,6 @@ class MariaDb(Server):
                 "--skip-name-resolve",
                 "--innodb-flush-log-at-trx-commit=1",
                 "--innodb-buffer-pool-size=128M",
-                "--innodb-log-file-size=96M",
                 # A server that starts begins cold, and does not warm itself beside what is measured.
                 "--innodb-buffer-pool-load-at-startup=OFF",
                 "--max-connections=1000",
@@ -94,6 +92,14 @@ class MariaDb(Server):
             ],
             self.answers,
         )
+
+    def command(self) -> list[str]:
+        """The server's program and the options that only this kind of server knows."""
+        return [program("mariadbd", _PACKAGE), "--no-defaults", "--innodb-log-file-size=96M"]
+
+    def template(self, user: str | None) -> Path:
+        """A folder with a new server's first data, made for this user."""
+        return _template(user)
 
     def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
         """Runs one statement as root and returns its rows."""

@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from functools import partial
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,6 +24,7 @@ from foqs.store.port import FaultHook, Store, no_faults
 from foqs.store.sqlite import SqliteStore
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import BOTH, running
 
 T = TypeVar("T")
 SHARD = 3
@@ -80,21 +82,23 @@ class Bench:
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDb]:
-    """One server for the session; ask it for a database of your own."""
-    server = MariaDb()
-    server.start()
-    yield server
-    server.remove()
+def servers() -> Iterator[Callable[[str], MariaDb]]:
+    """Gives the session's server of a kind, which is started when it is first wanted."""
+    with ExitStack() as stack:
+        yield cache(lambda kind: stack.enter_context(running(kind)))
 
 
-@pytest.fixture
-def own_mariadb() -> Iterator[MariaDb]:
+@pytest.fixture(params=BOTH)
+def mariadb(request: pytest.FixtureRequest, servers: Callable[[str], MariaDb]) -> MariaDb:
+    """A server for the session, MariaDB and MySQL 9 in turn; ask it for a database of your own."""
+    return servers(request.param)
+
+
+@pytest.fixture(params=BOTH)
+def own_mariadb(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
     """A server that the test may kill."""
-    server = MariaDb()
-    server.start()
-    yield server
-    server.remove()
+    with running(request.param) as server:
+        yield server
 
 
 @pytest.fixture
@@ -103,9 +107,9 @@ def place(mariadb: MariaDb) -> MysqlSettings:
     return mariadb.settings(mariadb.database())
 
 
-@pytest.fixture(params=["memory", "sqlite", pytest.param("mysql", marks=pytest.mark.mysql)])
+@pytest.fixture(params=["memory", "sqlite", *BOTH])
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """Each of the three stores in turn."""
+    """Each of the three stores in turn, and MySQL's on either server."""
     return make_bench(str(request.param), request, tmp_path)
 
 
@@ -130,7 +134,7 @@ def make_bench(kind: str, request: pytest.FixtureRequest, folder: Path) -> Bench
             return SqliteStore(home / f"{shard}.db", shard, faults, busy_timeout_s=busy_timeout_s)
 
         return Bench(kind, make, make_hasty=partial(make, busy_timeout_s=0.3))
-    server: MariaDb = request.getfixturevalue("mariadb")
+    server: MariaDb = request.getfixturevalue("servers")(kind)
     return mysql_bench(server.settings(server.database()))
 
 

@@ -94,7 +94,7 @@ def test_table_of_another_engine_is_refused(place: MysqlSettings, mariadb: Maria
         store = MysqlStore(place, 1)
         await store.open()
         for table in ("item", "owner", "topic", "key", "slot", "cut"):
-            mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = Aria")
+            mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = MyISAM")
             with pytest.raises(StoreUnusable, match=rf"foqs_1_{table} .*ENGINE = InnoDB"):
                 await store.open()
             mariadb.query(f"ALTER TABLE {place.database}.foqs_1_{table} ENGINE = InnoDB")

@@ -15,6 +15,7 @@ from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, D
 from foqs.core.keys import KeyRow
 from foqs.store.port import Due, FencedOut, Lease, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
+from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
 
 _FEW = 12
@@ -184,9 +185,9 @@ def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
     return make_bench("sqlite", request, tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(params=BOTH)
 def mysql(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    return make_bench("mysql", request, tmp_path)
+    return make_bench(str(request.param), request, tmp_path)
 
 
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
@@ -195,7 +196,6 @@ def test_sqlite_answers_as_memory_does(sqlite: Bench, memory: Bench, steps: list
     _check(sqlite, memory, steps)
 
 
-@pytest.mark.mysql
 @given(steps=st.lists(_steps(), min_size=1, max_size=8))
 @settings(max_examples=25, deadline=None, suppress_health_check=_CHECKS, derandomize=True)
 def test_mysql_answers_as_memory_does(mysql: Bench, memory: Bench, steps: list[Step]) -> None:

@@ -9,8 +9,6 @@ was sent; and that the same look finds fault where nobody waits for the disk.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +17,7 @@ import pytest
 from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import BOTH, running
 from tests.support.poll import until
 from tests.support.processes import HOST, HostProcess
 from tests.support.tables import Tables, in_mariadb, in_sqlite
@@ -27,7 +26,8 @@ from tests.support.trace import Exchange, Step, Trace, exchanges, not_on_disk, p
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 WAL: Final = "/shard-0.db-wal"
-REDO: Final = "/ib_logfile0"
+REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}
+"""What the path of a server's log has in it."""
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
 QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.handout_wait_ms_max": 60_000}
@@ -84,20 +84,10 @@ def test_a_host_that_does_not_sync_its_log_is_found_out(tmp_path: Path) -> None:
         assert "not synced after the last" in problem
 
 
-# ------------------------------------------------------------------------ MariaDB
+# ------------------------------------------------------------- MariaDB and MySQL 9
 
 
-@contextmanager
-def mariadb(*options: str) -> Iterator[MariaDb]:
-    server = MariaDb(*options)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-def traced_on_mariadb(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[str | None]:
+def traced_on_server(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[str | None]:
     database = server.database()
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
     with HostProcess(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}) as host:
@@ -108,28 +98,30 @@ def traced_on_mariadb(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[
         assert host.stop() == 0
         steps = trace.steps
         commits = exchanges(steps, server.port, COMMIT)
-        return [committed_on_disk(steps, each, commits) for each in calls(steps, host)]
+        return [committed_on_disk(steps, each, commits, REDO[server.name]) for each in calls(steps, host)]
 
 
-def committed_on_disk(steps: list[Step], call: Exchange, commits: list[Exchange]) -> str | None:
+def committed_on_disk(steps: list[Step], call: Exchange, commits: list[Exchange], log: str) -> str | None:
     """As `not_on_disk`, for a call that the database commits: what its COMMIT wrote, and the reply after its OK."""
     within = [each for each in commits if call.asked.begin < each.asked.begin < call.answered.begin]
     assert within, "the host replied without a COMMIT"
     assert all(commit.answered.ended_before(call.answered.begin) for commit in within), "the host replied too early"
-    return next((problem for commit in within if (problem := not_on_disk(steps, commit, REDO))), None)
+    return next((problem for commit in within if (problem := not_on_disk(steps, commit, log))), None)
 
 
-@pytest.mark.mysql
-def test_a_reply_of_a_host_on_mariadb_follows_the_sync_of_the_redo_log(tmp_path: Path) -> None:
-    with mariadb() as server:
-        assert traced_on_mariadb(tmp_path, server, unsafe=False) == [None] * 3 * ROUNDS
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_reply_of_a_host_on_a_server_follows_the_sync_of_the_redo_log(tmp_path: Path, kind: str) -> None:
+    with running(kind) as server:
+        assert traced_on_server(tmp_path, server, unsafe=False) == [None] * 3 * ROUNDS
 
 
-@pytest.mark.mysql
+@pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("level", [0, 2])
-def test_a_server_that_does_not_sync_at_commit_is_found_out_by_trace_and_by_host(tmp_path: Path, level: int) -> None:
-    with mariadb(f"--innodb-flush-log-at-trx-commit={level}") as server:
-        found = traced_on_mariadb(tmp_path, server, unsafe=True)
+def test_a_server_that_does_not_sync_at_commit_is_found_out_by_trace_and_by_host(
+    tmp_path: Path, level: int, kind: str
+) -> None:
+    with running(kind, f"--innodb-flush-log-at-trx-commit={level}") as server:
+        found = traced_on_server(tmp_path, server, unsafe=True)
         # Such a server syncs once a second, which may fall into one call.
         assert sum(problem is not None for problem in found) >= len(found) - 1
         with HostProcess(tmp_path / "refusing", f"mysql://root@127.0.0.1:{server.port}/{server.database()}") as host:

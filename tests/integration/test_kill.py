@@ -19,6 +19,7 @@ from tests.support.aio import run
 from tests.support.history import Call, End, History, Record, machine_clock_ms, read
 from tests.support.ledger import in_flight
 from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import BOTH, running
 from tests.support.processes import HostProcess
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.trial import heal, judge
@@ -39,12 +40,11 @@ def seed() -> int:
     return number
 
 
-@pytest.fixture(scope="module")
-def mariadb() -> Iterator[MariaDb]:
-    server = MariaDb()
-    server.start()
-    yield server
-    server.remove()
+@pytest.fixture(scope="module", params=BOTH)
+def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
+    """MariaDB and MySQL 9 in turn."""
+    with running(request.param) as server:
+        yield server
 
 
 def test_a_host_on_sqlite_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
@@ -53,21 +53,19 @@ def test_a_host_on_sqlite_may_be_killed_at_any_moment(tmp_path: Path, seed: int)
         kill_under_load(host, in_sqlite(tmp_path / "data"), seed, HOST_KILLS, host.kill9, host.launch)
 
 
-@pytest.mark.mysql
-def test_a_host_on_mariadb_may_be_killed_at_any_moment(tmp_path: Path, mariadb: MariaDb, seed: int) -> None:
-    database = mariadb.database()
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{mariadb.port}/{database}") as host:
+def test_a_host_on_a_server_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
+    database = server.database()
+    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
         host.start()
-        kill_under_load(host, in_mariadb(mariadb, database), seed, HOST_KILLS, host.kill9, host.launch)
+        kill_under_load(host, in_mariadb(server, database), seed, HOST_KILLS, host.kill9, host.launch)
 
 
-@pytest.mark.mysql
-def test_the_database_may_be_killed_at_any_moment(tmp_path: Path, mariadb: MariaDb, seed: int) -> None:
-    database = mariadb.database()
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{mariadb.port}/{database}") as host:
+def test_the_database_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
+    database = server.database()
+    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
         host.start()
         pid = host.pid
-        kill_under_load(host, in_mariadb(mariadb, database), seed, DATABASE_KILLS, mariadb.kill9, mariadb.start, 1.5)
+        kill_under_load(host, in_mariadb(server, database), seed, DATABASE_KILLS, server.kill9, server.start, 1.5)
         assert host.pid == pid, "the host was to stay up"
 
 

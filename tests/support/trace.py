@@ -142,13 +142,13 @@ def exchanges(steps: Sequence[Step], port: int, words: str) -> list[Exchange]:
 
 
 def not_on_disk(steps: Sequence[Step], exchange: Exchange, log: str) -> str | None:
-    """Why what the request wrote to the file named `log` may not be on disk when its answer left; None when it is.
+    """Why what the request wrote to the file with `log` in its path may not be on disk when its answer left; None when it is.
 
     Where the thread that read the request writes the log itself, what other
     threads write meanwhile is not the request's.
     """
     within = [step for step in steps if exchange.asked.begin < step.begin < exchange.answered.begin]
-    written = [step for step in within if step.name in WRITES and step.target.endswith(log)]
+    written = [step for step in within if step.name in WRITES and log in step.target]
     if not written:
         return f"nothing was written to {log}"
     written = [step for step in written if step.thread == exchange.asked.thread] or written

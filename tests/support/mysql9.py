@@ -1,0 +1,92 @@
+"""A real MySQL 9 server for tests, used as `tests.support.mariadb` is.
+
+Always true: durability and users are those of the MariaDB of the tests, so a test
+runs on either. `tools/mysql9.sh` fetches the program; where that was not possible,
+the tests on MySQL 9 are skipped with that reason, and fail in CI. Knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from foqs.dev.server import give, run_program
+from tests.support.mariadb import MariaDb
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+_OPTIONS: Final = ("--innodb-redo-log-capacity=96M",)
+_USERS: Final = "CREATE USER root@127.0.0.1 IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
+"""MySQL has root come through the socket only; MariaDB also from this machine's address."""
+
+
+class MySql9(MariaDb):
+    """One server. `start` it before use and `remove` it at the end."""
+
+    name = "mysql9"
+
+    def command(self) -> list[str]:
+        return [mysqld(), *_OPTIONS]
+
+    def template(self, user: str | None) -> Path:
+        return _template(user)
+
+
+KINDS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": MariaDb, "mysql9": MySql9}
+BOTH: Final = tuple(pytest.param(kind, marks=pytest.mark.mysql) for kind in KINDS)
+"""The parameters of a test that runs on either kind of server."""
+
+
+@contextmanager
+def running(kind: str, *options: str) -> Iterator[MariaDb]:
+    """A started server of that kind, removed at the end."""
+    server = KINDS[kind](*options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+def mysqld() -> str:
+    """The program that runs a MySQL 9. Skips the test where there is none; fails it in CI."""
+    found = subprocess.run([ROOT / "tools/mysql9.sh", "cached"], capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        return found.stdout.strip()
+    why = found.stderr.strip()
+    if os.environ.get("CI"):
+        pytest.fail(f"in CI the tests on MySQL 9 must run: {why}", pytrace=False)
+    pytest.skip(why)
+
+
+def _template(user: str | None) -> Path:
+    """MySQL's first data, for one version and user; made by the first process that needs it, while others wait."""
+    program = mysqld()
+    mark = hashlib.sha256(run_program([program, "--version"]).encode()).hexdigest()[:12]
+    base = Path(tempfile.gettempdir()) / f"foqs-mysql9-template-{getpass.getuser()}-{mark}"
+    base.mkdir(mode=0o755, exist_ok=True)
+    with (base / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        data, fresh = base / "data", base / "fresh"
+        if not data.exists():
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+            give(fresh, user)
+            users = base / "users.sql"
+            users.write_text(_USERS)
+            as_user = [f"--user={user}"] if user else []
+            command = [program, "--initialize-insecure", f"--datadir={fresh}", f"--init-file={users}", *_OPTIONS]
+            run_program([*command, *as_user])
+            (fresh / "auto.cnf").unlink()  # each copy is a server of its own
+            fresh.rename(data)
+    return data
