@@ -73,6 +73,15 @@ class ClusterOptions(Options):
         30_000,
     )
 
+    zookeeper_tick_ms: int = option(
+        2_000,
+        MS,
+        "tickTime of the ZooKeeper servers, or more. A server passes on to the one that leads at most a tick late that a host "
+        "is alive, and a host reckons its session by so much shorter. More than half of a session counts as that half.",
+        10,
+        60_000,
+    )
+
     exchange_ms: int = option(
         1_000,
         MS,
@@ -161,10 +170,11 @@ def a_cluster_has_all(cluster: ClusterOptions, databases: Mapping[str, DatabaseO
             raise Invalid(str(error.problem), error.remedy, f"{key}.url") from None
         if kind == "memory":
             raise Invalid("other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url")
-    if cluster.stop_margin_ms > cluster.session_timeout_ms // 2:
+    tick_ms = min(cluster.zookeeper_tick_ms, cluster.session_timeout_ms // 2)
+    if cluster.stop_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
         raise Invalid(
             "a host would stop serving at every hiccup of ZooKeeper",
-            "set at most half of cluster.session_timeout_ms",
+            "set at most a third of cluster.session_timeout_ms without a tick (cluster.zookeeper_tick_ms)",
             "cluster.stop_margin_ms",
         )
     if not cluster.zookeeper:

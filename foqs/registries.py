@@ -31,4 +31,5 @@ def registry_of(config: Config, clock: Clock, session_timeout_ms: int | None = N
         session_timeout_ms or cluster.session_timeout_ms,
         clock.monotonic_ms,
         config.cluster_credentials(),
+        tick_ms=cluster.zookeeper_tick_ms,
     )

@@ -73,8 +73,8 @@ class Registry(Protocol):
 
     @property
     def alive_until_ms(self) -> int:
-        """The session cannot have expired before this moment of the boot-time clock: the time of the last request that
-        was answered, when it was *sent*, and the session timeout. Whoever serves because of the session stops before.
+        """The session cannot have expired before this moment of the boot-time clock: the time when a request was *sent* of
+        which the service knows for certain, and the session timeout. Whoever serves because of the session stops before.
         """
         ...
 

@@ -1,8 +1,8 @@
 """The registry in ZooKeeper.
 
-Always true: `alive_until_ms` is reckoned from requests in which ZooKeeper's leader
-took part, so a server that is cut off from it and still answers reads prolongs
-nothing; a session that was called LOST is never called anything else again: where
+Always true: `alive_until_ms` is reckoned from requests of which ZooKeeper's leader
+knows (see `lifetime`), so a server that is cut off from it and still answers reads
+prolongs nothing; a session that was called LOST is never called anything else again: where
 it turns out to live it is closed, and another begins; what was read is watched
 until it has changed once. Knows nothing of what the documents say.
 """
@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from shardmgr.checks import check_data, check_member, check_name
+from shardmgr.lifetime import Lifetime
 from shardmgr.registry import Entry, Link, RegistryConflict, RegistryFailed, RegistryUnknown, RegistryUnreached
 from shardmgr.zookeeper_session import NodeChanged, NodeExists, NodeMissing, ZooKeeperSession
 from shardmgr.zookeeper_words import Words
@@ -29,8 +30,8 @@ _EARLIER_MAX: Final = 100
 """How many of its earlier sessions a registry remembers."""
 _AT_ONCE: Final = 64
 """Entries that are asked for at a time: kazoo's thread is woken for each by a byte in a pipe that holds some 270."""
-_PINGS: Final = 6
-"""In each session timeout."""
+_PINGS: Final = 12
+"""In each session timeout. The leader knows for certain of the last but one that is a tick old."""
 _SILENCE: Final = 3
 """This part of a session timeout without an answer, and the session is suspended."""
 
@@ -46,6 +47,7 @@ class ZooKeeperRegistry:
         credentials: user and password; what is created is then theirs alone. None leaves it open to everybody.
         connect_timeout_ms: how long `open` waits.
         call_timeout_ms: how long any other call waits.
+        tick_ms: tickTime of the servers, or more.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class ZooKeeperRegistry:
         credentials: tuple[str, str] | None = None,
         connect_timeout_ms: int = 10_000,
         call_timeout_ms: int = 5_000,
+        tick_ms: int = 2_000,
     ) -> None:
         check_name(root.removeprefix("/"))
         self._hosts = hosts
@@ -74,12 +77,11 @@ class ZooKeeperRegistry:
         """As kazoo sees it."""
         self._link = Link.LOST
         self._session = 0
-        self._timeout_ms = session_timeout_ms
+        self._lifetime = Lifetime(tick_ms, session_timeout_ms)
         self._heard_ms = 0
         """When the last request was sent that was answered."""
         self._begun_ms = 0
         """When this session was asked for."""
-        self._alive_until_ms = 0
         self._ping: asyncio.Future[object] | None = None
         self._pinged_ms = 0
         self._keeper: asyncio.Task[None] | None = None
@@ -100,7 +102,11 @@ class ZooKeeperRegistry:
 
     @property
     def alive_until_ms(self) -> int:
-        return self._alive_until_ms
+        return self._lifetime.until_ms
+
+    @property
+    def _timeout_ms(self) -> int:
+        return self._lifetime.timeout_ms
 
     def on_change(self, changed: Callable[[], None]) -> None:
         self._listeners.append(changed)
@@ -270,9 +276,8 @@ class ZooKeeperRegistry:
         elif self._link is Link.LOST:
             self._over.set()
             return
-        self._timeout_ms = timeout_ms
-        self._alive_until_ms = sent_ms + timeout_ms  # also where the server before granted more
-        self._heard(sent_ms)
+        self._lifetime.connected(sent_ms, timeout_ms)
+        self._heard_ms = max(self._heard_ms, sent_ms)
         self._connected = True
         self._link = Link.CONNECTED
         self._judge()
@@ -341,7 +346,7 @@ class ZooKeeperRegistry:
         now_ms = self._boot_ms()
         if self._connected and self._ping is None and now_ms - self._pinged_ms >= self._timeout_ms // _PINGS:
             self._pinged_ms = now_ms
-            # Unlike a read, a sync goes to the leader, after whatever this server had told it of living sessions.
+            # Unlike a read, a sync goes to the leader, after what this server had passed on before.
             self._ping = self._zk.submit("sync", self._root)
             self._ping.add_done_callback(lambda ping: self._ponged(ping, now_ms))
 
@@ -354,19 +359,16 @@ class ZooKeeperRegistry:
         if self._link is Link.LOST:
             self._over.set()
         else:
-            self._heard(sent_ms)
+            self._heard_ms = max(self._heard_ms, sent_ms)
+            self._lifetime.answered(sent_ms, self._boot_ms())
             self._judge()
-
-    def _heard(self, sent_ms: int) -> None:
-        self._heard_ms = max(self._heard_ms, sent_ms)
-        self._alive_until_ms = max(self._alive_until_ms, sent_ms + self._timeout_ms)
 
     def _judge(self) -> None:
         """What the clock says of the session."""
         if self._link is Link.LOST:
             return
         now_ms = self._boot_ms()
-        if now_ms >= self._alive_until_ms:
+        if now_ms >= self.alive_until_ms:
             self._lose()
             return
         silent = now_ms - self._heard_ms > self._timeout_ms // _SILENCE

@@ -75,6 +75,7 @@ class Cluster:
                     "server.port": port(),
                     "server.http_port": port(),
                     "cluster.zookeeper": self.zookeeper.address,
+                    "cluster.zookeeper_tick_ms": self.zookeeper.tick_ms,
                     **places,
                     **options,
                 },

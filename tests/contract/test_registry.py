@@ -13,7 +13,7 @@ from shardmgr.checks import DOCUMENT_BYTES_MAX
 from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
 from tests.support.poll import eventually
 from tests.support.registries import LONG_MS, SHORT_MS, LocalBench, RegistryBench, ZooKeeperBench, awaited, boot_ms
-from tests.support.zookeeper import ZooKeeper
+from tests.support.zookeeper import ZooKeeper, ensemble
 
 _fresh = itertools.count(1)
 
@@ -24,12 +24,21 @@ def zookeeper() -> Iterator[ZooKeeper]:
         yield server
 
 
-@pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(scope="module")
+def follower() -> Iterator[ZooKeeper]:
+    """Of an ensemble of three."""
+    with ensemble() as servers:
+        yield servers[1]
+
+
+@pytest.fixture(
+    params=["local", *(pytest.param(kind, marks=pytest.mark.zookeeper) for kind in ("zookeeper", "follower"))]
+)
 def bench(request: pytest.FixtureRequest) -> Iterator[RegistryBench]:
     if request.param == "local":
         yield LocalBench()
         return
-    bench = ZooKeeperBench(request.getfixturevalue("zookeeper"), f"/foqs/test-{next(_fresh)}")
+    bench = ZooKeeperBench(request.getfixturevalue(request.param), f"/foqs/test-{next(_fresh)}")
     yield bench
     bench.remove()
 

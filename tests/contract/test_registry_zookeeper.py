@@ -19,17 +19,22 @@ from tests.support.aio import run
 from tests.support.dropping import DroppingProxy, full_listener
 from tests.support.ports import free_port
 from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, awaited, boot_ms
-from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper
+from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper, ensemble
 
 pytestmark = pytest.mark.zookeeper
 
 _fresh = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ZooKeeper]:
-    with ZooKeeper() as server:
-        yield server
+@pytest.fixture(scope="module", params=["alone", "follower"])
+def server(request: pytest.FixtureRequest) -> Iterator[ZooKeeper]:
+    """One that is alone, and one that follows the leader of an ensemble."""
+    if request.param == "alone":
+        with ZooKeeper() as server:
+            yield server
+        return
+    with ensemble() as servers:
+        yield servers[1]
 
 
 @pytest.fixture

@@ -59,6 +59,7 @@ class RealCluster:
         given = {
             "server.name": name,
             "cluster.zookeeper": self._zookeeper.hosts,
+            "cluster.zookeeper_tick_ms": self._zookeeper.tick_ms,
             "cluster.session_timeout_ms": SESSION_TIMEOUT_MS,
             "shard.breaker_latency_ms_max": 60_000,
             "databases.main.url": f"mysql://root@127.0.0.1:{port or self._port}/{self.database}",

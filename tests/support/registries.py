@@ -20,7 +20,7 @@ from shardmgr.registry import Registry, RegistryFailed
 from shardmgr.zookeeper import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.dropping import DroppingProxy
-from tests.support.zookeeper import ZooKeeper
+from tests.support.zookeeper import TICK_MS, ZooKeeper
 
 T = TypeVar("T")
 LONG_MS: Final = 15_000
@@ -113,7 +113,9 @@ class ZooKeeperBench(RegistryBench):
 
     def _make(self, session_timeout_ms: int) -> Registry:
         proxy = self._stack.enter_context(DroppingProxy(self.server.port))
-        registry = ZooKeeperRegistry(proxy.hosts, self.root, session_timeout_ms, boot_ms, connect_timeout_ms=60_000)
+        registry = ZooKeeperRegistry(
+            proxy.hosts, self.root, session_timeout_ms, boot_ms, connect_timeout_ms=60_000, tick_ms=TICK_MS
+        )
         self._proxies[id(registry)] = proxy
         return registry
 

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server for tests: started, stopped, frozen, started again on the same data.
+"""Real ZooKeeper servers for tests: started, stopped, frozen, started again on the same data.
 
 Always true: it runs in a temporary folder, on a port of its own that stays over
 restarts; when `start` returns it grants sessions; it is ended by its process id.
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kazoo.client import KazooClient
@@ -26,10 +27,16 @@ SESSION_TIMEOUT_MS_MAX: Final = 20_000
 
 
 class ZooKeeper(zookeeper.ZooKeeper):
-    """One server, alone; a context manager that starts it, ends it and deletes its folder."""
+    """One server, alone unless `quorum` says otherwise; a context manager that starts it, ends it and deletes its folder."""
 
-    def __init__(self) -> None:
-        super().__init__(None, free_port(), TICK_MS, (SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX))
+    def __init__(
+        self,
+        tick_ms: int = TICK_MS,
+        quorum: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+        number: int = 1,
+    ) -> None:
+        bounds = (SESSION_TIMEOUT_MS_MIN, SESSION_TIMEOUT_MS_MAX)
+        super().__init__(None, free_port(), tick_ms, bounds, quorum, number)
 
     @property
     def hosts(self) -> str:
@@ -60,3 +67,17 @@ class ZooKeeper(zookeeper.ZooKeeper):
         finally:
             client.stop()
             client.close()
+
+
+@contextlib.contextmanager
+def ensemble(tick_ms: int = TICK_MS) -> Iterator[list[ZooKeeper]]:
+    """Three servers that serve sessions, the leader first."""
+    quorum = {number: (free_port(), free_port()) for number in (1, 2, 3)}
+    with contextlib.ExitStack() as stack:
+        servers = [ZooKeeper(tick_ms, quorum, number) for number in quorum]
+        for server in servers:
+            stack.callback(server.close)
+            server.begin()
+        for server in servers:
+            server.wait(server.answers)
+        yield sorted(servers, key=lambda server: not server.leads())
