@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.simulation import planted_durability, planted_ownership, planted_surplus, planted_telling, tally
+from tests.simulation import (
+    planted_durability,
+    planted_ownership,
+    planted_session,
+    planted_surplus,
+    planted_telling,
+    tally,
+)
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.fleet import Fleet
@@ -105,7 +112,8 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    bugs = {**planted_ownership.BUGS, **planted_telling.BUGS, **planted_surplus.BUGS} if fleet else BUGS
+    fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
+    bugs = {name: bug for module in fleets for name, bug in module.BUGS.items()} if fleet else BUGS
     return {**bugs, **planted_durability.BUGS, **FAULTS}
 
 
@@ -147,7 +155,7 @@ def main() -> int:
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument(
         "--plant",
-        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py, _telling.py, _surplus.py",
+        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py, _session.py, _surplus.py, _telling.py",
     )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)

@@ -19,6 +19,7 @@ from tests.simulation import (
     fleet,
     planted_durability,
     planted_ownership,
+    planted_session,
     planted_surplus,
     planted_telling,
     tally,
@@ -89,6 +90,12 @@ def test_a_planted_bug_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", planted_ownership.BUGS)
 def test_a_planted_bug_of_ownership_is_caught(name: str) -> None:
     catches(name, planted_ownership.BUGS[name], "--fleet")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_session.BUGS)
+def test_a_planted_bug_of_sessions_is_caught(name: str) -> None:
+    catches(name, planted_session.BUGS[name], "--fleet")
 
 
 @pytest.mark.timeout(300)

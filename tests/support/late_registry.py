@@ -2,16 +2,20 @@
 
 Holds `LateRegistry`, one user of a `LocalEnsemble`. Always true: what was asked
 takes effect at one moment on the way, in the session in which it was asked, or
-never; an error says of it what `registry.Registry` promises. Knows nothing of
-what the documents say.
+never; an error says of it what `registry.Registry` promises. A user is connected
+to a server that follows the leader: the leader knows of its heartbeats late, and
+ends its session by what it knows; the user reckons its session as the ZooKeeper
+registry does, with `Lifetime`. Knows nothing of what the documents say.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Final, TypeVar
 
+from shardmgr.lifetime import Lifetime
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.registry import Entry, Link, RegistryFailed, RegistryUnknown
 from tests.support.virtual import Pause, VirtualLoop
@@ -19,6 +23,10 @@ from tests.support.virtual import Pause, VirtualLoop
 T = TypeVar("T")
 
 _WAY_MS: Final = (0.1, 4.0)
+TICK_MS: Final = 600
+"""Of the ensemble: a server passes on what it knows of its clients twice in each."""
+_HEARTBEATS: Final = 12
+"""In each session timeout."""
 
 
 class LateRegistry(LocalRegistry):
@@ -43,6 +51,21 @@ class LateRegistry(LocalRegistry):
         self.session_over: Callable[[], None] = lambda: None
         self._loop = loop
         self._rng = rng
+        self._lifetime = Lifetime(TICK_MS, session_timeout_ms)
+        self._heartbeat_ms = 0
+        """When the next one is sent."""
+        self._relay_ms = 0
+        """Each time at which its server passes on what it knows differs from this one by a multiple of half a tick."""
+        self._known_ms = 0
+        """When the leader was told last that the session is alive."""
+        self._loss: asyncio.TimerHandle | None = None
+
+    @property
+    def alive_until_ms(self) -> int:
+        if self._link is Link.CONNECTED:
+            self._beat()
+            return self._lifetime.until_ms
+        return self._alive_until_ms
 
     @property
     def lives(self) -> bool:
@@ -63,6 +86,65 @@ class LateRegistry(LocalRegistry):
 
     async def withdraw(self, folder: str, name: str) -> None:
         await self._ask(lambda: LocalRegistry.withdraw(self, folder, name), RegistryUnknown("no answer"))
+
+    # ---------------------------------------------------------- of the ensemble
+
+    def cut(self) -> None:
+        connected = self._reached and self._link is Link.CONNECTED
+        super().cut()
+        if not connected:
+            return
+        # The leader ends the session by what it knows, and does not tell; the user goes by its own clock.
+        self._cancel_expiry()
+        loop, now_ms = asyncio.get_running_loop(), self._boot_ms()
+        left_ms = self._known_ms + self._timeout_ms - now_ms
+        self._expiry = loop.call_later(max(1, left_ms) / 1000, self._end_at_leader)
+        self._loss = loop.call_later(max(1, self._alive_until_ms - now_ms) / 1000, self._lose_by_clock)
+
+    def heal(self) -> None:
+        if not self._reached and not self._closed and self._lives:
+            if self._link is Link.LOST:
+                self._end_session()  # it was given up, and another one begins
+            else:
+                self._connect()
+        super().heal()
+
+    def _end_at_leader(self) -> None:
+        self._expiry = None
+        if self._lives:
+            self._end_session()
+
+    def _lose_by_clock(self) -> None:
+        self._loss = None
+        if self._link is Link.SUSPENDED:
+            self._link = Link.LOST
+            self._tell()
+
+    def _cancel_expiry(self) -> None:
+        super()._cancel_expiry()
+        if self._loss is not None:
+            self._loss.cancel()
+            self._loss = None
+
+    def _begin_session(self) -> None:
+        self._connect()
+        super()._begin_session()
+
+    def _connect(self) -> None:
+        """A connect and a reconnect go to the leader as such."""
+        now_ms = self._boot_ms()
+        self._lifetime.connected(now_ms, self._timeout_ms)
+        self._known_ms = self._heartbeat_ms = now_ms
+        self._relay_ms = now_ms + self._rng.randrange(TICK_MS // 2)
+
+    def _beat(self) -> None:
+        """Sends the heartbeats that are due, in arrears: nobody has looked meanwhile."""
+        now_ms, every_ms = self._boot_ms(), self._timeout_ms // _HEARTBEATS
+        while self._heartbeat_ms < now_ms:
+            self._lifetime.answered(self._heartbeat_ms, self._heartbeat_ms + 1)
+            self._heartbeat_ms += every_ms
+        half_ms = TICK_MS // 2
+        self._known_ms = max(self._known_ms, now_ms - (now_ms - self._relay_ms) % half_ms)
 
     def _end_session(self) -> None:
         super()._end_session()

@@ -1,0 +1,27 @@
+"""Bugs of how long a host reckons its session, to plant, to show that the simulation of several hosts would find them.
+
+As `planted`: each is the mistake that a rule prevents, made in one place, and
+names the invariants by which it may show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from shardmgr.lifetime import Lifetime
+from tests.simulation.planted import Bug
+
+
+def answer_prolongs_the_session() -> None:
+    """A heartbeat that was answered counts at once, although the leader may not know of it."""
+
+    def answered(self: Lifetime, sent_ms: int, now_ms: int) -> None:
+        self.until_ms = max(self.until_ms, sent_ms + self.timeout_ms)
+
+    Lifetime.answered = answered  # type: ignore[method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "answer-prolongs-the-session": Bug(answer_prolongs_the_session, (12,)),
+}
