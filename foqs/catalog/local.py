@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
-from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown
+from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknown, require_before
 
 _LOCK_WAIT_S: Final = 2.0
 _LOCK_LOOK_S: Final = 0.01
@@ -46,8 +46,8 @@ class FileCatalog:
     async def load(self) -> Document:
         return await asyncio.to_thread(self._load)
 
-    async def replace(self, document: Document) -> None:
-        await asyncio.to_thread(self._replace, document)
+    async def replace(self, document: Document, before: Document | None = None) -> None:
+        await asyncio.to_thread(self._replace, document, before)
 
     async def changed(self, version: int) -> None:
         while True:
@@ -90,7 +90,7 @@ class FileCatalog:
                 f"{self._path} is damaged: {error}; mend that place, or move the file away and import an export"
             ) from None
 
-    def _replace(self, document: Document) -> None:
+    def _replace(self, document: Document, before: Document | None) -> None:
         data = render(document).encode()
         if len(data) > self._bytes_max:
             raise CatalogFull(
@@ -98,11 +98,7 @@ class FileCatalog:
                 "raise it or delete what is not needed"
             )
         with self._locked():
-            stored = self._read()
-            if document.version != stored.version + 1:
-                raise CatalogConflict(
-                    f"{self._path} holds version {stored.version}, and {document.version} does not follow it"
-                )
+            require_before(self._read(), document, before)
             self._write(data)
 
     @contextlib.contextmanager

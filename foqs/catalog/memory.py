@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from foqs.catalog.document import EMPTY, Document, render
-from foqs.catalog.port import CatalogConflict, CatalogFull
+from foqs.catalog.port import CatalogFull, require_before
 
 BYTES_MAX: Final = 1_000_000
 
@@ -25,9 +25,8 @@ class MemoryCatalog:
     async def load(self) -> Document:
         return self._document
 
-    async def replace(self, document: Document) -> None:
-        if document.version != self._document.version + 1:
-            raise CatalogConflict(f"version {self._document.version} is stored, {document.version} does not follow it")
+    async def replace(self, document: Document, before: Document | None = None) -> None:
+        require_before(self._document, document, before)
         size = len(render(document).encode())
         if size > self._bytes_max:
             raise CatalogFull(f"the catalog would have {size} bytes; at most {self._bytes_max} are allowed")

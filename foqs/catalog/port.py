@@ -1,8 +1,8 @@
 """Where the catalog's document is kept, as the service sees it.
 
 Always true: a document is replaced as a whole, and only by the one whose
-version follows the version that is stored, so no change overwrites another that
-its author had not seen. What is stored is the truth, also when its version is
+version follows the version that is stored, in place of the one that its author
+had seen, so no change overwrites another. What is stored is the truth, also when its version is
 lower than one that was seen before: somebody has restored a copy. Nothing here
 says file: implementations are `local` (a file, for one host), `shared` (the
 registry, for several) and `memory` (for tests); one contract suite holds them,
@@ -47,8 +47,12 @@ class Catalog(Protocol):
         """What is stored; `EMPTY`, with version 0, where nothing was ever. Raises `CatalogFailed`."""
         ...
 
-    async def replace(self, document: Document) -> None:
+    async def replace(self, document: Document, before: Document | None = None) -> None:
         """Stores it, durably, in place of the one with the version before.
+
+        Args:
+            before: what must be stored. A copy that was restored may have the same version and another content. None: any
+                with the version before.
 
         Not to be cancelled: it ends by itself, within seconds.
 
@@ -61,3 +65,11 @@ class Catalog(Protocol):
     async def changed(self, version: int) -> None:
         """Returns when another version than this may be stored; now and then it may return without cause."""
         ...
+
+
+def require_before(stored: Document, document: Document, before: Document | None) -> None:
+    """Raises `CatalogConflict` where `document` may not replace what is stored: see `Catalog.replace`."""
+    if document.version != stored.version + 1:
+        raise CatalogConflict(f"version {stored.version} is stored, and {document.version} does not follow it")
+    if before is not None and stored != before:
+        raise CatalogConflict(f"version {stored.version} is stored with another content: somebody has restored a copy")

@@ -13,7 +13,14 @@ import contextlib
 from typing import Final
 
 from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
-from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown, CatalogUnreached
+from foqs.catalog.port import (
+    CatalogConflict,
+    CatalogFailed,
+    CatalogFull,
+    CatalogUnknown,
+    CatalogUnreached,
+    require_before,
+)
 from shardmgr.checks import DOCUMENT_BYTES_MAX
 from shardmgr.registry import Entry, Registry, RegistryConflict, RegistryError, RegistryFailed, RegistryUnreached
 
@@ -48,7 +55,7 @@ class RegistryCatalog:
         self._seen = entry, document.version
         return document
 
-    async def replace(self, document: Document) -> None:
+    async def replace(self, document: Document, before: Document | None = None) -> None:
         data = render(document).encode()
         if len(data) > self._bytes_max:
             raise CatalogFull(
@@ -56,8 +63,7 @@ class RegistryCatalog:
                 f"and the {DOCUMENT_BYTES_MAX} that the registry takes; delete what is not needed"
             )
         entry, stored = await self._read()
-        if document.version != stored.version + 1:
-            raise CatalogConflict(f"version {stored.version} is stored, and {document.version} does not follow it")
+        require_before(stored, document, before)
         try:
             await self._registry.replace(NAME, data, None if entry is None else entry.version)
         except RegistryConflict as error:

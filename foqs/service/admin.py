@@ -326,7 +326,7 @@ class Administration:
                     if after is not before:
                         held = self._namespaces.document
                         try:
-                            await self._catalog.replace(after)
+                            await self._catalog.replace(after, before)
                         except CatalogConflict:
                             continue
                         except CatalogUnknown:

@@ -100,6 +100,20 @@ def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(views
     views.run(main())
 
 
+def test_another_document_of_the_version_that_was_read_is_a_conflict_and_stays(views: Views) -> None:
+    async def main() -> None:
+        restored = changes.create(EMPTY, "restored", None, {})  # the version of FIRST, another content
+        await views.view().replace(restored)
+        change = changes.pause(FIRST, "a", "t", paused=True)
+        with pytest.raises(CatalogConflict, match="another content"):
+            await views.view().replace(change, FIRST)
+        assert await views.view().load() == restored
+        await views.view().replace(changes.create(restored, "b", None, {}), restored)
+        assert (await views.view().load()).version == 2
+
+    views.run(main())
+
+
 def test_of_many_who_change_one_version_one_succeeds(views: Views) -> None:
     async def main() -> None:
         await views.view().replace(FIRST)

@@ -21,12 +21,16 @@ class Gated(MemoryCatalog):
         self.replacing = 0
         """So many have found the gate closed."""
 
-    async def replace(self, document: Document) -> None:
+    async def replace(self, document: Document, before: Document | None = None) -> None:
         self.replacing += not self.gate.is_set()
         await self.gate.wait()
-        await super().replace(document)
+        await super().replace(document, before)
         if self.failure is not None:
             raise self.failure
+
+    def restore(self, document: Document) -> None:
+        """Somebody puts a copy in place of what is stored."""
+        self._document = document
 
 
 async def gated(world: World) -> Gated:

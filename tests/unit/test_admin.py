@@ -53,10 +53,10 @@ def test_a_new_catalog_gets_the_default_namespace_once() -> None:
 def test_two_hosts_that_find_a_new_catalog_agree() -> None:
     async def story(world: World) -> None:
         class Overtaken(MemoryCatalog):
-            async def replace(self, document: Document) -> None:
+            async def replace(self, document: Document, before: Document | None = None) -> None:
                 if document.version == 1:
                     await super().replace(changes.create(EMPTY, "theirs", None, {}))
-                await super().replace(document)
+                await super().replace(document, before)
 
         world.catalog = Overtaken()
         engine = await world.engine()
@@ -117,6 +117,25 @@ def test_changes_of_two_hosts_at_once_all_hold() -> None:
         await asyncio.gather(*creates)
         for engine in engines:
             await world.until(lambda engine=engine: len(engine.admin.document().namespaces) == 22)  # type: ignore[misc]
+
+    play(story)
+
+
+def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> None:
+    async def story(world: World) -> None:
+        catalog = await gated(world)
+        engine = await world.engine()
+        catalog.gate.clear()
+        changing = begin(pause(engine, "t"))
+        await world.until(lambda: catalog.replacing == 1)
+        stored = await catalog.load()
+        copy = changes.create(stored, "restored", None, {})
+        catalog.restore(Document(stored.version, copy.namespaces))  # the same version, another content
+        catalog.gate.set()
+        await changing
+        stored = await catalog.load()
+        assert "restored" in stored.namespaces
+        assert stored.namespaces["default"].paused == {"t"}
 
     play(story)
 

@@ -76,8 +76,8 @@ def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalo
         engine = await world.engine()
         whole, replace = catalog.load, catalog.replace
 
-        async def stored(document: Document) -> None:
-            await replace(document)
+        async def stored(document: Document, before: Document | None = None) -> None:
+            await replace(document, before)
             catalog.load = silent  # type: ignore[method-assign]
             raise CatalogUnknown("no answer")
 

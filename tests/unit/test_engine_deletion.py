@@ -33,8 +33,8 @@ class Deaf(MemoryCatalog):
     async def load(self) -> Document:
         return await self._whole.load()
 
-    async def replace(self, document: Document) -> None:
-        await self._whole.replace(document)
+    async def replace(self, document: Document, before: Document | None = None) -> None:
+        await self._whole.replace(document, before)
 
     async def changed(self, version: int) -> None:
         await asyncio.sleep(10**6)

@@ -100,9 +100,9 @@ def test_two_hosts_that_divide_at_once_agree() -> None:
                 await asyncio.sleep(0.2)
                 return document
 
-            async def replace(self, document: Any) -> None:
+            async def replace(self, document: Any, before: Any = None) -> None:
                 try:
-                    await super().replace(document)
+                    await super().replace(document, before)
                 except CatalogConflict:
                     conflicts.append(document)
                     raise
@@ -143,10 +143,10 @@ def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_give
         class Failing(MemoryCatalog):
             broken = True
 
-            async def replace(self, document: Any) -> None:
+            async def replace(self, document: Any, before: Any = None) -> None:
                 if self.broken:
                     raise CatalogFailed("the disk is full")
-                await super().replace(document)
+                await super().replace(document, before)
 
         world.catalog = failing = Failing(await world.catalog.load())
         engine = await world.engine(TWO)
