@@ -41,10 +41,14 @@ class TopicCounts:
         return sum(map(len, self._topics.values()))
 
     def found(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
-        """What the table held before the first change was counted."""
+        """What the table held before the first change was counted, or the last of it."""
+        self.found_some(counts)
+        self.lag = False
+
+    def found_some(self, counts: Iterable[tuple[TopicName, State, int]]) -> None:
+        """As `found`, but there is more: the counts still lag."""
         for topic, state, rows in counts:
             self.change(topic, state, rows)
-        self.lag = False
 
     def begin_anew(self) -> None:
         """`found` will bring what the table holds now, in place of what it held before. They lag."""

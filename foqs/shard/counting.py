@@ -47,9 +47,19 @@ class Counting:
                 except StoreLost as lost:
                     log.warning("shard %d: its items could not be counted; they will be: %s", self._number, lost)
                 await asyncio.sleep(self._retry_s)
+            await self._take_in(found, writer)
         except (NotOwner, Unavailable):
             return  # the writer has ended
-        writer.between(lambda: self._memory.counted(found))
+
+    async def _take_in(self, found: Sequence[TopicCount], writer: Writer) -> None:
+        """A step at a time, with flushes and others between. Raises `NotOwner`, `Unavailable`."""
+        steps = self._memory.counted(found)
+
+        async def step(_: Store) -> bool:
+            return next(steps, False) is None
+
+        while await writer.read(step):
+            pass
 
     async def _count(self, writer: Writer) -> Sequence[TopicCount]:
         """In a snapshot of now. Raises `StoreLost`, `NotOwner`, `Unavailable`."""

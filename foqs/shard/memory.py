@@ -31,6 +31,8 @@ from foqs.shard.flush import Flush
 from foqs.store.port import TopicCount
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
+_COUNTED_PER_STEP: Final = 1_000
+"""Counts of topics taken in, and topics looked at, in one go: a millisecond or two."""
 _FAR_MS: Final = 60_000
 """A row that nobody can want for so long is not remembered."""
 _ENDED: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
@@ -139,21 +141,30 @@ class ShardMemory:
         self.usage.begin_anew()
         self._cut_uncounted.clear()
 
-    def counted(self, found: Sequence[TopicCount]) -> None:
-        """What was in the table at the takeover, or when it was counted anew.
+    def counted(self, found: Sequence[TopicCount]) -> Iterator[None]:
+        """Takes in what was in the table at the takeover, or when it was counted anew; in steps, each between two flushes.
 
         Of a topic that was purged since, none of it is an item any more.
         """
-        items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in found]
-        self.counts.found([each for each in items if each[0] not in self._cut_uncounted])
+        for start in range(0, len(found), _COUNTED_PER_STEP):
+            if start:
+                yield
+            part = found[start : start + _COUNTED_PER_STEP]
+            items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in part]
+            self.counts.found_some([each for each in items if each[0] not in self._cut_uncounted])
+            self.usage.found([(count.namespace, count.rows, count.payload_bytes) for count in part])
+        self.counts.found(())
         self._cut_uncounted.clear()
-        self.usage.found([(count.namespace, count.rows, count.payload_bytes) for count in found])
-        now_ms = self._now_ms()
-        for namespace, names in self._topics.items():
-            for name in names:
+        looked = 0
+        for namespace in list(self._topics):
+            for name in list(self._topics.get(namespace, ())):
+                if looked == _COUNTED_PER_STEP:
+                    looked = 0
+                    yield
+                looked += 1
                 topic = (namespace, name)
-                if topic not in self.counts:
-                    self._over[topic] = now_ms
+                if topic not in self.counts and name in self._topics.get(namespace, ()):
+                    self._over.setdefault(topic, self._now_ms())
                 if not self.counts.of(topic, State.READY):
                     self.index.forget(topic)
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from foqs.core.counts import TopicCounts
 from foqs.core.life import Kind
+from foqs.shard import memory
 from foqs.shard.keeper import TakenByAnother
+from foqs.shard.memory import ShardMemory
 from foqs.store.memory import MemoryReads
 from foqs.store.port import TopicCount
-from tests.support.builders import engine_settings
+from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.races import Gate, closed, rest, restarted
 
@@ -254,5 +258,46 @@ def test_a_takeover_clears_up_topics_that_it_finds_without_items() -> None:
         await world.pass_s(1)
         await Caller(world, engine).put("b")
         assert topics_of(world) == {"b"}
+
+    play(story)
+
+
+def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1)
+        engine = await world.engine(settings)
+        await Caller(world, engine).enqueue([new_item(f"t{number}") for number in range(100)])
+        await Caller(world, engine).put("gone")
+        await Caller(world, engine).do(Kind.ACK, (await Caller(world, engine).get("gone")).items)
+        await engine.abort()
+        monkeypatch.setattr(memory, "_COUNTED_PER_STEP", 10)
+        whole, change = ShardMemory.counted, TopicCounts.change
+        changes = [0]
+        flushes: list[int] = []
+
+        def in_steps(self: ShardMemory, found: Sequence[TopicCount]) -> Iterator[None]:
+            for _ in whole(self, found):
+                changes.append(0)
+                flushes.append(self._shard._writer.flush_number)
+                assert not self._shard._writer._flushing
+                yield
+
+        def counted(self: TopicCounts, *arguments: Any) -> None:
+            changes[-1] += 1
+            change(self, *arguments)
+
+        monkeypatch.setattr(ShardMemory, "counted", in_steps)
+        monkeypatch.setattr(TopicCounts, "change", counted)
+        engine = await world.engine(settings)
+        caller = Caller(world, engine)
+        while engine.shards[1].counts.lag:
+            await asyncio.gather(caller.put("t1"), caller.put("gone"), caller.put("new"))
+        await world.until(lambda: len(flushes) >= 19)
+        assert max(changes) <= 10
+        assert len(set(flushes)) >= 3, "others are served between steps"
+        stats = await caller.stats("t1")
+        assert stats is not None
+        assert not stats.counts_lag
+        await rest(world, engine)
 
     play(story)
