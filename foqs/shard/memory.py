@@ -180,9 +180,9 @@ class ShardMemory:
             return topic[1] in self._topics.get(topic[0], ())
         return topic in self.counts
 
-    def every_topic(self) -> Iterator[TopicName]:
-        """All for which `has` may be true. Nothing may change meanwhile."""
-        return ((namespace, name) for namespace, names in self._topics.items() for name in sorted(names))
+    def every_topic(self) -> list[tuple[str, list[str]]]:
+        """All for which `has` may be true: the names of each namespace, in no particular order."""
+        return [(namespace, list(names)) for namespace, names in self._topics.items()]
 
     # ---------------------------------------------------------- before a flush
 

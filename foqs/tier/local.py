@@ -8,15 +8,19 @@ seen first. Knows nothing of who asks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from foqs.core.item import TopicName
-from foqs.core.names import SortedNames
+from foqs.core.names import SortedNames, in_order
 from foqs.service.listed import counts_of, stats_of
 from foqs.shard.shard import Shard
 from foqs.tier.journal import Changes, Journal
 from foqs_client.idl import ttypes
+
+_PAUSES_MAX: Final = 2
+"""Pauses of `in_order` that are passed over without a name between them."""
 
 
 class LocalTopics:
@@ -33,6 +37,8 @@ class LocalTopics:
         """Of them, those whose counts lagged."""
         self._changed: dict[TopicName, None] = {}
         """To be looked at."""
+        self._coming: deque[tuple[str, Iterator[str | None]]] = deque()
+        """To be looked at as well: all topics of shards that came, went or were counted, by namespace, as `in_order` gives them."""
         self._names: dict[str, SortedNames] = {}
         self.looked_at = 0
         """Times that a topic was looked at."""
@@ -49,11 +55,12 @@ class LocalTopics:
         self._follow()
         if anew:
             self._take_touched()
+        self._take_coming(topics_max)
         changed, serving = self._changed, list(self._seen.values())
         for _ in range(min(topics_max, len(changed))):
             topic, _ = changed.popitem()
             self._look(topic, there=any(shard.memory.has(topic) for shard in serving))
-        return bool(changed)
+        return bool(changed or self._coming)
 
     def _follow(self) -> None:
         """Shards come and go, and all of their topics with them; and end their counting, which changes how all are told."""
@@ -63,17 +70,35 @@ class LocalTopics:
             shard.counts.touched = None
             if shard in self._counting:
                 self._counting.remove(shard)
-            self._changed.update(dict.fromkeys(shard.memory.every_topic()))
+            self._look_at_all(shard)
         for number, shard in serving.items():
             if number not in self._seen:
                 self._seen[number] = shard
                 shard.counts.touched = {}
-                self._changed.update(dict.fromkeys(shard.memory.every_topic()))
+                self._look_at_all(shard)
                 if shard.counts.lag:
                     self._counting.append(shard)
         for shard in [shard for shard in self._counting if not shard.counts.lag]:
             self._counting.remove(shard)
-            self._changed.update(dict.fromkeys(shard.memory.every_topic()))
+            self._look_at_all(shard)
+
+    def _look_at_all(self, shard: Shard) -> None:
+        self._coming += [(namespace, in_order([names], "")) for namespace, names in shard.memory.every_topic()]
+
+    def _take_coming(self, topics_max: int) -> None:
+        """Has so many topics looked at next, less where more have to be put in order first."""
+        coming, changed = self._coming, self._changed
+        pauses = 0
+        while coming and len(changed) < topics_max and pauses <= _PAUSES_MAX:
+            namespace, names = coming[0]
+            name = next(names, "")
+            if name is None:
+                pauses += 1
+            elif name:
+                pauses = 0
+                changed[namespace, name] = None
+            else:
+                coming.popleft()
 
     def _take_touched(self) -> None:
         for shard in self._seen.values():
@@ -105,7 +130,7 @@ class LocalTopics:
     @property
     def is_whole(self) -> bool:
         """Every topic of these shards was looked at, but for what has just changed."""
-        return not self._changed and self._seen == self.serving()
+        return not self._changed and not self._coming and self._seen == self.serving()
 
     def names(self, namespace: str) -> SortedNames | None:
         """The topics of a namespace, in order; None where there are none. Not to be changed."""

@@ -10,6 +10,8 @@ from foqs.core.item import State
 from foqs.core.names import PASSED_MAX
 from foqs.service.bulk import COUNTED_MAX
 from foqs.service.engine import Engine
+from foqs.tier.journal import Journal
+from foqs.tier.local import LocalTopics
 from tests.support.builders import engine_settings
 from tests.support.engines import World, play
 from tests.support.turns import most_in_a_turn
@@ -75,5 +77,27 @@ def test_a_change_by_filter_passes_over_many_topics_in_turns(monkeypatch: pytest
         assert count.items == 0
         assert looks >= TOPICS
         assert most <= PASSED_MAX + 1
+
+    play(story)
+
+
+def test_the_topics_of_a_shard_that_comes_are_put_in_order_and_looked_at_by_pages() -> None:
+    async def story(world: World) -> None:
+        engine = await crowded(world)
+        engine.shards[1].memory._topics["default"] = set(NAMES)
+        local = LocalTopics(engine.shards, Journal(1, 1_000))
+        pages = 0
+        more = True
+        while more:
+            more = local.gather(250, anew=not pages)
+            pages += 1
+            assert not local._changed, "no more is noted than is looked at"
+            assert not more or not local.is_whole
+        assert local.is_whole
+        assert local.looked_at == TOPICS
+        assert TOPICS // 250 <= pages <= TOPICS // 250 + 3
+        known = local.names("default")
+        assert known is not None
+        assert known.following("", 2 * TOPICS, beyond=False) == NAMES
 
     play(story)
