@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs.testing import FakeHost
-from foqs_client import Client, Item, Outcome, Unreachable
+from foqs_client import Client, Item, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Job
 from foqs_client.consumer.hand import Hand, Held
 from tests.support.virtual import run_virtual
@@ -93,7 +93,7 @@ class _World:
 
 
 def _unreliable(client: Client, rng: Random) -> Client:
-    """A client whose extensions are refused before they are sent, or answered late."""
+    """A client whose extensions are refused before they are sent, or answered late or never."""
     extend = client.extend
 
     async def unreliable(leases: Any, *, lease_ms: int | None = None, timeout_ms: int | None = None) -> list[Outcome]:
@@ -102,6 +102,8 @@ def _unreliable(client: Client, rng: Random) -> Client:
             raise Unreachable("nobody there")
         outcomes = await extend(leases, lease_ms=lease_ms, timeout_ms=timeout_ms)
         await asyncio.sleep(rng.uniform(0.0, 0.9))
+        if rng.random() < 0.3:
+            raise UnknownOutcome("no reply has come")
         return outcomes
 
     client.extend = unreliable  # type: ignore[method-assign]

@@ -68,7 +68,7 @@ class Held:
         self.job: Job | None = None
         self.state = State.WAITING
         self.own_lease_s = delivery.lease_remaining_ms / 1_000
-        self.until_s = now_s + self.own_lease_s - ROUNDING_S
+        self.until_s = _lease_end_s(self, now_s, None)
         self.lease_ms = lease_ms
         self.renewing = False
         self.lost = False
@@ -267,6 +267,16 @@ class Hand:
             held.group.held.pop(held, None)
             held.group = None
 
+    def renewal_sent(self, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
+        """Books a renewal that is sent now, as far as it shortens leases: its reply may be lost. Arguments as for `renewed`."""
+        shortened: list[Held] = []
+        for one in held:
+            until_s = _lease_end_s(one, sent_s, lease_ms)
+            if until_s < one.until_s:
+                one.until_s = until_s
+                shortened.append(one)
+        self._watch(shortened, sent_s)
+
     def renewed(self, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
         """Books the leases that a renewal gave: as long as it asked for, from the moment at which it was sent.
 
@@ -274,7 +284,7 @@ class Hand:
             lease_ms: what that renewal asked for, whatever has been wished for since; None: the items' own durations.
         """
         for one in held:
-            one.until_s = sent_s + (one.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
+            one.until_s = _lease_end_s(one, sent_s, lease_ms)
         self._watch([one for one in held if _is_live(one)], sent_s)
 
     def not_renewed(self, held: Sequence[Held], now_s: float) -> None:
@@ -311,6 +321,10 @@ class Hand:
     def _at(self, moment_s: float, group: _Group, *, over: bool) -> None:
         self._numbers += 1
         heappush(self._moments, (moment_s, self._numbers, over, group))
+
+
+def _lease_end_s(held: Held, sent_s: float, lease_ms: int | None) -> float:
+    return sent_s + (held.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
 
 
 def _is_live(held: Held) -> bool:

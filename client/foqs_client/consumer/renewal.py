@@ -99,6 +99,8 @@ class Renewal:
         now_s = asyncio.get_running_loop().time
         sent_s = now_s()
         left_ms = int((min(held.until_s for held in members) - sent_s) * 500)
+        self._hand.renewal_sent(members, sent_s, lease_ms)
+        self.watch()
         outcomes: Sequence[Outcome]
         try:
             outcomes = await self._client.extend(
