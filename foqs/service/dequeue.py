@@ -75,6 +75,7 @@ class Dequeue:
         "_counter",
         "_deadline",
         "_done",
+        "_exchanged",
         "_handout_s_max",
         "_open",
         "_patience",
@@ -116,6 +117,8 @@ class Dequeue:
         self._state = _State.LOOKING
         self._works: list[tuple[Shard, HandOutWork]] = []
         self._open = 0
+        self._exchanged = False
+        """It has given up leases for those of a quicker shard, which it does once."""
         self._slot = 0
 
     # ------------------------------------------------------------------ looking
@@ -234,14 +237,17 @@ class Dequeue:
         return any(type(row) is Row for _, work in self._works for row in work.results)
 
     def _lease_elsewhere(self, now: float) -> None:
-        """Nothing is committed yet: exchanges that for items of a quicker shard, or waits on.
+        """Nothing is committed yet: exchanges that for items of a quicker shard, once, or waits on.
 
-        What commits after it was given up is released. If the dequeue gave up for
-        nothing, and the next one too, a database that is slow would deliver nothing.
+        What commits after it was given up is released. If a dequeue gave up again and
+        again, or for nothing, slow databases would never deliver anything.
         """
-        late = [shard for shard, work in self._works if work.is_open]
-        taken = self._counter.take(self.topics, self.items_max, late=True, beside=late)
+        taken: Sequence[tuple[Shard, Spans]] = ()
+        if not self._exchanged:
+            late = [shard for shard, work in self._works if work.is_open]
+            taken = self._counter.take(self.topics, self.items_max, late=True, beside=late)
         if taken:
+            self._exchanged = True
             self._give_up_open()
             self._lease(taken)
         else:

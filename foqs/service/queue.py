@@ -309,7 +309,7 @@ class QueueService:
         """Reserves the best keys that are certain; of each topic at most its count, of all at most `items_max`.
 
         If it is `late`, shards whose better keys are still being read are left out. If there are shards `beside`,
-        they and those that are as slow are left out. Of a paused topic nothing is taken.
+        they and those that would be late too are left out. Of a paused topic nothing is taken.
         """
         if self._suspended:
             return []
@@ -321,7 +321,7 @@ class QueueService:
         holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
         for shard in self._handing_out():
-            if beside and (shard in beside or shard.is_slow):
+            if beside and (shard in beside or not shard.leases_within(self._handout_wait_s_max)):
                 continue
             known = shard.index.among(topics)
             if known and (own := shard.room(known[0][0])) > 0:

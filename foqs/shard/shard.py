@@ -42,7 +42,7 @@ from foqs.shard.reader import Reader
 from foqs.shard.retry import Retry
 from foqs.shard.settings import ShardSettings
 from foqs.shard.timekeeper import Timekeeper
-from foqs.shard.writer import LATE_S, Writer
+from foqs.shard.writer import Writer
 from foqs.store.port import Store
 
 _AWAY_MS_MAX: Final = 1_000
@@ -159,10 +159,9 @@ class Shard:
         """It may lease items soon: its store answers, and not too slowly just now."""
         return self.answering and not self._writer.is_late
 
-    @property
-    def is_slow(self) -> bool:
-        """Its last flush took long."""
-        return self._writer.flush_s > LATE_S
+    def leases_within(self, seconds: float) -> bool:
+        """It commits what is taken now within this time, if its flushes stay as they are: one may be under way."""
+        return 2 * self._writer.flush_s <= seconds
 
     def room(self, namespace: str) -> int:
         """How many more items of the namespace it leases while somebody waits for them; 0 when it is crowded.

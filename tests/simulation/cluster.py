@@ -97,6 +97,10 @@ BOUNDS: Final = Bounds(
     slew_ratio=0.001,
     bound_ms=2_000,
 )
+SLOW_COMMIT_S: Final = 0.12
+"""Longer than a dequeue that has some items waits for others."""
+SLOW_BOUND_MS: Final = 4_000
+"""A flush of a few items then takes six times as long as it should."""
 _SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
 """With what the drift adds."""
 
@@ -135,6 +139,7 @@ class Cluster:
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryBook()
         self._catalog = MemoryCatalog(principals.document(NAMESPACES))
+        self._is_slow_at_last = seed % 5 == 3
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
@@ -197,14 +202,21 @@ class Cluster:
         for server in self.servers.values():
             server.heal()
 
+    def slow_down_at_last(self) -> None:
+        """From now on every COMMIT is slow, in every fifth seed."""
+        if self._is_slow_at_last:
+            for server in self.servers.values():
+                server.commit_s = SLOW_COMMIT_S
+
     def bounds(self) -> Bounds:
         """How well a history of this cluster must agree with the observer's clock."""
         late_ms = max(server.waited_ms for server in self.servers.values())
+        bounds = replace(BOUNDS, bound_ms=SLOW_BOUND_MS) if self._is_slow_at_last else BOUNDS
         if not self.wild:
-            return replace(BOUNDS, late_ms=late_ms)
+            return replace(bounds, late_ms=late_ms)
         takeovers = max(table.owner.epoch for table in map(self._table, self.shards))
         late_ms += takeovers * (CLOCK_SKEW_MS + CLOCK_SKEW_MS // 3)
-        return replace(BOUNDS, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
+        return replace(bounds, slew_ratio=_SLEW_RATIO, late_ms=late_ms)
 
     def rows(self, namespace: str | None = None) -> list[Event]:
         """What the tables hold, of one namespace or all, for the history; every shard must be served."""

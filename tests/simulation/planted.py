@@ -38,7 +38,7 @@ from foqs.shard.shard import Shard
 from foqs.shard.writer import Writer
 from foqs.store import memory
 from foqs.store.port import Decide, StoreLost
-from tests.simulation import planted_access
+from tests.simulation import planted_access, planted_delivery
 from tests.simulation.planting import plant
 
 
@@ -405,6 +405,7 @@ BUGS: Final[Mapping[str, Bug]] = {
     "delays-ignored": Bug(delays_ignored, (9,)),
     "watermark-too-early": Bug(watermark_too_early, (10,)),
     "no-refill": Bug(no_refill, (11,)),
+    "gives-up-with-nothing": Bug(planted_delivery.gives_up_with_nothing, (11,)),
     "no-fence": Bug(no_fence, (12,)),
     "reads-trusted": Bug(reads_trusted, (10, 11, 13)),
     "boundary-kept": Bug(boundary_kept, (13,)),

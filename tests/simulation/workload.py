@@ -99,6 +99,7 @@ class Run:
         await self._compare(administrators)
         self.history.healed()
         await operator.carry_over()
+        self.cluster.slow_down_at_last()
         spaces = (*NAMESPACES, *NAMESPACES, BRIEF)
         await asyncio.gather(*(self._drain(f"drainer-{n}", space) for n, space in enumerate(spaces)))
         await self._compare(administrators)

@@ -84,6 +84,8 @@ class Server(MemoryDatabase):
         self.refuse = self._refusal
         self.troubles = Troubles()
         self.counts: Counter[str] = Counter()
+        self.commit_s = 0.0
+        """What every COMMIT takes, even if nothing goes wrong."""
         self.late_s: dict[int, float] = {}
         """Connections whose next COMMIT takes long, and how long."""
         self.rng = rng
@@ -260,6 +262,8 @@ class ServerStore(MemoryStore):
         """Now and then COMMIT takes far too long, whatever becomes of its connection, and mostly nobody waits for it."""
         server, rng = self._server, self._server.rng
         server.steps_carried_ms[self._connection] = self._steps_known_ms or 0
+        if server.commit_s:
+            await Pause(server.loop, server.commit_s)
         if rng.random() >= server.troubles.late_commit:
             return await super()._commit(fence, writes)
         late_s = rng.uniform(0.02, 0.4) if rng.random() < 0.7 else rng.uniform(0.8, 7.0)

@@ -1,0 +1,10 @@
+"""Mistakes planted in how items reach those who wait; see `planted`."""
+
+from __future__ import annotations
+
+from foqs.service.dequeue import Dequeue
+
+
+def gives_up_with_nothing() -> None:
+    """A dequeue gives up after `handout_wait_ms_max` even if none of its items is committed."""
+    Dequeue._has_some = lambda self: True  # type: ignore[method-assign]
