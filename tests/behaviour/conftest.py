@@ -9,7 +9,7 @@ import pytest
 
 from tests.behaviour.sites import OPTIONS, Open, fake_site, host_site, sync_site
 from tests.behaviour.wires import OpenWire, fake_wire, host_wire
-from tests.support.mariadb import MariaDb
+from tests.support.mysql9 import running
 from tests.support.processes import HostProcess
 
 
@@ -21,13 +21,18 @@ def sqlite_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProces
 
 @pytest.fixture(scope="session")
 def mariadb_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
-    server = MariaDb()
-    server.start()
-    try:
+    yield from _on_server("mariadb", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def mysql9_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    yield from _on_server("mysql9", tmp_path_factory)
+
+
+def _on_server(kind: str, folders: pytest.TempPathFactory) -> Iterator[HostProcess]:
+    with running(kind) as server:
         url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
-        yield from _running(tmp_path_factory.mktemp("mariadb"), url)
-    finally:
-        server.remove()
+        yield from _running(folders.mktemp(kind), url)
 
 
 def _running(folder: Path, url: str) -> Iterator[HostProcess]:
@@ -42,6 +47,7 @@ def _running(folder: Path, url: str) -> Iterator[HostProcess]:
         "sync",
         pytest.param("sqlite", marks=pytest.mark.process),
         pytest.param("mariadb", marks=[pytest.mark.process, pytest.mark.mysql]),
+        pytest.param("mysql9", marks=[pytest.mark.process, pytest.mark.mysql]),
     ]
 )
 def open_site(request: pytest.FixtureRequest) -> Open:

@@ -14,7 +14,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,8 @@ from foqs.dev.server import give, run_program
 from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+MISSING: Final = "MySQL 9 cannot be had here"
+"""So begins what the script says where there is no server."""
 _OPTIONS: Final = ("--innodb-redo-log-capacity=96M",)
 _USERS: Final = "CREATE USER root@127.0.0.1 IDENTIFIED BY '';\nGRANT ALL ON *.* TO root@127.0.0.1 WITH GRANT OPTION;\n"
 """MySQL has root come through the socket only; MariaDB also from this machine's address."""
@@ -35,11 +37,15 @@ class MySql9(MariaDb):
 
     name = "mysql9"
 
+    def __init__(self, *options: str) -> None:
+        self._program = mysqld()
+        super().__init__(*options)
+
     def command(self) -> list[str]:
-        return [mysqld(), *_OPTIONS]
+        return [self._program, *_OPTIONS]
 
     def template(self, user: str | None) -> Path:
-        return _template(user)
+        return _template(self._program, user)
 
 
 KINDS: Final[Mapping[str, type[MariaDb]]] = {"mariadb": MariaDb, "mysql9": MySql9}
@@ -69,9 +75,14 @@ def mysqld() -> str:
     pytest.skip(why)
 
 
-def _template(user: str | None) -> Path:
+def not_run(skipped: Iterable[pytest.TestReport]) -> str | None:
+    """One line about those of the skipped tests that MySQL 9 was missing for; None where there are none."""
+    count = sum(isinstance(each.longrepr, tuple) and MISSING in each.longrepr[2] for each in skipped)
+    return f"{count} tests did not run, as {MISSING}: run make system-packages" if count else None
+
+
+def _template(program: str, user: str | None) -> Path:
     """MySQL's first data, for one version and user; made by the first process that needs it, while others wait."""
-    program = mysqld()
     mark = hashlib.sha256(run_program([program, "--version"]).encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"foqs-mysql9-template-{getpass.getuser()}-{mark}"
     base.mkdir(mode=0o755, exist_ok=True)
