@@ -303,11 +303,11 @@ def pages_untold() -> None:
 def dead_uncounted() -> None:
     """A new owner does not count the dead items that it finds."""
 
-    def found(self: TopicCounts, counts: Sequence[tuple[TopicName, State, int]]) -> None:
+    def found_some(self: TopicCounts, counts: Sequence[tuple[TopicName, State, int]]) -> None:
         original(self, [each for each in counts if each[1] is not State.DEAD])
 
-    original = TopicCounts.found
-    TopicCounts.found = found  # type: ignore[method-assign, assignment]
+    original = TopicCounts.found_some
+    TopicCounts.found_some = found_some  # type: ignore[method-assign, assignment]
 
 
 def walk_cut_short() -> None:
@@ -316,7 +316,7 @@ def walk_cut_short() -> None:
     async def read(self: Walk, limit: int) -> list[Any]:
         seen = await original(self, limit)
         if self.place is not None and self.place.after != self._first:
-            self._shard, self.place = next(self._stretches, (None, None))
+            await self._go_on()
         return seen
 
     original = Walk.read
