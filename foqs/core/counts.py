@@ -27,6 +27,7 @@ class TopicCounts:
     Attributes:
         lag: the table's own counts have not come yet.
         totals: by state, over all topics.
+        begun, ended: how often a topic got its first item here, and lost its last.
         touched: where somebody asks for it, what has changed since he emptied it; he must do so now and then.
     """
 
@@ -35,6 +36,8 @@ class TopicCounts:
         """By namespace and topic, the items of each state."""
         self.totals: list[int] = [0] * _STATES
         self.lag = True
+        self.begun = 0
+        self.ended = 0
         self.touched: Touched | None = None
 
     def __len__(self) -> int:
@@ -74,9 +77,11 @@ class TopicCounts:
             counts = topics.get(topic)
             if counts is None:
                 counts = topics[topic] = [0] * _STATES
+                self.begun += 1
             counts[state] += by
             if not counts[state] and not any(counts):
                 del topics[topic]
+                self.ended += 1
                 if not topics:
                     del namespaces[namespace]
 
@@ -94,10 +99,12 @@ class TopicCounts:
             counts = topics.get(topic)
             if counts is None:
                 counts = topics[topic] = [0] * _STATES
+                self.begun += 1
             counts[before] -= items
             counts[state] += items
             if not any(counts):  # as they lag
                 del topics[topic]
+                self.ended += 1
                 if not topics:
                     del namespaces[namespace]
 
@@ -126,6 +133,7 @@ class TopicCounts:
         counts = self._topics.get(topic[0], {}).pop(topic[1], None)
         if counts is None:
             return 0
+        self.ended += 1
         self.touch((topic,))
         if not self._topics[topic[0]]:
             del self._topics[topic[0]]

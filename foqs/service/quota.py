@@ -49,6 +49,7 @@ class Quota:
         self._counts: dict[str, MinuteCount] = {}
         self._under_way: dict[str, UnderWay] = {}
         """Of namespaces with a backlog that is limited."""
+        self._topics = TopicTotals()
 
     def usage(self, namespace: str) -> tuple[int, int]:
         """(items, bytes of payload) of a namespace; less than there is while counts lag."""
@@ -136,7 +137,7 @@ class Quota:
         new = [name for name in names if not any((namespace, name) in shard.counts for shard in shards)]
         if not new:
             return {}
-        room = max(0, settings.topics_max - _topics(shards, namespace, len(new), settings.topics_max))
+        room = max(0, settings.topics_max - self._topics.total(shards, namespace, len(new), settings.topics_max))
         beyond = set(new[room:])
         told: dict[int, FoqsError] = {
             place: LimitExceeded(
@@ -217,11 +218,36 @@ class Quota:
             )
 
 
-def _topics(shards: Sequence[Shard], namespace: str, more: int, most: int) -> int:
-    """How many topics the namespace has, as exactly as it matters to whether so many more are too many."""
-    each = [shard.counts.topics_of(namespace) for shard in shards]
-    if sum(each) + more <= most:
-        return sum(each)
-    if max(each, default=0) >= most:
-        return max(each)
-    return len({name for shard in shards for name in shard.counts.topics(namespace)})
+class TopicTotals:
+    """How many topics a namespace has over shards of which some may share topics.
+
+    Counting exactly looks at every name. So it is done again only where what has
+    begun and ended since may matter.
+    """
+
+    def __init__(self) -> None:
+        self._shards: list[Shard] = []
+        self._counted: dict[str, tuple[int, int, int]] = {}
+        """(topics, begun, ended) of a namespace, as of when it was counted exactly."""
+
+    def total(self, shards: list[Shard], namespace: str, more: int, most: int) -> int:
+        """As exactly as it matters to whether so many more are too many."""
+        each = [shard.counts.topics_of(namespace) for shard in shards]
+        if sum(each) + more <= most:
+            return sum(each)
+        if max(each, default=0) >= most:
+            return max(each)
+        begun = sum([shard.counts.begun for shard in shards])
+        ended = sum([shard.counts.ended for shard in shards])
+        if shards != self._shards or len(self._counted) >= _BUCKETS_MAX:
+            self._shards, self._counted = shards, {}
+        elif namespace in self._counted:
+            topics, begun_before, ended_before = self._counted[namespace]
+            highest, least = topics + begun - begun_before, topics - ended + ended_before
+            if highest + more <= most or highest == least:
+                return highest
+            if least >= most:
+                return least
+        topics = len(set().union(*[shard.counts.topics(namespace) for shard in shards]))
+        self._counted[namespace] = topics, begun, ended
+        return topics

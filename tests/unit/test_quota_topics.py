@@ -8,7 +8,9 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.service.quota import _topics
+from foqs.core.counts import TopicCounts
+from foqs.core.item import State
+from foqs.service.quota import TopicTotals
 
 
 class Counts:
@@ -17,6 +19,8 @@ class Counts:
     def __init__(self, names: set[str]) -> None:
         self._names = names
         self.listed = False
+        self.begun = len(names)
+        self.ended = 0
 
     def topics_of(self, namespace: str) -> int:
         return len(self._names)
@@ -34,7 +38,7 @@ class Holder:
 
 
 def topics(holders: Sequence[Holder], more: int, most: int) -> int:
-    return _topics(cast("Any", holders), "n", more, most)
+    return TopicTotals().total(cast("Any", holders), "n", more, most)
 
 
 def room(count: int, more: int, most: int) -> int:
@@ -63,3 +67,50 @@ def test_names_are_looked_at_only_where_shards_may_share_some_and_it_matters() -
     assert not looked(more=1, most=3)  # one shard alone has as many
     assert looked(more=1, most=5)
     assert looked(more=3, most=7)
+
+
+class Counted:
+    """A shard that counts its topics, and how often it was asked for their names."""
+
+    def __init__(self) -> None:
+        self.counts = self
+        self.listings = 0
+        self._real = TopicCounts()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def topics(self, namespace: str) -> list[str]:
+        self.listings += 1
+        return self._real.topics(namespace)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdef"), st.integers(1, 4)), max_size=40))
+def test_what_was_counted_before_is_as_good_as_counting_again(steps: list[tuple[int, str, int]]) -> None:
+    shards, totals = [Counted() for _ in range(3)], TopicTotals()
+    for number, name, more in steps:
+        counts = shards[number]._real
+        counts.change(("n", name), State.READY, -1 if ("n", name) in counts else 1)
+        exactly = len(set().union(*[shard._real.topics("n") for shard in shards]))
+        for most in (2, 4):
+            assert room(totals.total(cast("Any", shards), "n", more, most), more, most) == room(exactly, more, most)
+
+
+def test_names_are_not_looked_at_again_while_what_has_changed_since_does_not_matter() -> None:
+    shards, totals = [Counted(), Counted()], TopicTotals()
+    for shard in shards:
+        shard._real.found([(("n", str(number)), State.READY, 1) for number in range(60)])
+
+    def total(most: int) -> int:
+        return totals.total(cast("Any", shards), "n", 1, most)
+
+    assert total(100) == 60
+    for number in range(30):
+        shards[0]._real.change(("n", f"new {number}"), State.READY, 1)
+        assert total(100) == 61 + number
+    assert total(91) == 90
+    assert total(90) == 90
+    assert [shard.listings for shard in shards] == [1, 1]
+    shards[0]._real.forget(("n", "new 1"))
+    assert total(90) == 89
+    assert [shard.listings for shard in shards] == [2, 2]
