@@ -18,9 +18,15 @@ from foqs.core import validate
 from foqs.core.errors import InvalidArgument, NamespaceNotFound, Unavailable
 
 
-def create(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
-    """A namespace more. Raises `InvalidArgument`: it exists, with other settings; `Unavailable`: it is being deleted."""
-    fresh = Namespace(tier, _checked(settings))
+def create(
+    document: Document, name: str, tier: str | None, settings: Mapping[str, int], *, incarnation: int = 0
+) -> Document:
+    """A namespace more. Raises `InvalidArgument`: it exists, with other settings; `Unavailable`: it is being deleted.
+
+    Args:
+        incarnation: of the new namespace, which no namespace of this name had before.
+    """
+    fresh = Namespace(tier, _checked(settings), incarnation=incarnation)
     there = document.namespaces.get(name)
     if there is None:
         return _with(document, name, fresh)
@@ -95,11 +101,17 @@ def pause(document: Document, name: str, topic: str, *, paused: bool) -> Documen
     return document if topics == there.paused else _with(document, name, replace(there, paused=topics))
 
 
-def restore(document: Document, other: Document) -> Document:
+def restore(document: Document, other: Document, *, incarnation: int = 0) -> Document:
     """All that `other` holds, in place of what there is; the version goes on.
+
+    A namespace that exists keeps its incarnation. One that was deleted since `other` was
+    exported is created again; `other` is believed where the catalog is younger than it.
 
     Slots that it gives to shards are added to those that are recorded. That a
     shard has none is for the shard to say, for it may have got some since.
+
+    Args:
+        incarnation: of namespaces that are created again.
 
     Raises:
         InvalidArgument: a slot is recorded as another shard's.
@@ -115,7 +127,18 @@ def restore(document: Document, other: Document) -> Document:
                     field="json",
                 ) from None
     slots = {tier: held for tier, held in slots.items() if held}
-    namespaces = {name: replace(own, deleting=None) for name, own in other.namespaces.items()}
+    is_younger = document.version < other.version
+
+    def incarnation_of(name: str, given: Namespace) -> int:
+        there = document.namespaces.get(name)
+        if there is not None:
+            return there.incarnation
+        return given.incarnation if is_younger else incarnation
+
+    namespaces = {
+        name: replace(own, deleting=None, incarnation=incarnation_of(name, own))
+        for name, own in other.namespaces.items()
+    }
     same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
     return document if same else _next(document, namespaces=namespaces, slots=slots)
 

@@ -20,6 +20,7 @@ from foqs.catalog.slots import Holdings, SlotsTaken, joined, slots_of_span, span
 from foqs.core import validate
 from foqs.core.errors import FoqsError
 from foqs.core.item import SHARD_MAX
+from foqs.core.keys import INCARNATION_MAX
 from foqs.core.permission import Permission as Permission
 from shardmgr.model import Malformed as Malformed
 from shardmgr.strict import listed, load, members, numeral, shown, table, whole
@@ -41,6 +42,8 @@ class Namespace:
     """Topics that hand nothing out."""
     deleting: frozenset[int] | None = None
     """The shards that hold nothing of it and take nothing in for it, while it is being deleted; None: it is not."""
+    incarnation: int = 0
+    """Random at its creation: tells it from a deleted one of the same name. 0: made by an older version, or with its catalog."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,6 +89,8 @@ def _plain(namespace: Namespace) -> dict[str, Any]:
         plain["paused"] = sorted(namespace.paused)
     if namespace.deleting is not None:
         plain["deleting"] = sorted(namespace.deleting)
+    if namespace.incarnation:
+        plain["incarnation"] = namespace.incarnation
     return plain
 
 
@@ -115,7 +120,7 @@ def parse(text: str | bytes) -> Document:
 
 def _namespace(name: str, raw: Any) -> Namespace:
     path = f"namespaces.{name}"
-    found = members(raw, path, ("tier", "settings", "grants", "paused", "deleting"))
+    found = members(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
     settings = members(found.get("settings", {}), f"{path}.settings", tuple(RANGES))
     grants = table(found.get("grants", {}), f"{path}.grants")
     paused = listed(found.get("paused", []), f"{path}.paused")
@@ -127,6 +132,7 @@ def _namespace(name: str, raw: Any) -> Namespace:
         {_name(who, f"{path}.grants"): _permissions(given, f"{path}.grants.{who}") for who, given in grants.items()},
         frozenset(_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
         None if deleting is None else _shards(deleting, f"{path}.deleting"),
+        whole(0, INCARNATION_MAX)(found.get("incarnation", 0), f"{path}.incarnation"),
     )
 
 

@@ -18,7 +18,7 @@ from foqs.core.batch import ALREADY_GONE, Acks, Batch, HandOut, Inserts, Part, R
 from foqs.core.cuts import Cut, Cuts, MakeCut, PurgeRows
 from foqs.core.errors import KeyConflict
 from foqs.core.item import TIME_MS_MAX, NewItem, Row, State
-from foqs.core.keys import KeyName, KeyRow
+from foqs.core.keys import KeyName, KeyRow, of_this_life
 from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
 from foqs.core.timers import Timers
 
@@ -279,14 +279,16 @@ def _firsts(part: Part[Inserts], moment: Moment, keys: Mapping[KeyName, KeyRow],
     namespace = work.namespace
     new = decision.keys.setdefault(namespace, {})
     replaced = decision.keys_replaced.setdefault(namespace, {})
-    until_ms = moment.now_ms + moment.policies[namespace].key_window_ms
+    policy = moment.policies[namespace]
+    until_ms = moment.now_ms + policy.key_window_ms
     names, digests = work.keys(part.start, part.stop), work.digests(part.start, part.stop)
     results: list[Any] = []
     for key, number, digest in zip(names, part.numbers, digests, strict=True):
         old = keys.get((namespace, key))
         row = new.get(key) or replaced.get(key)
         if row is None and old is not None and old.until_ms > moment.begun_ms:
-            row = old
+            # A row of a deleted namespace of this name names an item that is gone: its key is free.
+            row = old if of_this_life(old, policy.incarnation) else None
         if row is None:
             (new if old is None else replaced)[key] = KeyRow(namespace, key, number, digest, until_ms)
             results.append(None)
@@ -310,11 +312,12 @@ def _recalls(parts: Sequence[Part[Recall]], moment: Moment, keys: Mapping[KeyNam
         work = part.work
         new = decision.keys.get(work.namespace, {})
         replaced = decision.keys_replaced.get(work.namespace, {})
+        incarnation = moment.policies[work.namespace].incarnation
         results: list[Any] = []
         for place in range(part.start, part.stop):
             key = work.keys[place]
             row = new.get(key) or replaced.get(key) or keys.get((work.namespace, key))
-            if row is None or row.until_ms <= moment.begun_ms:
+            if row is None or row.until_ms <= moment.begun_ms or not of_this_life(row, incarnation):
                 results.append(work.refusals[place])
             else:
                 results.append(_repeat(row, work.digests[place], decision))

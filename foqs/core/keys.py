@@ -16,6 +16,8 @@ KEY_BYTES_MAX: Final = 255
 SLOTS: Final = 1_024
 """Keys are spread over so many slots; slots, not keys, belong to shards."""
 DIGEST_BYTES: Final = 16
+INCARNATION_BYTES: Final = 8
+INCARNATION_MAX: Final = (1 << 63) - 1
 
 _SLOT_MARK: Final = ord("~")
 _SLOT_END: Final = 4
@@ -70,8 +72,11 @@ def digest_of(
     payload: bytes,
     metadata: bytes,
     numbers: Sequence[int | None] | None,
+    incarnation: bytes = b"",
 ) -> bytes:
     """What two items of one key must have in common to be the same: `DIGEST_BYTES` bytes.
+
+    It begins with the namespace's incarnation, if that has one; see `of_this_life`.
 
     Args:
         numbers: delay_ms, deliver_after_ms, lease_ms, ttl_ms, policy and attempts_max
@@ -80,7 +85,20 @@ def digest_of(
     # Read from its end it can be taken apart in one way only.
     rest = _AS_DEFAULT if numbers is None else b",".join([b"" if n is None else b"%d" % n for n in numbers])
     whole = b"%b%b%b|%d|%d|%d|%b" % (payload, metadata, topic, len(payload), len(metadata), priority, rest)
-    return blake2b(whole, digest_size=DIGEST_BYTES).digest()
+    return incarnation + blake2b(whole, digest_size=DIGEST_BYTES - len(incarnation)).digest()
+
+
+def incarnation_mark(incarnation: int) -> bytes:
+    """An incarnation of a namespace as digests begin with it; nothing for 0, that of older catalogs."""
+    return incarnation.to_bytes(INCARNATION_BYTES) if incarnation else b""
+
+
+def of_this_life(row: KeyRow, incarnation: bytes) -> bool:
+    """The row was written by the namespace as it is now, not by a deleted one of the same name.
+
+    A namespace without an incarnation was never created again, so all rows are its own.
+    """
+    return row.digest.startswith(incarnation)
 
 
 def even_parts(shards: Sequence[int]) -> dict[int, range]:

@@ -43,6 +43,8 @@ class Policy:
     backoff_ms_max: int
     dead_retention_ms: int
     key_window_ms: int
+    incarnation: bytes = b""
+    """See `keys.incarnation_mark`."""
 
 
 @dataclass(slots=True)

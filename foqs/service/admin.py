@@ -13,7 +13,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from foqs.catalog import changes
@@ -27,7 +28,7 @@ from foqs.catalog.port import (
     CatalogUnknown,
     CatalogUnreached,
 )
-from foqs.catalog.settings import agree
+from foqs.catalog.settings import RANGES, agree
 from foqs.core.errors import (
     HANDOVER_MS,
     DeadlineExceeded,
@@ -38,6 +39,7 @@ from foqs.core.errors import (
     UnknownOutcome,
 )
 from foqs.core.item import TopicName
+from foqs.core.keys import INCARNATION_MAX
 from foqs.service.api import CallLimits
 from foqs.service.deletion import Deletions
 from foqs.service.namespaces import Namespaces
@@ -87,6 +89,7 @@ class Administration:
         quota: Quota,
         item_bytes_max: int,
         resumed: Callable[[Iterable[TopicName]], None],
+        rng: Random,
     ) -> None:
         self._catalog = catalog
         self._namespaces = namespaces
@@ -96,6 +99,7 @@ class Administration:
         self._quota = quota
         self._item_bytes_max = item_bytes_max
         self._resumed = resumed
+        self._rng = rng
         self._deletions: Deletions | None = None
         self._turn = asyncio.Lock()
         """Held by the one change of this host that is under way."""
@@ -204,7 +208,8 @@ class Administration:
 
     def settings(self, namespace: Namespace) -> Mapping[str, int]:
         """What holds for a namespace, the host's defaults included."""
-        return {**asdict(self._namespaces.default), **namespace.settings}
+        default = self._namespaces.default
+        return {name: getattr(default, name) for name in RANGES} | dict(namespace.settings)
 
     def usage(self, name: str, numbers: Collection[int] | None = None) -> Usage:
         """What a namespace holds, as far as it is counted, in these shards or in all of this host. Raises `Unavailable`."""
@@ -223,7 +228,10 @@ class Administration:
 
     async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """A namespace more; doing so again with the same settings changes nothing."""
-        return await self._set(name, lambda before: changes.create(before, name, tier, settings), deadline)
+        fresh = self._incarnation()
+        return await self._set(
+            name, lambda before: changes.create(before, name, tier, settings, incarnation=fresh), deadline
+        )
 
     async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """Other settings; those not given stay as they are."""
@@ -272,7 +280,12 @@ class Administration:
                 self._check(namespace)
             except FoqsError as error:
                 raise InvalidArgument(f"namespaces.{name}.{error.field}: {error.message}", field="json") from None
-        await self._change(lambda before: changes.restore(before, given), deadline, from_empty=True)
+        fresh = self._incarnation()
+        await self._change(lambda before: changes.restore(before, given, incarnation=fresh), deadline, from_empty=True)
+
+    def _incarnation(self) -> int:
+        """One that no namespace had before, not even in a catalog that was lost."""
+        return self._rng.randint(1, INCARNATION_MAX)
 
     def _check(self, namespace: Namespace) -> None:
         """Refuses settings that contradict one another, or the host's own. Raises `InvalidArgument`."""

@@ -43,6 +43,8 @@ class NamespaceSettings:
     backlog_items_max: int = 0
     backlog_bytes_max: int = 0
     topics_max: int = 0
+    incarnation: bytes = b""
+    """Of the namespace, not of `[namespace]`; see `keys.incarnation_mark`."""
 
     @property
     def is_limited(self) -> bool:

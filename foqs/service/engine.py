@@ -136,6 +136,7 @@ class Engine:
             self.queue.quota,
             settings.item_bytes_max,
             self.queue.ready,
+            rng,
         )
         self._deletions = None
         if sharing is not None:

@@ -16,6 +16,7 @@ from foqs.catalog.document import EMPTY, Document, Permission
 from foqs.core.budget import Longest
 from foqs.core.errors import FoqsError, Unavailable
 from foqs.core.item import TopicName
+from foqs.core.keys import incarnation_mark
 from foqs.core.life import Policy
 from foqs.service.api import NamespaceSettings
 
@@ -34,7 +35,13 @@ class _Policies(dict[str, Policy]):
 
 
 def _policy(settings: NamespaceSettings) -> Policy:
-    return Policy(settings.backoff_ms_min, settings.backoff_ms_max, settings.dead_retention_ms, settings.key_window_ms)
+    return Policy(
+        settings.backoff_ms_min,
+        settings.backoff_ms_max,
+        settings.dead_retention_ms,
+        settings.key_window_ms,
+        settings.incarnation,
+    )
 
 
 class Namespaces:
@@ -93,7 +100,10 @@ class Namespaces:
         """From now on this holds. Returns the topics that are paused no longer."""
         self.document = document
         namespaces = document.namespaces
-        settings = {name: replace(self.default, **own.settings) for name, own in namespaces.items()}
+        settings = {
+            name: replace(self.default, **own.settings, incarnation=incarnation_mark(own.incarnation))
+            for name, own in namespaces.items()
+        }
         # Never empty, not for a moment: a flush on SQLite is judged in a thread of its own.
         self.policies.update({name: _policy(own) for name, own in settings.items()})
         for name in [name for name in self.policies if name not in settings]:

@@ -72,6 +72,7 @@ def new_items(
     errors: dict[int, FoqsError] = {}
     payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
     lease_ms, attempts_max, policy = settings.lease_ms_default, settings.attempts_max_default, Delivery.AT_LEAST_ONCE
+    incarnation = settings.incarnation
     known: bytes | None = None
     topic = ""
     for place, raw in enumerate(raws):
@@ -110,7 +111,7 @@ def new_items(
                         policy,
                         attempts_max,
                         validate.key(key),
-                        digest_of(raw.topic, priority, payload, metadata, None),
+                        digest_of(raw.topic, priority, payload, metadata, None, incarnation),
                     )
                 )
             else:
@@ -159,7 +160,7 @@ def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) 
     # As it was given: a default that changes makes no other item of it.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
     given = None if numbers.count(None) == len(numbers) else numbers
-    digest = digest_of(raw.topic, raw.priority or 0, payload, metadata, given)
+    digest = digest_of(raw.topic, raw.priority or 0, payload, metadata, given, settings.incarnation)
     return (KeyedDatedItem if dated else KeyedItem)(*values, key, digest)
 
 

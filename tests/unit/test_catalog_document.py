@@ -15,7 +15,7 @@ from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permiss
 from foqs.catalog.settings import RANGES, agree
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
 from foqs.core.item import SHARD_MAX
-from foqs.core.keys import SLOTS
+from foqs.core.keys import INCARNATION_MAX, SLOTS
 from foqs.options import NamespaceOptions
 from foqs.service.api import NamespaceSettings
 
@@ -30,6 +30,7 @@ NAMESPACES = st.builds(
     st.dictionaries(NAMES, st.frozensets(st.sampled_from(list(Permission)), min_size=1), max_size=3),
     st.frozensets(NAMES, max_size=3),
     st.none() | st.frozensets(st.integers(0, SHARD_MAX), max_size=3),
+    st.integers(0, INCARNATION_MAX),
 )
 HOLDINGS = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, SHARD_MAX)).map(
     lambda holders: {
@@ -96,6 +97,7 @@ def slots(held: Any) -> str:
         (form(paused={}), "namespaces.a.paused", "list"),
         (form(paused=["a", "b\0"]), "namespaces.a.paused[1]", "NUL"),
         (form(paused=["x" * 256]), "namespaces.a.paused[0]", "256 bytes"),
+        (form(incarnation=-1), "namespaces.a.incarnation", "whole number from 0"),
         (form(deleting=[0, -1]), "namespaces.a.deleting[1]", "whole number from 0"),
         (slots({"0": "0-7"}), "slots.t.0", "list"),
         (slots({"0": ["0", 7]}), "slots.t.0[1]", "4-10/2"),
@@ -114,7 +116,7 @@ def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: 
 
 
 def test_what_a_namespace_may_set_is_what_holds_for_one() -> None:
-    assert set(RANGES) == set(NamespaceSettings.__dataclass_fields__)
+    assert set(RANGES) == set(NamespaceSettings.__dataclass_fields__) - {"incarnation"}
     assert all(RANGES[name][0] <= getattr(NamespaceOptions(), name) <= RANGES[name][1] for name in RANGES)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -42,7 +43,9 @@ class Configured:
         self.catalog = MemoryCatalog()
         self.namespaces = Namespaces(SETTINGS)
         quota = Quota({}, lambda: 0.0)
-        self.admin = Administration(self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None)
+        self.admin = Administration(
+            self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None, Random(1)
+        )
         self.client: Client
 
     async def raw(self, name: str, request: Any) -> Any:
@@ -134,7 +137,9 @@ def test_what_is_exported_can_be_imported() -> None:
             client = found.client
             await client.create_namespace(Namespace("orders", weight=3))
             text = await client.export_config()
-            assert json.loads(text)["namespaces"] == {"default": {}, "orders": {"settings": {"weight": 3}}}
+            namespaces = json.loads(text)["namespaces"]
+            assert namespaces["orders"].pop("incarnation") > 0
+            assert namespaces == {"default": {}, "orders": {"settings": {"weight": 3}}}
             await client.delete_namespace("orders")
             await client.import_config(text)
             assert (await client.get_namespace("orders")).weight == 3
