@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from foqs.store.memory import MemoryStore
 from foqs.testing import FakeHost
 from foqs_client import Client, Delivery, InvalidArgument, Item, Nack, Outcome, StaleLease, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Counts, Dead, Discard, Job, Retry
@@ -651,5 +652,31 @@ def test_a_nack_carries_what_the_exception_said() -> None:
         await worked(client, handle, ["t"], lambda: bool(sent))
         [one] = sent
         assert one == Nack(one.id, one.token, 77_000, metadata=b"m")
+
+    play(story)
+
+
+@pytest.mark.parametrize("flush_s", [0.02, 0.9, 1.8, 4.0, 12.0])
+def test_every_item_is_done_however_slow_the_flushes_of_the_host_are(
+    flush_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flush = MemoryStore.flush
+
+    async def slow(self: MemoryStore, *arguments: Any) -> None:
+        await asyncio.sleep(flush_s)
+        await flush(self, *arguments)
+
+    async def story(fake: FakeHost, client: Client) -> None:
+        seen: list[bytes] = []
+
+        async def handle(job: Job) -> None:
+            seen.append(job.payload)
+
+        await client.enqueue([Item("t", b"%d" % n) for n in range(20)])
+        monkeypatch.setattr(MemoryStore, "flush", slow)
+        begun_s = asyncio.get_running_loop().time()
+        await worked(client, handle, ["t"], lambda: len(set(seen)) == 20)
+        assert asyncio.get_running_loop().time() - begun_s < 10 + 12 * flush_s
+        assert len(seen) == 20
 
     play(story)

@@ -116,13 +116,14 @@ def test_an_item_that_arrives_while_a_consumer_waits_reaches_it_however_slow_the
     play(story)
 
 
-@pytest.mark.parametrize("flush_s", FLUSHES_S)
+@pytest.mark.parametrize("handout_ms", [80, 1_000])
+@pytest.mark.parametrize("flush_s", [*FLUSHES_S, 0.12])
 def test_items_of_several_slow_shards_reach_a_consumer_that_waits(
-    flush_s: float, monkeypatch: pytest.MonkeyPatch
+    flush_s: float, handout_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
         shards = (1, 2, 3, 4, 5, 6)
-        engine = await world.engine(engine_settings(*shards))
+        engine = await world.engine(engine_settings(*shards, handout_wait_ms_max=handout_ms))
         caller = Caller(world, engine)
         while any(len(world.database.tables[shard].rows) < 3 for shard in shards):
             await caller.put()

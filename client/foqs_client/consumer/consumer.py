@@ -40,6 +40,8 @@ CALLS_MAX: Final = 4
 """So many calls that take what is there are under way at a time, while they bring enough."""
 POLL_S: Final = 1.0
 """No poll waits longer, so that a stop needs not wait long for what it may bring."""
+COMMIT_MS: Final = 30_000
+"""A call may last this much longer than it waits for items: their leases are to be committed, however slow the database is."""
 SETTLE_S: Final = 5.0
 """After a stop, hosts are told what came of items for so long beyond the drain."""
 
@@ -209,7 +211,9 @@ class Consumer:
         found: Sequence[Delivery] = ()
         failure: FoqsError | None = None
         try:
-            found = await self._client.dequeue(wants, wait_ms=wait_ms, lease_ms=self._lease_ms, items_max=items)
+            found = await self._client.dequeue(
+                wants, wait_ms=wait_ms, lease_ms=self._lease_ms, items_max=items, timeout_ms=wait_ms + COMMIT_MS
+            )
         except FoqsError as error:
             failure = error
         now_s = self._loop.time()
