@@ -62,6 +62,13 @@ class ShardTime:
         most_us = (database_ms - asked_ms + 1) * _US_PER_MS
         self._behind_us = max(least_us, min(self._behind_us - slewed_us, most_us))
 
+    @property
+    def is_fast(self) -> bool:
+        """It is behind the database's clock, and runs faster than the steady clock to catch up."""
+        if self._behind_us <= 0:
+            return False
+        return self._slewed_us(self._monotonic_ms() - self._since_ms) < self._behind_us
+
     def wait_ms(self, until_ms: int) -> int:
         """How long on the steady clock until the shard's time is `until_ms`, unless a sample comes first; 0 when it is."""
         elapsed_ms = self._monotonic_ms() - self._since_ms

@@ -13,7 +13,7 @@ call that is refused as a whole raises `FoqsError` at once and never calls it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from foqs.core.batch import ALREADY_GONE as ALREADY_GONE
@@ -69,11 +69,26 @@ class CallLimits:
 
 @dataclass(slots=True)
 class Seen:
-    """An item as it was at `now_ms` on its shard's clock. Not to be changed."""
+    """An item as it was at `now_ms` on its shard's clock. Not to be changed.
+
+    `lasts`: how long it really is until a moment of that clock; None while the clock passes no faster than real time.
+    """
 
     shard: int
     row: Row
     now_ms: int
+    lasts: Callable[[int], int] | None = field(default=None, kw_only=True)
+
+    @property
+    def lease_left_ms(self) -> int:
+        """The time for which its lease is kept."""
+        due_ms = self.row.due_ms
+        if due_ms is None:
+            return 0
+        left_ms = due_ms - self.now_ms
+        if self.lasts is not None:
+            left_ms = min(left_ms, self.lasts(due_ms))
+        return left_ms if left_ms > 0 else 0
 
 
 @dataclass(slots=True)

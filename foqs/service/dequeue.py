@@ -202,8 +202,8 @@ class Dequeue:
         for shard, work in self._works:
             if shard.dropped:
                 continue
-            now_ms, number = shard.now_ms(), shard.number
-            found += [Seen(number, row, now_ms) for row in work.results if type(row) is Row]
+            now_ms, number, lasts = shard.now_ms(), shard.number, shard.lasts()
+            found += [Seen(number, row, now_ms, lasts=lasts) for row in work.results if type(row) is Row]
         if not found and not late:
             self._counter.deadlines.remove(self._slot, self)
             self.look()

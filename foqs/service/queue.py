@@ -507,7 +507,7 @@ class QueueService:
                     rows = await shard.listed((namespace, topic), state, after, limit + 1, payload=payload)
             except TimeoutError:
                 raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
-            seen.extend(Seen(shard.number, row, shard.now_ms()) for row in rows)
+            seen.extend(Seen(shard.number, row, shard.now_ms(), lasts=shard.lasts()) for row in rows)
         seen.sort(key=lambda one: (one.row.key, one.shard))
         if len(seen) <= limit:
             return seen, None
@@ -568,7 +568,7 @@ class QueueService:
                 key = await owner.key_of(rows[0])
         except TimeoutError:
             raise DeadlineExceeded("the time ran out before the shard had answered; try again") from None
-        return Looked(shard, rows[0], owner.now_ms(), key)
+        return Looked(shard, rows[0], owner.now_ms(), key, lasts=owner.lasts())
 
     async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
         return await self._explainer.explain(

@@ -125,12 +125,12 @@ class Walk:
         assert shard is not None and place is not None
         topic = (self._namespace, place.topic)
         rows = await shard.listed(topic, place.state, place.after, limit, payload=self._payload)
-        now_ms = shard.now_ms()
+        now_ms, lasts = shard.now_ms(), shard.lasts()
         if len(rows) < limit or rows[-1].priority > self.only.priority_max:
             await self._go_on()
         else:
             self.place = replace(place, after=rows[-1].key)
-        return [Seen(shard.number, row, now_ms) for row in rows if self.only.matches(row)]
+        return [Seen(shard.number, row, now_ms, lasts=lasts) for row in rows if self.only.matches(row)]
 
     def before(self, seen: Seen) -> Place:
         """The place from which this row is met again."""

@@ -364,6 +364,10 @@ class Shard:
     def now_ms(self) -> int:
         return self._time.now_ms()
 
+    def lasts(self) -> Callable[[int], int] | None:
+        """How long it really is until a moment of the shard's time; None while that passes no faster than real time."""
+        return self._time.wait_ms if self._time.is_fast else None
+
     def oldest_ready_age_ms(self, topic: TopicName | None = None) -> int | None:
         """How long the oldest READY item has been ready, among those in the index; None when there is none.
 

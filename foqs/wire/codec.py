@@ -387,7 +387,6 @@ def dequeue_reply(items: Sequence[Seen]) -> Any:
 
 def delivery(seen: Seen) -> Any:
     row, now_ms = seen.row, seen.now_ms
-    left_ms = 0 if row.due_ms is None else row.due_ms - now_ms
     age_ms = now_ms - row.enqueued_at_ms
     return ttypes.Delivery(
         f"{seen.shard}-{row.id}",
@@ -397,7 +396,7 @@ def delivery(seen: Seen) -> Any:
         row.payload,
         row.metadata,
         row.attempt,
-        left_ms if left_ms > 0 else 0,
+        seen.lease_left_ms,
         age_ms if age_ms > 0 else 0,
         row.attempts_max,
     )
@@ -423,7 +422,7 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
     if row.state is State.DEFERRED:
         view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
     elif row.state is State.LEASED and row.due_ms is not None:
-        view.lease_remaining_ms = max(0, row.due_ms - now_ms)
+        view.lease_remaining_ms = seen.lease_left_ms
     if row.expires_at_ms is not None:
         view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
     view.dead_reason = dead_reason(row)

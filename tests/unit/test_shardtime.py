@@ -160,3 +160,14 @@ def test_a_new_owner_is_never_behind_what_the_former_saved() -> None:
 def test_no_lease_ends_early_by_another_servers_clock(passed_ms: int, apart_ms: int) -> None:
     truly_ms = START_MS + passed_ms
     assert START_MS <= first_ms(truly_ms + apart_ms, START_MS, 0, 500) <= max(START_MS, truly_ms)
+
+
+def test_it_is_fast_while_it_catches_up_with_the_databases_clock_and_no_longer() -> None:
+    clocks = Clocks()
+    time = clocks.time(START_MS - 100)
+    assert time.is_fast
+    clocks.pass_ms(1_999)
+    assert time.is_fast
+    clocks.pass_ms(1)
+    assert not time.is_fast
+    assert not clocks.time(START_MS + 60_100).is_fast

@@ -1,0 +1,44 @@
+"""What a delivery says of its lease, and how long the lease is kept."""
+
+from __future__ import annotations
+
+import asyncio
+
+from foqs.service.engine import Engine
+from foqs.wire.codec import delivery, item_view
+from tests.support.builders import engine_settings
+from tests.support.engines import Caller, World, play
+
+LEASE_MS = 10_000
+SKEW_MS = 2_000
+
+
+def test_a_lease_is_kept_as_long_as_its_delivery_says_while_the_shards_time_catches_up() -> None:
+    async def story(world: World) -> None:
+        settings = engine_settings(1, clock_skew_ms_max=SKEW_MS, sweep_interval_ms=10**9)
+        first: Engine = await world.engine(settings)
+        await Caller(world, first).put(lease_ms=LEASE_MS)
+        await world.pass_s(3)  # nothing is written
+        # The new owner's time starts behind the database's by the skew, and runs faster to catch up.
+        caller = Caller(world, await world.engine(settings))
+        seen = await caller.one()
+        leased_s = world.loop.time()
+        said_ms = delivery(seen).lease_remaining_ms
+        assert said_ms == item_view(seen, False).lease_remaining_ms
+        again = asyncio.ensure_future(caller.get(wait_ms=20_000, timeout_s=30))
+        assert len((await again).items) == 1
+        kept_ms = (world.loop.time() - leased_s) * 1_000
+        assert kept_ms < LEASE_MS - 300
+        assert kept_ms - 100 < said_ms <= kept_ms
+
+    play(story)
+
+
+def test_a_delivery_says_the_whole_lease_once_the_shards_time_has_caught_up() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        caller = Caller(world, engine)
+        await caller.put(lease_ms=LEASE_MS)
+        assert LEASE_MS - 20 <= delivery(await caller.one()).lease_remaining_ms <= LEASE_MS
+
+    play(story)
