@@ -23,7 +23,7 @@ from foqs.catalog.memory import MemoryCatalog
 from foqs.core.cuts import Cuts
 from foqs.core.fence import Fence
 from foqs.core.item import State, format_id
-from foqs.service.engine import Engine
+from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.shard import Shard
@@ -271,12 +271,16 @@ class Cluster:
 
     # ----------------------------------------------------------------- inside
 
+    def settings(self) -> EngineSettings:
+        """A host's."""
+        return WILD if self.wild else SETTINGS
+
     async def _host(self, me: Incarnation, number: int) -> None:
         """What foqs.host does, without sockets and signals."""
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
         engine = me.engine = Engine(
-            WILD if self.wild else SETTINGS,
+            self.settings(),
             lambda shard, _: self.servers[shard].store(shard),
             LocalCoordinator(self._book),
             self._catalog,

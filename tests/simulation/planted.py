@@ -52,7 +52,7 @@ def no_fence() -> None:
     """Every owner writes, also one that was replaced."""
 
     async def flush_locked(
-        self: Any, fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Any, decide: Decide
+        self: Any, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Any, decide: Decide
     ) -> None:
         old = self._table.owner
         self._table.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
@@ -165,8 +165,8 @@ def keys_for_ever_replaced() -> None:
 def rows_of_two_shards() -> None:
     """Rows are remembered by their number alone, which two shards give to different items."""
 
-    def init(self: Any, written: Any, loaded: Any) -> None:
-        original(self, written, loaded)
+    def init(self: Any, written: Any, loaded: Any, longest: Any) -> None:
+        original(self, written, loaded, longest)
         self._rows = rows.setdefault(written, {})
         self.get = self._rows.get
 

@@ -20,17 +20,20 @@ from pathlib import Path
 from typing import Final
 
 from tests.simulation import (
+    planted_bytes,
     planted_durability,
     planted_ownership,
     planted_session,
     planted_surplus,
     planted_telling,
     tally,
+    weighing,
 )
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Faults
 from tests.simulation.fleet import Fleet
 from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
+from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import admittance, explained, oversight, server
@@ -57,11 +60,14 @@ class Result:
         return f"seed {self.seed}: " + ", ".join(f"{name} {count}" for name, count in self.counts.items())
 
 
-def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_history: bool = False) -> Result:
+def run_seed(
+    seed: int, plan: Plan | None = None, *, fleet: bool = False, heavy: bool = False, keep_history: bool = False
+) -> Result:
     """Plays one seed and judges its history.
 
     Args:
         fleet: of several hosts, not of one that is alone.
+        heavy: with long payloads, of one that is alone.
     """
     runs: list[Run] = []
 
@@ -70,12 +76,16 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
         assert isinstance(loop, VirtualLoop)
         if fleet:
             runs.append(FleetRun(Fleet(loop, seed), seed, plan or FLEET_PLAN))
+        elif heavy:
+            runs.append(HeavyRun(HeavyCluster(loop, seed), seed, plan or HEAVY_PLAN))
         else:
             runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
         await runs[0].play()
 
     tally.install()
     tally.begin()
+    weighing.install()
+    weighing.begin()
     crash: list[str] = []
     with Faults() as faults:
         try:
@@ -103,6 +113,7 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
             *crash,
             *faults.found,
             *run.cluster.disorder,
+            *weighing.OVER,
             *run.differences,
             *(str(each) for each in judge(book, run.cluster.bounds())),
         ],
@@ -112,29 +123,35 @@ def run_seed(seed: int, plan: Plan | None = None, *, fleet: bool = False, keep_h
 
 
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
-    fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
-    bugs = {name: bug for module in fleets for name, bug in module.BUGS.items()} if fleet else BUGS
-    return {**bugs, **planted_durability.BUGS, **FAULTS}
+    of_fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
+    bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
+    return {**(bugs if fleet else {**BUGS, **planted_bytes.BUGS}), **planted_durability.BUGS, **FAULTS}
 
 
-def _work(task: tuple[int, bool, str | None, bool]) -> Result:
-    seed, fleet, bug, keep_history = task
+def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:
+    seed, fleet, heavy, bug, keep_history = task
     logging.disable(logging.WARNING)
     gc.disable()  # the process ends with its seed
     if bug is not None:
         _bugs(fleet)[bug].plant()
-    return run_seed(seed, fleet=fleet, keep_history=keep_history)
+    return run_seed(seed, fleet=fleet, heavy=heavy, keep_history=keep_history)
 
 
 def run_seeds(
-    seeds: Sequence[int], jobs: int, progress: bool, fleet: bool, bug: str | None = None, keep_history: bool = False
+    seeds: Sequence[int],
+    jobs: int,
+    progress: bool,
+    fleet: bool,
+    heavy: bool = False,
+    bug: str | None = None,
+    keep_history: bool = False,
 ) -> list[Result]:
     """Plays seeds, each in a process of its own; stops at the first violation by which a planted bug shows."""
     results: list[Result] = []
     started = time.monotonic()
     context = multiprocessing.get_context("fork")
     with context.Pool(jobs, maxtasksperchild=1) as pool:
-        for result in pool.imap_unordered(_work, [(seed, fleet, bug, keep_history) for seed in seeds]):
+        for result in pool.imap_unordered(_work, [(seed, fleet, heavy, bug, keep_history) for seed in seeds]):
             results.append(result)
             if progress and (len(results) % 10 == 0 or result.violations):
                 rate = len(results) / (time.monotonic() - started)
@@ -152,15 +169,16 @@ def main() -> int:
     parser.add_argument("--base", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument("--jobs", type=int, default=multiprocessing.cpu_count(), help="processes at once")
     parser.add_argument("--fleet", action="store_true", help="several hosts of one cluster, not one that is alone")
+    parser.add_argument("--heavy", action="store_true", help="with long payloads, and a limit of them that changes")
     parser.add_argument("--history", type=Path, help="with one seed: write its history here")
     parser.add_argument(
         "--plant",
-        help="plant a bug: see tests/simulation/planted.py, with --fleet planted_ownership.py, _session.py, _surplus.py, _telling.py",
+        help="plant a bug: see tests/simulation/planted*.py, some of which show with --fleet or --heavy only",
     )
     options = parser.parse_args()
     seeds = range(options.base, options.base + options.seeds)
     keep_history = options.history is not None
-    results = run_seeds(seeds, options.jobs, True, options.fleet, options.plant, keep_history)
+    results = run_seeds(seeds, options.jobs, True, options.fleet, options.heavy, options.plant, keep_history)
     if options.history and results[0].history is not None:
         options.history.write_text(results[0].history, encoding="utf-8")
     totals: dict[str, int] = {}

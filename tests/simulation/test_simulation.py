@@ -17,6 +17,7 @@ import pytest
 from tests.simulation import (
     believers,
     fleet,
+    planted_bytes,
     planted_durability,
     planted_ownership,
     planted_session,
@@ -36,6 +37,8 @@ FLEET_CHUNK = 25
 FLEET_USUAL = range(0, 100, FLEET_CHUNK)
 """Fixed: seeds 0 to 99 always and to 999 among the long tests, each with at least 200 items, 1,200 calls and 3 crashes."""
 FLEET_MORE = range(100, 1_000, FLEET_CHUNK)
+HEAVY_CHUNK = 25
+HEAVY_MORE = range(HEAVY_CHUNK, 200, HEAVY_CHUNK)
 
 
 def simulate(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[str]:
@@ -56,6 +59,13 @@ def test_fixed_seeds_have_no_violation(base: int) -> None:
 def test_fixed_seeds_of_several_hosts_have_no_violation(base: int) -> None:
     least = passes(FLEET_CHUNK, base, fleet.NAMES, "--fleet")
     assert all(found >= wanted for found, wanted in zip(least, (1_200, 200, 3), strict=True))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("base", [0, *(pytest.param(base, marks=pytest.mark.long) for base in HEAVY_MORE)])
+def test_fixed_seeds_with_long_payloads_have_no_violation(base: int) -> None:
+    least = passes(HEAVY_CHUNK, base, tally.NAMES[:-1], "--heavy")
+    assert all(found >= wanted for found, wanted in zip(least, (1_200, 300, 3), strict=True))
 
 
 def passes(seeds: int, base: int, names: Sequence[str], *options: str) -> list[int]:
@@ -115,6 +125,12 @@ def test_a_planted_bug_of_surplus_is_caught(name: str) -> None:
 @pytest.mark.parametrize("name", planted_durability.BUGS)
 def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) -> None:
     catches(name, planted_durability.BUGS[name], *options)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_bytes.BUGS)
+def test_a_planted_bug_of_payloads_that_are_not_weighed_is_caught(name: str) -> None:
+    catches(name, planted_bytes.BUGS[name], "--heavy")
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:

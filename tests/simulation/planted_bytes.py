@@ -1,0 +1,62 @@
+"""Bugs of payloads that are not weighed, to show that the simulation with long payloads would find them; as `planted`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from foqs.core.batch import HandOut
+from foqs.core.budget import Longest
+from foqs.core.item import Key, TopicName
+from foqs.core.rows import Load
+from foqs.shard.shard import Shard
+from foqs.store.memory import MemoryStore
+from foqs.store.port import ANY_LENGTH
+from tests.simulation.planted import Bug
+
+
+def heads_are_loaded() -> None:
+    """A row that is remembered without its payload weighs nothing, as if it need not be read."""
+
+    def hand_out(
+        self: Any,
+        namespace: str,
+        spans: Sequence[tuple[TopicName, Sequence[Key]]],
+        lease_ms: int | None,
+        item_bytes_max: int,
+        finished: Callable[[], None],
+    ) -> HandOut:
+        cache = self.memory.cache
+        work = HandOut(namespace, spans, lease_ms, 0, finished)
+        if None in map(cache.get, work.numbers):
+            work.read_bytes = max(item_bytes_max, cache.longest.of(namespace))
+        self._intake.submit(work, internal=True)
+        self._writer.poke()
+        return work
+
+    Shard.hand_out = hand_out  # type: ignore[method-assign]
+
+
+def limits_of_now() -> None:
+    """A row that is not remembered is taken to be within its namespace's limit, and read whole."""
+    original = MemoryStore.flush
+
+    async def flush(
+        self: MemoryStore, fence: Any, touched: Any, loaded: Mapping[int, int], keys: Any, decide: Any
+    ) -> None:
+        await original(self, fence, touched, dict.fromkeys(loaded, ANY_LENGTH), keys, decide)
+
+    MemoryStore.flush = flush  # type: ignore[method-assign]
+    Longest.of = lambda self, namespace: 0  # type: ignore[method-assign]
+
+
+def first_guess_trusted() -> None:
+    """Rows are loaded ahead whole, however little was set aside for them."""
+    Load.payload_bytes_max = property(lambda self: ANY_LENGTH)  # type: ignore[assignment, method-assign]
+
+
+BUGS: Final[Mapping[str, Bug]] = {
+    "heads-are-loaded": Bug(heads_are_loaded, (18,)),
+    "limits-of-now": Bug(limits_of_now, (18,)),
+    "first-guess-trusted": Bug(first_guess_trusted, (18,)),
+}
