@@ -2,7 +2,8 @@
 
 Always true: everything that was started is stopped when the command ends, by
 Ctrl-C, SIGTERM or the end of its terminal; a second one kills what is still
-stopping. A process that dies meanwhile is said, and left dead.
+stopping. A process that dies meanwhile is said, and left dead. A host that its
+user starts in its place is the user's: it is named when it still runs at the end.
 """
 
 from __future__ import annotations
@@ -60,7 +61,18 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
         finally:
             if cluster is not None:
                 cluster.close()
+                _name_left(cluster)
     say("Stopped.")
+
+
+def _name_left(cluster: Cluster) -> None:
+    """Names the hosts that their user started from this cluster's configurations and that still run."""
+    for host in cluster.hosts:
+        if host.answers("/livez"):
+            say(
+                f"{host.options['server.name']} at {host.address} still runs, without ZooKeeper and databases: "
+                "this command did not start it; stop it where you started it (Ctrl-C there, or kill)."
+            )
 
 
 def banner(cluster: Cluster) -> list[str]:

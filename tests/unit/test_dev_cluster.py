@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner, Result
@@ -201,10 +201,16 @@ class Started:
         port = self.ports[2 * number - 2] if name else number
         place = {"port": port, "http_port": port + 1, "pid": 1_000 + number, "exit_code": None, "folder": self.folder}
         return SimpleNamespace(
-            **place, address=f"foqs://127.0.0.1:{port}", options={"server.name": name}, config=self.folder / "foqs.toml"
+            answers=lambda path: name in self.others and self.closed == 1,
+            **place,
+            address=f"foqs://127.0.0.1:{port}",
+            options={"server.name": name},
+            config=self.folder / "foqs.toml",
         )
 
     url = Cluster.url
+    others: ClassVar[Collection[str]] = ()
+    """Hosts that somebody else runs in place of those that died."""
 
     def set_up(self) -> None:
         self.hosts[0].exit_code = -9
@@ -249,6 +255,17 @@ def test_a_process_that_died_is_said_once(started: Sequence[Started]) -> None:
     assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
     assert "Stopped." in result.stderr
     assert "--data FOLDER keeps them" in result.stdout
+
+
+def test_a_host_that_its_user_started_is_named_when_it_outlives_the_cluster(
+    started: Sequence[Started], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Started, "others", ("host1",))
+    result = run("dev", "--cluster", "3", "--port", "0")
+    [cluster] = started
+    assert f"host1 at {cluster.hosts[0].address} still runs" in result.stderr
+    assert "stop it where you started it" in result.stderr
+    assert "host2 at" not in result.stderr
 
 
 @pytest.mark.parametrize(
