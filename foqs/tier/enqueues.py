@@ -1,10 +1,10 @@
 """Enqueues that this host passes on: what it cannot take itself, and keyed items of others' slots.
 
-Holds `Enqueues`. Always true: an item is passed on once, and only after this
-host has refused it, so nothing was written of it; what was passed on and not
-answered is UNKNOWN_OUTCOME and goes nowhere else; neighbours of an item are
-answered as ever. An item without a key goes where there is room, and one that no
-host takes ends with this host's own refusal; one with a key goes to the owner of
+Holds `Enqueues`. Always true: an item is passed on only after this host has
+refused it, and to another peer only after the last one has, so nothing was
+written of it; what was passed on and not answered is UNKNOWN_OUTCOME and goes
+nowhere else; neighbours of an item are answered as ever. An item without a key
+goes where there is room, and one that no host takes ends with this host's own refusal; one with a key goes to the owner of
 its slot, whose answer counts.
 """
 
@@ -79,10 +79,12 @@ class Enqueues:
         await asyncio.gather(*(self._to(peer, request, told, places, deadline) for peer, places in ways.items()))
 
     async def _to(self, peer: Peer | None, request: Any, told: list[Any], places: list[int], deadline: float) -> None:
-        part = copy(request)
-        part.forwarded = True
-        part.items = [request.items[place] for place in places]
         for host in self._peers.with_capacity() if peer is None else (peer,):
+            if peer is None and self._peers.is_shunned(host):
+                continue  # another call has found that out meanwhile
+            part = copy(request)
+            part.forwarded = True
+            part.items = [request.items[place] for place in places]
             try:
                 reply = await self._peers.call(host, _ENQUEUE, part, deadline)
             except Unreached:
@@ -91,18 +93,29 @@ class Enqueues:
             except FoqsError as error:
                 if peer is None and not isinstance(error, UnknownOutcome):
                     self._peers.shun(host)
-                    return  # what this host said stands
+                    continue  # where nobody takes it, what this host said stands
                 for place in places:
                     told[place] = ttypes.EnqueueResult(None, codec.error(error))
                 return
-            results = reply.results or []
-            self.passed_on += len(results)
-            for inner, (place, result) in enumerate(zip(places, results, strict=False)):
+            refused = self._take_in(told, places, reply.results or [], owner=peer is not None)
+            if not refused:
+                return
+            self._peers.shun(host)
+            places = refused
+
+    def _take_in(self, told: list[Any], places: list[int], results: Sequence[Any], *, owner: bool) -> list[int]:
+        """Puts what a peer said in its places. Returns those of items that another peer may take; none if it is their owner."""
+        refused = []
+        self.passed_on += len(results)
+        for inner, (place, result) in enumerate(zip(places, results, strict=False)):
+            if not owner and result.error is not None and result.error.code in _NOT_HERE:
+                refused.append(place)
+            else:
                 told[place] = _placed(result, inner, place)
-            for place in places[len(results) :]:
-                nameless = UnknownOutcome("the host that got this item does not name it; it may be written")
-                told[place] = ttypes.EnqueueResult(None, codec.error(nameless))
-            return
+        for place in places[len(results) :]:
+            nameless = UnknownOutcome("the host that got this item does not name it; it may be written")
+            told[place] = ttypes.EnqueueResult(None, codec.error(nameless))
+        return refused
 
 
 class _Call:

@@ -127,6 +127,10 @@ class Peers:
         far = [peer for peer in able if peer.view.region != self._region]
         return _in_turn(near, self._turn) + _in_turn(far, self._turn)
 
+    def is_shunned(self, peer: Peer) -> bool:
+        """It is passed over for now."""
+        return peer.shunned_until > asyncio.get_running_loop().time()
+
     def shun(self, peer: Peer) -> None:
         """It did not take what it was asked to take."""
         peer.shunned_until = asyncio.get_running_loop().time() + SHUN_S

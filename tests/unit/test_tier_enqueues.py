@@ -213,21 +213,52 @@ def test_where_no_peer_is_reached_this_host_s_own_refusal_is_the_answer() -> Non
     in_tier(story)
 
 
-def test_where_a_peer_refuses_no_third_host_is_asked() -> None:
+@pytest.mark.parametrize("refuse", [all_of_it(FULL), all_of_it(OPEN), each_item(FULL), each_item(OPEN)])
+def test_what_the_first_peer_refuses_is_taken_by_a_third_host(refuse: Callable[[TierHost], None]) -> None:
+    async def story(tier: Tier) -> None:
+        alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
+        all_of_it(FULL)(alpha)
+        client = await tier.client(alpha)
+        alpha.peers.others[gamma.view.nonce].load = 1.0  # so beta is asked first
+        refuse(beta)
+        for payload in (b"1", b"2"):
+            results = await send(client, Item("t", payload), Item("t", payload))
+            assert all(result.require() for result in results)
+        assert (beta.items, gamma.items) == ([], [b"1", b"1", b"2", b"2"])
+        assert beta.asked["enqueue", True] == 1  # and left alone for a while
+
+    in_tier(story)
+
+
+def test_only_the_items_that_a_peer_refuses_go_to_a_third_host() -> None:
+    async def story(tier: Tier) -> None:
+        alpha, beta, gamma = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
+        all_of_it(FULL)(alpha)
+        alpha.peers.others[gamma.view.nonce].load = 1.0
+        told = {b"1": None, b"2": FULL, b"3": errors.LimitExceeded("too many"), b"4": OPEN}
+        beta.queue.refusal = lambda item: told[item.payload]
+        results = await send(await tier.client(alpha), *(Item("t", payload) for payload in told))
+        assert (beta.items, gamma.items) == ([b"1"], [b"2", b"4"])
+        assert [result.error is None for result in results] == [True, True, False, True]
+
+    in_tier(story)
+
+
+def test_where_all_peers_refuse_each_is_asked_once_and_left_alone_for_a_while() -> None:
     async def story(tier: Tier) -> None:
         hosts = [await tier.host(name) for name in ("alpha", "beta", "gamma")]
         all_of_it(FULL)(hosts[0])
         for host in hosts[1:]:
             all_of_it(errors.Overloaded("full here too", retry_after_ms=1))(host)
         client = await tier.client(hosts[0])
-        for asked in (1, 2, 2):  # who refused is left alone for a while
+        for asked in (2, 2, 2):
             with pytest.raises(Overloaded, match="the queue is full"):
                 await send(client, Item("t", b"1"))
             assert sum(host.asked["enqueue", True] for host in hosts) == asked
         await asyncio.sleep(1)
         with pytest.raises(Overloaded):
             await send(client, Item("t", b"1"))
-        assert sum(host.asked["enqueue", True] for host in hosts) == 3
+        assert sum(host.asked["enqueue", True] for host in hosts) == 4
 
     in_tier(story)
 
