@@ -1,0 +1,94 @@
+"""What a caller gets when a COMMIT took effect, its reply was lost, and the shard has another owner meanwhile. On all three stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from foqs.clock import SystemClock
+from foqs.core.errors import UnknownOutcome
+from foqs.core.fence import Fence, Owner
+from foqs.core.item import Row
+from foqs.core.keys import KeyName, KeyRow
+from foqs.service.engine import Engine
+from foqs.shard.facts import NoFacts
+from foqs.shard.keeper import TakenByAnother
+from foqs.store.port import Decide, Store, StoreLost, Writes
+from shardmgr.local import LocalCoordinator
+from tests.contract.conftest import SHARD, Bench
+from tests.support.aio import answer
+from tests.support.builders import MemoryBook, catalog, engine_settings, new_item
+from tests.support.stores import OTHER, Ownership, contents, opened
+
+_LATER_EPOCH = 9
+
+
+class _Loser:
+    """Loses the reply to the first COMMIT with new items, and lets another owner in before the owner row is read."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._inserting = False
+        self.next: Ownership | None = None
+        """The other owner."""
+
+    def store(self) -> Store:
+        store = self._bench.make(SHARD, self._lose)
+        flush, owner = store.flush, store.owner
+
+        async def watched(
+            fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+        ) -> None:
+            def decided(rows: Mapping[int, Row], found: Mapping[KeyName, KeyRow]) -> Writes:
+                writes = decide(rows, found)
+                self._inserting = bool(writes.inserts)
+                return writes
+
+            await flush(fence, touched, loaded, keys, decided)
+
+        async def late() -> Owner:
+            self.next = await opened(self._bench.store(), _LATER_EPOCH, OTHER)
+            return await owner()
+
+        store.flush = watched  # type: ignore[method-assign]
+        store.owner = late  # type: ignore[method-assign]
+        return store
+
+    def _lose(self, point: str) -> None:
+        if point == "committed" and self._inserting:
+            raise StoreLost("the reply is lost")
+
+
+def test_enqueue_that_committed_before_a_takeover_and_lost_its_reply_is_unknown(bench: Bench) -> None:
+    loser = _Loser(bench)
+
+    async def story() -> None:
+        engine = Engine(
+            engine_settings(SHARD),
+            lambda shard, _: loser.store(),
+            LocalCoordinator(MemoryBook()),
+            catalog(),
+            SystemClock(),
+            Random(1),
+            NoFacts(),
+            "nonce-of-the-engine",
+        )
+        await engine.open()
+        engine.start()
+        await engine.ready.wait()
+        deadline_s = asyncio.get_running_loop().time() + 30
+        results: list[Any] = await answer(
+            lambda done: engine.queue.enqueue("default", [new_item(payload=b"mine")], deadline_s, done)
+        )
+        with pytest.raises(TakenByAnother):
+            await engine.run()
+        await engine.abort()
+        assert loser.next is not None
+        assert [row.payload for row in (await contents(loser.next)).values()] == [b"mine"]
+        assert [type(result) for result in results] == [UnknownOutcome]
+
+    bench.run(story())
