@@ -23,6 +23,7 @@ from foqs.catalog.memory import MemoryCatalog
 from foqs.core.cuts import Cuts
 from foqs.core.fence import Fence
 from foqs.core.item import State, format_id
+from foqs.core.keys import even_parts
 from foqs.service.engine import Engine, EngineSettings
 from foqs.shard.facts import NoFacts
 from foqs.shard.keeper import TakenByAnother
@@ -39,7 +40,7 @@ from tests.simulation import principals
 from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_settings
 from tests.support.clocks import ServerClock
 from tests.support.history import Event
-from tests.support.memory_check import differences, is_at_rest, watermark_ms
+from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
 from tests.support.network import Connect, Factory, Listener, Network
 from tests.support.reckon import Bounds
 from tests.support.recording import row_event
@@ -52,6 +53,8 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SHARDS: Final = (1, 2)
 NAMESPACES: Final = {"default": 1, "other": 3}
 """With their weights."""
+TIER: Final = "default"
+"""Of all hosts and shards."""
 KEY_WINDOW_MS: Final = 5_000
 CLOCK_SKEW_MS: Final = 150
 """What a takeover allows for where clocks are wild. A third of it are steps that nobody can tell; the rest is drift
@@ -69,7 +72,7 @@ SETTINGS: Final = replace(
         ready_window_items_max=5,
         ready_keys_max=16,
         timer_page_items=5,
-        purge_page_items=3,
+        purge_page_items=1,
         topic_linger_ms=300,
         handout_wait_ms_max=80,
         clock_slew_permille=1,
@@ -138,18 +141,25 @@ class Cluster:
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
         self._book = MemoryBook()
-        self._catalog = MemoryCatalog(principals.document(NAMESPACES))
         self._is_slow_at_last = seed % 5 == 3
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
         self.servers = {shard: self._server(Random(f"{seed}/server-{shard}")) for shard in self.shards}
         """Each shard lies in a server of its own."""
+        self.document = principals.document(NAMESPACES)
+        """The catalog's, at first."""
+        if seed % 4 == 2:
+            self._dispute_slots()
+        self._catalog = MemoryCatalog(self.document)
         self._last_commit = dict.fromkeys(self.shards, (0, 0))
+        self._losing: dict[Incarnation, float] = {}
+        """The hosts that lose the reply to their next COMMIT of new items, and for how long each is cut off then."""
         self._owners: dict[tuple[int, int], str] = {}
         """By shard and epoch, who has committed with it."""
         self.disorder: dict[str, None] = {}
-        """What commits showed of invariants 1, 10 and 12: none is on a server that may lose it; per shard, (epoch, flush)
-        only go up, and an epoch has one owner; no due lies below the watermark of whoever wrote it."""
+        """What commits showed of invariants 1, 10, 12 and 13: none is on a server that may lose it; per shard, (epoch, flush)
+        only go up, and an epoch has one owner; no due lies below the watermark of whoever wrote it; no index holds what
+        is purged."""
 
     # ------------------------------------------------------------ incarnations
 
@@ -180,6 +190,10 @@ class Cluster:
         """Its statements are stuck in the network for a while, locks and all."""
         incarnation.held_until_s = self.loop.time() + seconds
 
+    def lose_reply(self, incarnation: Incarnation, seconds: float) -> None:
+        """Its next COMMIT of new items takes effect, but the reply is lost, and another host takes its shards over before it can ask."""
+        self._losing[incarnation] = seconds
+
     def connector(self, source: str, rng: Random) -> Connect:
         """Connects a client to any host that listens, whatever address it asked for."""
 
@@ -199,6 +213,7 @@ class Cluster:
 
     def heal(self) -> None:
         """From now on nothing goes wrong any more; clocks stay as wrong as they are."""
+        self._losing.clear()
         for server in self.servers.values():
             server.heal()
 
@@ -287,7 +302,7 @@ class Cluster:
             clock,
             rng,
             NoFacts(),
-            nonce=f"nonce-{number}",
+            nonce=nonce_of(number),
         )
         await engine.open()
         wire, listener = await self._listen(me, number, engine, rng)
@@ -345,6 +360,15 @@ class Cluster:
         server.committed = self._committed
         return server
 
+    def _dispute_slots(self) -> None:
+        """The last shard's table holds slots that are recorded as the first one's, as after a restore of an old copy."""
+        parts = even_parts(self.shards)
+        slots = {TIER: {shard: frozenset(part) for shard, part in parts.items()}}
+        self.document = replace(self.document, slots=slots)
+        first, last = self.shards[0], self.shards[-1]
+        self.servers[last].store(last)
+        self._table(last).slots.update(parts[first])
+
     def _connected(self, server: Server, connection: int) -> None:
         """A database connection was opened by whoever runs now."""
         current = self._current()
@@ -367,7 +391,26 @@ class Cluster:
             delay_s = self._fate.uniform(0, linger_ms) / 1000
             self._context.copy().run(self.loop.call_later, delay_s, server.kill, connection)
 
+    def _lose_reply(self, shard: int, fence: Fence) -> None:
+        """A COMMIT has taken effect: where it is one that a host is to lose, and brought new items, the host does."""
+        brought = any(row.enqueued_at_ms == fence.clock_ms for row in self._table(shard).rows.values())
+        host = next((each for each in self._losing if self._nonce(each) == fence.nonce), None)
+        if host is not None and brought and host.process.alive:
+            self.hold(host, self._losing.pop(host))
+            self.servers[shard].kill(self._table(shard).owner.connection)
+            self.loop.call_soon(self._replace, host)
+
+    def _nonce(self, host: Incarnation) -> str:
+        return nonce_of(self.incarnations.index(host) + 1)
+
+    def _replace(self, host: Incarnation) -> None:
+        """Another host takes over what this one serves."""
+        if self.running() == [host]:
+            self.restart_elsewhere()
+
     def _committed(self, shard: int, fence: Fence) -> None:
+        if self._losing:
+            self._lose_reply(shard, fence)
         last, this = self._last_commit[shard], (fence.epoch, fence.flush)
         if self.servers[shard].is_commit_risky:
             self.disorder[
@@ -383,7 +426,14 @@ class Cluster:
         cuts = Cuts(table.cuts)
         dues = [due for due in table.due if not cuts.covers(table.rows[due[1]])] if cuts else table.due
         for each in self._shards():
-            if each.number == shard and each.epoch == fence.epoch and dues:
-                lowest_ms = watermark_ms(each)
-                if lowest_ms is not None and dues[0][0] < lowest_ms:
-                    self.disorder[f"invariant 10: shard {shard} has a due, {dues[0][0]}, below its watermark"] = None
+            if each.number != shard or each.epoch != fence.epoch:
+                continue
+            lowest_ms = watermark_ms(each)
+            if dues and lowest_ms is not None and dues[0][0] < lowest_ms:
+                self.disorder[f"invariant 10: shard {shard} has a due, {dues[0][0]}, below its watermark"] = None
+            self.disorder.update((f"invariant 13: shard {shard}: {topic}", None) for topic in purged_in_index(each))
+
+
+def nonce_of(number: int) -> str:
+    """The nonce of the host that was started as this one."""
+    return f"nonce-{number}"

@@ -42,7 +42,7 @@ from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
 from shardmgr.registry import Link, RegistryError
 from tests.simulation import hops, principals, surplus
-from tests.simulation.cluster import NAMESPACES, PORT, SETTINGS, WILD, Cluster, Incarnation
+from tests.simulation.cluster import PORT, SETTINGS, WILD, Cluster, Incarnation, nonce_of
 from tests.simulation.hops import CountedPeers
 from tests.simulation.surplus import Row, Surplus
 from tests.support.late_registry import LateRegistry
@@ -115,7 +115,7 @@ class Fleet(Cluster):
         registry = self._administrator
         await registry.open()
         await administration.init(registry, [ShardSpec(number, "main") for number in self.shards])
-        await registry.replace(CATALOG, render(principals.document(NAMESPACES)).encode(), None)
+        await registry.replace(CATALOG, render(self.document).encode(), None)
         self._watching = asyncio.ensure_future(self._watch())
 
     def absent(self) -> list[str]:
@@ -169,7 +169,7 @@ class Fleet(Cluster):
 
     def expire_at_commit(self, host: Incarnation) -> None:
         """The same when its next COMMIT has taken effect, and it may not know of that yet."""
-        self._expiring[_nonce(self.incarnations.index(host) + 1)] = host
+        self._expiring[nonce_of(self.incarnations.index(host) + 1)] = host
 
     def freeze(self, host: Incarnation, seconds: float, *, unheard: bool) -> None:
         """It does not run for a while, and its session ends when its time is over.
@@ -239,7 +239,7 @@ class Fleet(Cluster):
         """What foqs.host does in a cluster, without sockets and signals."""
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
-        nonce = _nonce(number)
+        nonce = nonce_of(number)
         registry = LateRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
         registry.session_over = self._session_over.set
         self.registries[me] = registry
@@ -375,10 +375,6 @@ class Fleet(Cluster):
             return None
         served = [number for number, shard in engine.shards.items() if shard.serving]
         return f"{host.process.name} serves {served} without a session" if served else None
-
-
-def _nonce(number: int) -> str:
-    return f"nonce-{number}"
 
 
 def _settings(settings: EngineSettings) -> EngineSettings:

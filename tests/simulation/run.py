@@ -22,6 +22,7 @@ from typing import Final
 from tests.simulation import (
     planted_bytes,
     planted_durability,
+    planted_holes,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -125,7 +126,8 @@ def run_seed(
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
     of_fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
     bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
-    return {**(bugs if fleet else {**BUGS, **planted_bytes.BUGS}), **planted_durability.BUGS, **FAULTS}
+    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS}
+    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **FAULTS}
 
 
 def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:

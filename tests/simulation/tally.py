@@ -14,6 +14,7 @@ from foqs.core import flush
 from foqs.core.batch import Batch
 from foqs.core.cuts import Cut
 from foqs.core.errors import KeyConflict
+from foqs.core.fence import Fence, Standing
 from foqs.core.flush import Decision
 from foqs.core.intake import Intake
 from foqs.core.item import Key, Row, TopicName, key_number
@@ -24,6 +25,7 @@ from foqs.service.dequeue import Dequeue
 from foqs.service.waiters import Waiters
 from foqs.shard.facts import NoFacts
 from foqs.shard.memory import ShardMemory
+from foqs.shard.writer import ShardLost, Writer
 from foqs.store.port import KeyTaken
 
 NAMES: Final = (
@@ -51,6 +53,7 @@ NAMES: Final = (
     "cuts risen",
     "rows purged",
     "purged before they were written",
+    "unknown and fenced",
 )
 COUNTS: Final[Counter[str]] = Counter()
 CLAIMED: Final[set[HandOut]] = set()
@@ -202,6 +205,18 @@ def _not_purged(original: Callable[..., Any]) -> Callable[..., Any]:
     return not_purged
 
 
+def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def resolve(self: Writer, fence: Fence, why: str) -> Standing:
+        try:
+            found: Standing = await original(self, fence, why)
+        except ShardLost:
+            COUNTS["unknown and fenced"] += fence.flush > self.flush_number and bool(self._current.inserts)
+            raise
+        return found
+
+    return resolve
+
+
 _installed = False
 
 
@@ -226,6 +241,7 @@ def install() -> None:
     _wrap(ShardMemory, "_cut", _cut)
     _wrap(ShardMemory, "_purged", _purged)
     _wrap(flush, "_not_purged", _not_purged)
+    _wrap(Writer, "_resolve", _resolve)
 
 
 def begin() -> None:

@@ -19,6 +19,7 @@ from tests.simulation import (
     fleet,
     planted_bytes,
     planted_durability,
+    planted_holes,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -94,6 +95,12 @@ def test_the_same_seed_gives_the_same_history_byte_for_byte(tmp_path: Path, opti
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(name: str) -> None:
     catches(name, BUGS[name])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", planted_holes.BUGS)
+def test_a_planted_bug_that_unit_tests_alone_had_shown_is_caught(name: str) -> None:
+    catches(name, planted_holes.BUGS[name])
 
 
 @pytest.mark.timeout(300)

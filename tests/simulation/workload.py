@@ -174,8 +174,10 @@ class Run:
         elif kind < 0.54:
             cluster.stop(fate.choice(running))
             self._later(fate.uniform(0.0, 0.8), self._restart)
-        elif kind < 0.66 and len(running) == 1:
+        elif kind < 0.6 and len(running) == 1:
             self._restart()
+        elif kind < 0.7 and len(running) == 1:
+            cluster.lose_reply(running[0], fate.uniform(0.1, 0.6))
         elif kind < 0.9:
             self._trouble_servers()
         else:
@@ -299,7 +301,7 @@ class Run:
                     await self._call(client.explain(rng.choice(known[-60:])))
                 if rng.random() < 0.06:
                     await self._meddle(client, rng)
-                if rng.random() < 0.02:
+                if rng.random() < 0.03:
                     await self._purge(client, rng, rng.choice(TOPICS))
             except FoqsError:
                 pass
@@ -307,16 +309,27 @@ class Run:
         await client.client.close()
 
     async def _purge(self, client: RecordingClient, rng: Random, topic: str) -> None:
-        """Purges a topic, now and then twice at once, or while a burst of it comes."""
+        """Purges a topic, now and then twice at once, or while a burst of it comes, or between two bursts."""
         asked: list[Awaitable[object]] = [client.purge_topic(topic, timeout_ms=rng.choice((50, 500, 3_000)))]
         kind = rng.random()
         if kind < 0.3:
             asked.append(client.purge_topic(topic))
-        elif kind < 0.6:
+        elif kind < 0.5:
             burst = [_item(rng, topic, f"purged/{rng.random()}".encode()) for _ in range(30)]
             self.items += len(burst)
             asked.insert(0, client.enqueue(burst))
+        else:
+            # What was there waits behind what comes, so that the next refill reads on where rows of it still are.
+            await self._call(client.enqueue(self._ready(rng, topic, 40, 7)))
         await asyncio.gather(*map(self._call, asked))
+        if kind >= 0.5:
+            await self._call(client.enqueue(self._ready(rng, topic, 8, -7)))
+
+    def _ready(self, rng: Random, topic: str, count: int, priority: int) -> list[Item]:
+        """A burst of one topic, that can be delivered at once."""
+        self.items += count
+        plain = [_item(rng, topic, f"purged/{rng.random()}".encode()) for _ in range(count)]
+        return [replace(item, priority=priority, delay_ms=None) for item in plain]
 
     async def _meddle(self, client: RecordingClient, rng: Random) -> None:
         """Reaches for items of another namespace."""

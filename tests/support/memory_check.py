@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from foqs.core.item import Row, State
+from foqs.core.item import Row, State, key_number
 from foqs.shard.shard import Shard
 
 
@@ -36,6 +36,16 @@ def is_quiet(shard: Shard) -> bool:
 def watermark_ms(shard: Shard) -> int | None:
     """No row of its table is due before; None: any may be."""
     return shard._timers.watermark_ms
+
+
+def purged_in_index(shard: Shard) -> list[str]:
+    """The topics of which the index holds what a cut covers. Holds at any time, not only at rest."""
+    cuts, index = shard.memory.cuts, shard.index
+    return [
+        f"{topic} has something in its window that is purged"
+        for topic, last in (cuts._last.items() if cuts else ())
+        if any(key_number(key) <= last for key in index.peek(topic, index.window_len(topic)))
+    ]
 
 
 def differences(shard: Shard, rows: Sequence[Row]) -> list[str]:

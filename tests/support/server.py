@@ -31,6 +31,7 @@ NAMES: Final = (
     "nobody there",
     "clock steps",
     "slow clocks",
+    "bad rows",
 )
 """What a server counts."""
 
@@ -48,12 +49,13 @@ class Troubles:
     cut_connection: float = 0.0005
     clock_step: float = 0.0
     slow_clock: float = 0.0
+    bad_row: float = 0.02
 
 
 ANSWER_MS_MAX: Final = 400
 """How long the answer to a new owner who asks for the time is on its way at most."""
 
-NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0, 0, 0)
+NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Server(MemoryDatabase):
@@ -93,6 +95,9 @@ class Server(MemoryDatabase):
         self._held_s = held_s
         self._connected = connected
         self._disk_full_until_s = 0.0
+        self._bad_row = 0
+        """Nothing can be changed in it for a while."""
+        self._bad_until_s = 0.0
         self._away_until_s = 0.0
         self._read_only_until_s = 0.0
         self._slow_until_s = 0.0
@@ -126,8 +131,8 @@ class Server(MemoryDatabase):
     def heal(self) -> None:
         """From now on nothing goes wrong any more; what is under way still ends as it will."""
         self.troubles = NONE
-        self._disk_full_until_s = self._away_until_s = self._read_only_until_s = self._slow_until_s = 0.0
-        self._weak_until_s = 0.0
+        self._bad_until_s = self._disk_full_until_s = self._away_until_s = self._read_only_until_s = 0.0
+        self._slow_until_s = self._weak_until_s = 0.0
 
     def is_committing(self) -> bool:
         """A COMMIT has come that has not taken effect yet."""
@@ -192,7 +197,19 @@ class Server(MemoryDatabase):
             self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
         if writes.inserts and now_s < self._disk_full_until_s:
             return WriteRefused("the disk is full", full=True)
+        if self._has_bad_row(writes, now_s):
+            return "refused by the database: a bad row"
         return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
+
+    def _has_bad_row(self, writes: Writes, now_s: float) -> bool:
+        """It would change a row that cannot be changed for a while."""
+        ids = [row.id for row in writes.updates] + [number for lease in writes.leases for number in lease.ids]
+        if ids and now_s >= self._bad_until_s and self.rng.random() < self.troubles.bad_row:
+            self._bad_row = self.rng.choice(ids)
+            self._bad_until_s = now_s + self.rng.uniform(0.02, 0.5)
+        is_bad = now_s < self._bad_until_s and self._bad_row in ids
+        self.counts["bad rows"] += is_bad
+        return is_bad
 
     async def _travel(self) -> None:
         """A statement's time: none, a little, or far too much; or the line breaks under it."""
