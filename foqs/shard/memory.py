@@ -31,8 +31,8 @@ from foqs.shard.flush import Flush
 from foqs.store.port import TopicCount
 
 _TOPICS_OVER_PER_FLUSH: Final = 100
-_COUNTED_PER_STEP: Final = 1_000
-"""Counts of topics taken in, and topics looked at, in one go: a millisecond or two."""
+_TOPICS_PER_STEP: Final = 1_000
+"""Topics taken in, or looked at, in one go: a millisecond or two."""
 _FAR_MS: Final = 60_000
 """A row that nobody can want for so long is not remembered."""
 _ENDED: Final = {State.DEFERRED: "delay", State.LEASED: "lease"}
@@ -126,14 +126,16 @@ class ShardMemory:
 
     # ----------------------------------------------------------------- reads
 
-    def recovered(self, topics: Iterable[TopicName], slots: Iterable[int], cuts: Iterable[Cut]) -> None:
-        """The tables of topics, each of which may have READY items, of slots and of cuts, as a takeover finds them."""
+    def recovered(self, topics: Iterable[TopicName], slots: Iterable[int], cuts: Iterable[Cut]) -> Iterator[None]:
+        """Takes in the tables of topics, each of which may have READY items, of slots and of cuts, as a takeover finds them; in steps."""
         self.slots = frozenset(slots)
         for cut in cuts:
             self.cuts.make(cut)
-        for topic in topics:
+        for place, topic in enumerate(topics, 1):
             self._topics.setdefault(topic[0], set()).add(topic[1])
             self.index.discover(topic)
+            if not place % _TOPICS_PER_STEP:
+                yield
 
     def count_anew(self) -> None:
         """`counted` will bring what is in the table now."""
@@ -146,10 +148,10 @@ class ShardMemory:
 
         Of a topic that was purged since, none of it is an item any more.
         """
-        for start in range(0, len(found), _COUNTED_PER_STEP):
+        for start in range(0, len(found), _TOPICS_PER_STEP):
             if start:
                 yield
-            part = found[start : start + _COUNTED_PER_STEP]
+            part = found[start : start + _TOPICS_PER_STEP]
             items = [((count.namespace, count.topic), count.state, count.rows - count.purged_rows) for count in part]
             self.counts.found_some([each for each in items if each[0] not in self._cut_uncounted])
             self.usage.found([(count.namespace, count.rows, count.payload_bytes) for count in part])
@@ -158,7 +160,7 @@ class ShardMemory:
         looked = 0
         for namespace in list(self._topics):
             for name in list(self._topics.get(namespace, ())):
-                if looked == _COUNTED_PER_STEP:
+                if looked == _TOPICS_PER_STEP:
                     looked = 0
                     yield
                 looked += 1

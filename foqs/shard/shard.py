@@ -226,7 +226,9 @@ class Shard:
         # It was read at some moment since. Were it later now than is believed, the next owner would start too far ahead.
         latest_ms = database_ms + waited_ms
         self._time = ShardTime(self._clock.monotonic_ms, start_ms, latest_ms, settings.clock_slew_permille)
-        self.memory.recovered(await self._store.topics(), await self._store.slots(), await self._store.cuts())
+        store = self._store
+        for _ in self.memory.recovered(await store.topics(), await store.slots(), await store.cuts()):
+            await asyncio.sleep(0)
         retry = Retry(self._settings.retry_ms_min, self._settings.retry_ms_max)
         self._breaker = ShardBreaker(
             self.number,

@@ -8,7 +8,7 @@ show is named by one of them at least.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -344,8 +344,8 @@ def limits_ignored() -> None:
 def cuts_unread() -> None:
     """A new owner does not know what its former one had purged."""
 
-    def recovered(self: ShardMemory, topics: Any, slots: Any, cuts: Any) -> None:
-        original(self, topics, slots, ())
+    def recovered(self: ShardMemory, topics: Any, slots: Any, cuts: Any) -> Iterator[None]:
+        return original(self, topics, slots, ())
 
     original = ShardMemory.recovered
     ShardMemory.recovered = recovered  # type: ignore[method-assign]

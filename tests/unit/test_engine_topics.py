@@ -10,6 +10,7 @@ import pytest
 
 from foqs.core.counts import TopicCounts
 from foqs.core.life import Kind
+from foqs.core.ready import ReadyIndex
 from foqs.shard import memory
 from foqs.shard.keeper import TakenByAnother
 from foqs.shard.memory import ShardMemory
@@ -18,6 +19,7 @@ from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings, new_item
 from tests.support.engines import Caller, World, play
 from tests.support.races import Gate, closed, rest, restarted
+from tests.support.turns import most_in_a_turn
 
 
 def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +272,7 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         await Caller(world, engine).put("gone")
         await Caller(world, engine).do(Kind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
-        monkeypatch.setattr(memory, "_COUNTED_PER_STEP", 10)
+        monkeypatch.setattr(memory, "_TOPICS_PER_STEP", 10)
         whole, change = ShardMemory.counted, TopicCounts.change
         changes = [0]
         flushes: list[int] = []
@@ -299,5 +301,22 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         assert stats is not None
         assert not stats.counts_lag
         await rest(world, engine)
+
+    play(story)
+
+
+def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(engine_settings(1))
+        memory_of_many = engine.shards[1].memory
+        names = [("default", f"t{number}") for number in range(3 * memory._TOPICS_PER_STEP)]
+
+        async def take_in() -> None:
+            for _ in memory_of_many.recovered(names, (), ()):
+                await asyncio.sleep(0)
+
+        _, discovered, most = await most_in_a_turn(monkeypatch, ReadyIndex, "discover", take_in())
+        assert discovered == len(names)
+        assert most == memory._TOPICS_PER_STEP
 
     play(story)
