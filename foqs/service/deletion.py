@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from foqs.catalog import changes
 from foqs.catalog.document import Document
-from foqs.core.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable
+from foqs.core.errors import DeadlineExceeded, FoqsError, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from foqs.service.namespaces import Namespaces
 from foqs.shard.shard import Shard
 
@@ -97,6 +97,7 @@ class Deletions:
         Raises:
             InvalidArgument: it holds items.
             DeadlineExceeded: not every shard was looked into in time; it is there as before.
+            UnknownOutcome: the mark could not be taken back; it may still be deleted.
         """
         await self._changer.change(lambda before: changes.begin_deletion(before, name), deadline)
         left_s = deadline - self._loop.time()
@@ -105,7 +106,7 @@ class Deletions:
                 while name in self._namespaces.deleting():
                     await self._changed.wait()
         except TimeoutError:
-            await self._changer.change(lambda before: changes.end_deletion(before, name), deadline)
+            await self._unmark(name, deadline)
             if name in self._namespaces.document.namespaces:
                 raise DeadlineExceeded(
                     "not every shard was looked into in time; see that all are served (foqs doctor) and try again"
@@ -116,6 +117,16 @@ class Deletions:
             )
 
     # ----------------------------------------------------------------- inside
+
+    async def _unmark(self, name: str, deadline: float) -> None:
+        """Takes a mark back. Raises `UnknownOutcome`: while it stands, other hosts may go on with the deletion."""
+        try:
+            await self._changer.change(lambda before: changes.end_deletion(before, name), deadline)
+        except FoqsError as error:
+            raise UnknownOutcome(
+                f"the namespace {name!r} is marked as being deleted, and that could not be taken back: {error.message}; "
+                "it may be deleted or not, look at it"
+            ) from None
 
     async def _sweep(self, names: list[str], deadline: float) -> None:
         """Has it stored what the shards of this host say of these namespaces."""

@@ -11,7 +11,7 @@ from foqs.catalog import changes
 from foqs.catalog.document import EMPTY, Document
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import CatalogFailed
-from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable
+from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
 from foqs.service.deletion import MARKED_S_MAX
 from foqs.service.engine import Engine
 from foqs.store.memory import MemoryStore
@@ -119,6 +119,27 @@ def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_
             await deleting
         assert not await marked(world)
         await Caller(world, one, "other").put()
+
+    play(story)
+
+
+def test_a_deletion_whose_mark_cannot_be_taken_back_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: World) -> None:
+        one, two = await two_hosts(world)
+        await two.abort()
+        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        await world.until(lambda: bool(one.namespaces.deleting()))
+
+        async def unreached(self: MemoryCatalog) -> Document:
+            raise CatalogFailed("nobody answers")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryCatalog, "load", unreached)
+            with pytest.raises(UnknownOutcome, match="nobody answers"):
+                await deleting
+        assert await marked(world)
+        await world.pass_s(MARKED_S_MAX + 2)
+        assert not await marked(world)
 
     play(story)
 
