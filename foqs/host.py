@@ -122,6 +122,7 @@ class Host:
             self._metrics,
             nonce,
             None if membership is None else membership.sharing,
+            None if membership is None else membership.everywhere,
         )
         if membership is not None:
             self._engine.queue.placement.owner_of = membership.owner_of

@@ -83,6 +83,11 @@ class Membership:
         specs = () if view is None else view.layout.shards.values()
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
 
+    def everywhere(self) -> frozenset[int]:
+        """All shards of every tier; none while that is not known."""
+        view = self.agent.view
+        return frozenset() if view is None else frozenset(view.layout.shards)
+
     def closed(self) -> tuple[frozenset[int], frozenset[int]]:
         """Shards of this host that are drained, and others that are not what was assigned any more.
 

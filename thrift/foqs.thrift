@@ -601,7 +601,10 @@ struct RedriveRequest {
 /** Of one namespace. In a reply: what holds, the host's defaults included. */
 struct NamespaceSettings {
   1: optional string name,
-  /** The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. */
+  /**
+   * The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. It is recorded
+   * when the namespace is created and does not change; hosts of other tiers refuse its new items with INVALID_ARGUMENT.
+   */
   2: optional string tier,
   /** Enqueues a minute over all hosts; 0: unlimited. */
   3: optional i64 enqueues_per_minute,

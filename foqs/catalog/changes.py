@@ -32,7 +32,8 @@ def create(
         return _with(document, name, fresh)
     if there.deleting is not None:
         raise Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=1_000)
-    if (there.tier, there.settings) != (fresh.tier, fresh.settings):
+    _check_tier(name, there, tier)
+    if there.settings != fresh.settings:
         raise InvalidArgument(
             f"the namespace {name!r} exists with other settings; change them with updateNamespace",
             field="settings.name",
@@ -41,8 +42,9 @@ def create(
 
 
 def update(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
-    """Other settings; those not given stay as they are. Raises `NamespaceNotFound`, `InvalidArgument`."""
+    """Other settings; those not given stay as they are, and so does a tier that is recorded. Raises `NamespaceNotFound`, `InvalidArgument`."""
     there = find(document, name, "settings.name")
+    _check_tier(name, there, tier)
     changed = replace(
         there, tier=there.tier if tier is None else tier, settings={**there.settings, **_checked(settings)}
     )
@@ -74,7 +76,7 @@ def found_empty(document: Document, name: str, shards: Collection[int], sharing:
     """These shards hold nothing of a namespace that is being deleted; it is gone when that was said of all.
 
     Args:
-        sharing: all shards of the tier; none where that is not known.
+        sharing: all shards that may hold something of it; none where that is not known.
     """
     there = document.namespaces.get(name)
     if there is None or there.deleting is None:
@@ -177,6 +179,14 @@ def no_namespace(name: str, field: str = "namespace_name") -> NamespaceNotFound:
     return NamespaceNotFound(
         f"there is no namespace {name!r}; make it with createNamespace (foqs namespace create)", field=field
     )
+
+
+def _check_tier(name: str, there: Namespace, tier: str | None) -> None:
+    """A namespace stays in its tier: its items and keys are there. Raises `InvalidArgument`."""
+    if tier is not None and there.tier not in (None, tier):
+        raise InvalidArgument(
+            f"the namespace {name!r} belongs to tier {there.tier!r}; ask a host of that tier", field="settings.tier"
+        )
 
 
 def _checked(settings: Mapping[str, int]) -> Mapping[str, int]:

@@ -77,6 +77,7 @@ class Administration:
         shards, statuses: as the queue has them.
         item_bytes_max: payload and metadata of an item that a call can carry.
         resumed: told topics that hand out again.
+        tier: of this host, and of the namespaces that are created here.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Administration:
         item_bytes_max: int,
         resumed: Callable[[Iterable[TopicName]], None],
         rng: Random,
+        tier: str,
     ) -> None:
         self._catalog = catalog
         self._namespaces = namespaces
@@ -100,6 +102,7 @@ class Administration:
         self._item_bytes_max = item_bytes_max
         self._resumed = resumed
         self._rng = rng
+        self._tier = tier
         self._deletions: Deletions | None = None
         self._turn = asyncio.Lock()
         """Held by the one change of this host that is under way."""
@@ -228,9 +231,9 @@ class Administration:
 
     async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """A namespace more; doing so again with the same settings changes nothing."""
-        fresh = self._incarnation()
+        fresh, own = self._incarnation(), tier or self._tier
         return await self._set(
-            name, lambda before: changes.create(before, name, tier, settings, incarnation=fresh), deadline
+            name, lambda before: changes.create(before, name, own, settings, incarnation=fresh), deadline
         )
 
     async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:

@@ -52,7 +52,8 @@ class Deletions:
     """This host's part.
 
     Args:
-        sharing: all shards of the tier, here or elsewhere; none while that is not known.
+        everywhere: all shards of every tier, here or elsewhere; none while that is not known. Hosts of another tier
+            may have taken in items of a namespace whose tier an older version did not record.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class Deletions:
         changer: Changer,
         namespaces: Namespaces,
         shards: Mapping[int, Shard],
-        sharing: Callable[[], Collection[int]],
+        everywhere: Callable[[], Collection[int]],
     ) -> None:
         self._changer = changer
         self._namespaces = namespaces
         self._shards = shards
-        self._sharing = sharing
+        self._everywhere = everywhere
         self._loop = asyncio.get_running_loop()
         self._marked_s: dict[str, float] = {}
         """Since when each is known to be marked."""
@@ -139,7 +140,7 @@ class Deletions:
 
             def change(before: Document) -> Document:
                 # What was found holds for as long as nothing is taken in.
-                return _told(before, names, looks, over, self._sharing()) if closed else before
+                return _told(before, names, looks, over, self._everywhere()) if closed else before
 
             await self._changer.change(change, deadline, swept=True)
         finally:

@@ -91,6 +91,7 @@ class Engine:
         nonce: of this incarnation of the host; no two incarnations share one.
         sharing: all shards of the tier, here or elsewhere, none while that is not known; left out where
             there are no other hosts.
+        everywhere: likewise of every tier; left out where there is one tier.
     """
 
     def __init__(
@@ -104,11 +105,12 @@ class Engine:
         facts: Facts,
         nonce: str,
         sharing: Callable[[], Collection[int]] | None = None,
+        everywhere: Callable[[], Collection[int]] | None = None,
     ) -> None:
         buffer = settings.buffer
         self.shards: dict[int, Shard] = {}
         self.statuses: dict[int, ShardStatus] = {}
-        self.namespaces = Namespaces(settings.namespace_default)
+        self.namespaces = Namespaces(settings.namespace_default, settings.tier)
         self.queue = QueueService(
             self.shards,
             self.namespaces,
@@ -137,10 +139,11 @@ class Engine:
             settings.item_bytes_max,
             self.queue.ready,
             rng,
+            settings.tier,
         )
         self._deletions = None
         if sharing is not None:
-            self._deletions = Deletions(self.admin, self.namespaces, self.shards, sharing)
+            self._deletions = Deletions(self.admin, self.namespaces, self.shards, everywhere or sharing)
             self.admin.share(self._deletions)
         self._sharing = sharing or (lambda: settings.shards or ())
         self._shared: frozenset[int] | None = None

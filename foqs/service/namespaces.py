@@ -14,7 +14,7 @@ from dataclasses import replace
 from foqs.catalog.changes import no_namespace
 from foqs.catalog.document import EMPTY, Document, Permission
 from foqs.core.budget import Longest
-from foqs.core.errors import FoqsError, Unavailable
+from foqs.core.errors import FoqsError, InvalidArgument, Unavailable
 from foqs.core.item import TopicName
 from foqs.core.keys import incarnation_mark
 from foqs.core.life import Policy
@@ -49,22 +49,27 @@ class Namespaces:
 
     Args:
         default: what a namespace has that it does not set.
+        tier: of this host.
 
     Attributes:
         document: the version that all of it follows from.
         policies: by namespace; has an answer for every name.
         paused: topics that hand nothing out.
         longest: the longest payloads that are known of each.
+        elsewhere: the tier of those that belong to another one. This host takes in no item of theirs; what it holds of
+            them, from before the tier was recorded, is handed out.
         limited: the settings of those whose enqueues are limited by what they enqueued before.
     """
 
-    def __init__(self, default: NamespaceSettings) -> None:
+    def __init__(self, default: NamespaceSettings, tier: str = "default") -> None:
         self.default = default
         self.document = EMPTY
         self.policies: dict[str, Policy] = _Policies(_policy(default))
         self.paused: frozenset[TopicName] = frozenset()
         self.limited: dict[str, NamespaceSettings] = {}
         self.longest = Longest()
+        self.elsewhere: dict[str, str] = {}
+        self._tier = tier
         self._settings: dict[str, NamespaceSettings] = {}
         self._closed: set[str] = set()
 
@@ -81,6 +86,15 @@ class Namespaces:
         if not self.document.version:
             return Unavailable("the host has not read its namespaces yet; try again", retry_after_ms=200)
         return no_namespace(name)
+
+    def check_tier(self, name: str) -> None:
+        """This host may take in items of a namespace. Raises `InvalidArgument`: its hosts are others."""
+        if name in self.elsewhere:
+            raise InvalidArgument(
+                f"the namespace {name!r} belongs to tier {self.elsewhere[name]!r}, and this host to {self._tier!r}; "
+                "connect to a host of its tier",
+                field="namespace_name",
+            )
 
     def deleting(self) -> list[str]:
         """Those that are being deleted, by all hosts."""
@@ -117,6 +131,9 @@ class Namespaces:
             if name not in self._closed and namespaces[name].deleting is None
         }
         self.limited = {name: own for name, own in settings.items() if own.is_limited}
+        self.elsewhere = {
+            name: own.tier for name, own in namespaces.items() if own.tier is not None and own.tier != self._tier
+        }
         before = self.paused
         self.paused = frozenset((name, topic) for name, own in namespaces.items() for topic in own.paused)
         return before - self.paused

@@ -163,6 +163,8 @@ class QueueService:
         if not items:
             done([])
             return call
+        if self._namespaces.elsewhere:
+            self._namespaces.check_tier(namespace)
         limits = self._namespaces.limited.get(namespace)
         places: Sequence[int] = range(len(items))
         within = items

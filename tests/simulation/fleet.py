@@ -254,6 +254,7 @@ class Fleet(Cluster):
             NoFacts(),
             nonce,
             membership.sharing,
+            membership.everywhere,
         )
         self._session_over.set()  # it has not begun one
         engine.queue.placement.owner_of = membership.owner_of

@@ -6,7 +6,8 @@ What happens to ownership is watched all the time: who serves a shard, and with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -42,13 +43,13 @@ class Moves(NoFacts):
 class ClusterHost:
     """One host."""
 
-    def __init__(self, world: ClusterWorld, name: str, number: int) -> None:
+    def __init__(self, world: ClusterWorld, name: str, number: int, tier: str = "default") -> None:
         self.name = name
         self.nonce = f"{name}-{number}"
         self._world = world
         config = Config.model_validate(
             {
-                "server": {"name": name, "advertise": f"{name}.example:7411"},
+                "server": {"name": name, "advertise": f"{name}.example:7411", "tier": tier},
                 "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS, "drain_timeout_ms": 3_000},
                 "databases": {"main": {"url": "mysql://u@h/d"}},
             }
@@ -58,7 +59,7 @@ class ClusterHost:
         self.facts = Moves()
         self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
         self.engine = Engine(
-            engine_settings(alone=False),
+            replace(engine_settings(alone=False), tier=tier),
             lambda shard, _: world.database.store(shard, lambda point: world.faults(point)),
             self.membership.agent,
             RegistryCatalog(self.registry, 1_000_000),
@@ -67,6 +68,7 @@ class ClusterHost:
             self.facts,
             self.nonce,
             self.membership.sharing,
+            self.membership.everywhere,
         )
         self.engine.queue.placement.owner_of = self.membership.owner_of
         self.caller = Caller(world, self.engine)
@@ -109,11 +111,12 @@ class ClusterHost:
 class ClusterWorld(World):
     """A cluster of some shards, without hosts yet."""
 
-    def __init__(self, shards: int = 8) -> None:
+    def __init__(self, shards: int = 8, tiers: Sequence[str] = ("default",)) -> None:
         super().__init__()
         self.ensemble = LocalEnsemble(None, self.clock.monotonic_ms)
         self.administrator = self.ensemble.registry(SESSION_MS)
         self.shard_count = shards
+        self._tiers = tiers
         self.hosts: list[ClusterHost] = []
         self.overlaps: list[str] = []
         """Moments at which two hosts served one shard."""
@@ -124,13 +127,16 @@ class ClusterWorld(World):
 
     async def begin(self) -> None:
         await self.administrator.open()
-        await administration.init(self.administrator, [ShardSpec(number, "main") for number in range(self.shard_count)])
+        specs = [
+            ShardSpec(number, "main", tier=self._tiers[number % len(self._tiers)]) for number in range(self.shard_count)
+        ]
+        await administration.init(self.administrator, specs)
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def host(self, name: str) -> ClusterHost:
+    async def host(self, name: str, tier: str = "default") -> ClusterHost:
         """One that has begun to join."""
         self._started += 1
-        host = ClusterHost(self, name, self._started)
+        host = ClusterHost(self, name, self._started, tier)
         self.hosts.append(host)
         await host.start()
         return host
@@ -156,11 +162,13 @@ class ClusterWorld(World):
             await asyncio.sleep(0.005)
 
 
-def play_cluster(story: Callable[[ClusterWorld], Coroutine[Any, Any, None]], shards: int = 8) -> None:
+def play_cluster(
+    story: Callable[[ClusterWorld], Coroutine[Any, Any, None]], shards: int = 8, tiers: Sequence[str] = ("default",)
+) -> None:
     """Runs a story in a fresh cluster, and looks at what must never be."""
 
     async def main() -> None:
-        world = ClusterWorld(shards)
+        world = ClusterWorld(shards, tiers)
         await world.begin()
         await story(world)
         assert {key: owners for key, owners in world.epochs.items() if len(owners) > 1} == {}

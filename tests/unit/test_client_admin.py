@@ -44,7 +44,7 @@ class Configured:
         self.namespaces = Namespaces(SETTINGS)
         quota = Quota({}, lambda: 0.0)
         self.admin = Administration(
-            self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None, Random(1)
+            self.catalog, self.namespaces, {}, {}, LIMITS, quota, 1 << 21, lambda topics: None, Random(1), "gold"
         )
         self.client: Client
 
@@ -139,7 +139,7 @@ def test_what_is_exported_can_be_imported() -> None:
             text = await client.export_config()
             namespaces = json.loads(text)["namespaces"]
             assert namespaces["orders"].pop("incarnation") > 0
-            assert namespaces == {"default": {}, "orders": {"settings": {"weight": 3}}}
+            assert namespaces == {"default": {}, "orders": {"tier": "gold", "settings": {"weight": 3}}}
             await client.delete_namespace("orders")
             await client.import_config(text)
             assert (await client.get_namespace("orders")).weight == 3

@@ -5105,7 +5105,8 @@ class NamespaceSettings(object):
 
     Attributes:
      - name
-     - tier: The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other.
+     - tier: The hosts that serve it. Default: those of the tier of the host that is asked, which serves no other. It is recorded
+    when the namespace is created and does not change; hosts of other tiers refuse its new items with INVALID_ARGUMENT.
      - enqueues_per_minute: Enqueues a minute over all hosts; 0: unlimited.
      - backlog_items_max: With the next two, 0 means unlimited.
      - backlog_bytes_max
