@@ -5,19 +5,18 @@ its parent's affair. Knows nothing of queues but the item in hand.
 
 The messages, each way:
 
-    ▶ ("job", Delivery)   ◀ ("ready", None) or ("failed", sentence), once
-    ▶ ("lost",)           ◀ ("done", None or an exception)
-                          ◀ ("extend", lease_ms)
+    ▶ ("job", Delivery)       ◀ ("ready", None) or ("failed", sentence), once
+    ▶ ("lost", id, token)     ◀ ("done", None or an exception)
+                              ◀ ("extend", lease_ms)
 """
 
 from __future__ import annotations
 
 import os
-import pickle
 import queue
 import signal
 import threading
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -27,7 +26,6 @@ from typing import Final
 from foqs_client.consumer.job import Dead, Discard, Job, Remote, Retry
 from foqs_client.consumer.runner import call_plain
 from foqs_client.consumer.verdict import sentence
-from foqs_client.types import Delivery
 
 READY: Final = "ready"
 
@@ -51,39 +49,48 @@ def main(line: Connection, reference: Reference) -> None:
         line.send(("failed", f"{reference.module} cannot be imported: {type(error).__name__}: {error}"))
         return
     line.send((READY, None))
-    deliveries: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
-    current: list[Job] = []
-    threading.Thread(target=_listen, args=(line, deliveries, current), daemon=True).start()
+    sending = threading.Lock()
+
+    def send(what: str, value: object) -> None:
+        with sending:  # a handler may have threads of its own, which extend the lease
+            line.send((what, value))
+
+    jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(line, jobs, send), daemon=True).start()
     while True:
-        job = Job(deliveries.get(), lambda _, lease_ms: line.send(("extend", lease_ms)))
-        current[:] = [job]
+        job = jobs.get()
         raised: BaseException | None = None
         try:
             call_plain(handler, job)
         except BaseException as error:
             raised = _travelling(error)
-        current.clear()
-        line.send(("done", raised))
+        send("done", raised)
 
 
-def _listen(line: Connection, deliveries: queue.SimpleQueue[Delivery], current: list[Job]) -> None:
+def _listen(line: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str, object], None]) -> None:
     """What the parent says; its end is this process's."""
+    job: Job | None = None
     while True:
         try:
             message = line.recv()
         except (EOFError, OSError):
             os._exit(1)
         if message[0] == "job":
-            deliveries.put(message[1])
-        else:
-            for job in current:
-                job.lost = True
+            job = Job(message[1], lambda _, lease_ms: send("extend", lease_ms))
+            jobs.put(job)
+        elif job is not None and message[1:] == (job._delivery.id, job._delivery.token):  # else it has ended meanwhile
+            job.lost = True
 
 
 def _travelling(error: BaseException) -> BaseException:
-    """The exception as the parent is to see it: it may be of a type that only this process knows."""
-    if type(error) in (Retry, Dead, Discard):
-        with suppress(Exception):
-            pickle.dumps(error)
-            return error
+    """The exception as the parent is to see it: of plain values only, as it may not have the types of this process."""
+    if isinstance(error, Discard):
+        return Discard()
+    if isinstance(error, Dead) and type(error.reason) is str:
+        return Dead(error.reason)
+    if isinstance(error, Retry) and type(error.delay_ms) in _PLAIN and type(error.metadata) in _PLAIN:
+        return Retry(error.delay_ms, error.metadata)
     return Remote(sentence(error))
+
+
+_PLAIN: Final = (type(None), int, float, bytes)

@@ -161,7 +161,7 @@ class Consumer:
         """
         self._loop = asyncio.get_running_loop()
         try:
-            await self._runner.start()
+            await self._start()
             discovery = self._spawn(self._discovery.run())
             while not self._stopping.is_set() and self._failure is None:
                 self._pull()
@@ -174,6 +174,18 @@ class Consumer:
         if self._failure is not None:
             raise self._failure
         return self.counts
+
+    async def _start(self) -> None:
+        """Returns when the runner is ready, or has no need to be: a process that does not get ready keeps no stop."""
+        starting, stopping = asyncio.ensure_future(self._runner.start()), asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+        finally:
+            stopping.cancel()
+            starting.cancel()
+            await asyncio.gather(starting, stopping, return_exceptions=True)
 
     def _pull(self) -> None:
         """Begins the calls that are to be made now: for what is there, or where nothing is, one that waits."""

@@ -24,6 +24,7 @@ from typing import Any, Final
 from foqs_client.consumer.child import READY, Reference, main
 from foqs_client.consumer.job import Job
 from foqs_client.consumer.runner import Done, Handler
+from foqs_client.consumer.verdict import sentence
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
@@ -98,7 +99,7 @@ class ProcessRunner:
         """The handler sees it in `job.lost`."""
         for child in self._children:
             if child.job is job:
-                child.send_lost()
+                child.send_lost(job)
 
     async def close(self) -> None:
         for child in self._children:
@@ -145,7 +146,9 @@ class _Child:
         self._tell = tell
         self._leaving = False
         self._lock = threading.Lock()
-        """Of what is sent, and of which process there is."""
+        """Of which process there is. Nothing that can block is done under it: the event loop takes it."""
+        self._sending = threading.Lock()
+        """Of what is sent. A process that does not read holds it up, so only threads take it."""
         self._process: Any = None
         self._line: Connection | None = None
         self._thread = threading.Thread(target=self._serve, name=f"foqs-worker-process-{number}", daemon=True)
@@ -165,10 +168,10 @@ class _Child:
         self._started = started
         self._thread.start()
 
-    def send_lost(self) -> None:
-        with suppress(OSError), self._lock:
-            if self._line is not None:
-                self._line.send(("lost",))
+    def send_lost(self, job: Job) -> None:
+        """Has a thread of its own send it: the process may not read."""
+        message = ("lost", job._delivery.id, job._delivery.token)
+        threading.Thread(target=self._send, args=(message,), daemon=True).start()
 
     def kill(self) -> None:
         with self._lock:
@@ -196,7 +199,12 @@ class _Child:
                     threading.Event().wait(REPLACE_S)
             job, done = work
             self.job = job
-            raised = self._do(job)
+            try:
+                raised = self._do(job)
+            except Exception as error:  # the process says what cannot be read here
+                self.kill()
+                self._end()
+                raised = ProcessDied(f"what the worker process sent cannot be read: {sentence(error)}")
             self.job = None
             self._post(done, job, raised)
             if self._line is None and not self._leaving:
@@ -205,10 +213,10 @@ class _Child:
 
     def _do(self, job: Job) -> BaseException | None:
         line = self._line
-        if line is None:
+        if line is None or job.lost:  # `interrupt` and `lose` find a job here, or are found here
             return ProcessDied("the worker stopped before it was begun")
         try:
-            with self._lock:
+            with self._sending:
                 line.send(("job", job._delivery))
             while True:
                 what, value = line.recv()
@@ -218,6 +226,11 @@ class _Child:
                     return value  # type: ignore[no-any-return]
         except (OSError, EOFError):
             return ProcessDied(f"the worker process {self._end()} while it did this item")
+
+    def _send(self, message: tuple[object, ...]) -> None:
+        with suppress(OSError), self._sending:
+            if self._line is not None:
+                self._line.send(message)
 
     def _open(self) -> str | None:
         """Starts a process; returns why it cannot work."""
@@ -243,17 +256,19 @@ class _Child:
 
     def _end(self) -> str:
         """Ends the process, and says how it ended."""
-        with self._lock:
-            process, line = self._process, self._line
-            self._process = self._line = None
+        process, line = self._process, self._line
         if line is not None:
-            line.close()
+            with self._sending:
+                self._line = None
+                line.close()
         if process is None:
             return "was not there"
         process.join(LEAVE_S)
         if process.is_alive():
             process.kill()
             process.join()
+        with self._lock:
+            self._process = None
         code = process.exitcode
         process.close()
         if code is not None and code < 0:

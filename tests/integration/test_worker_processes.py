@@ -1,0 +1,146 @@
+"""Worker processes that stand still, and what they send that cannot be read: the event loop goes on, and every item ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from random import Random
+
+import pytest
+
+from foqs.testing import FakeHost
+from foqs_client import Delivery, Item
+from foqs_client.consumer import Consumer, Job
+from foqs_client.consumer.processes import ProcessDied, ProcessRunner
+from tests.support.aio import run
+from tests.support.child_handlers import work
+from tests.support.frozen import freeze, thaw
+
+pytestmark = pytest.mark.process
+
+LARGE: int = 1 << 20
+"""Bytes of a payload that no pipe holds."""
+STUCK_S = 30.0
+"""A frozen process is thawed after so long: a test fails then, and does not hang."""
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    freeze(pid)
+    timer = threading.Timer(STUCK_S, thaw, (pid,))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with suppress(ProcessLookupError):
+            thaw(pid)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(STUCK_S):
+        while not condition():  # noqa: ASYNC110 - another process's doing
+            await asyncio.sleep(0.01)
+
+
+def job(payload: bytes = b"", metadata: bytes = b"") -> Job:
+    return Job(Delivery(id="0-1", token=1, payload=payload, metadata=metadata), lambda job, lease_ms: None)
+
+
+async def ended(runner: ProcessRunner, one: Job) -> BaseException | None:
+    """What a job came to."""
+    future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+    runner.begin(one, lambda _, error: future.set_result(error))
+    async with asyncio.timeout(STUCK_S):
+        return await future
+
+
+def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -> None:
+    async def story() -> None:
+        runner = ProcessRunner(work, 1, lambda text: None)
+        await runner.start()
+        assert await ended(runner, job()) is None
+        [pid] = runner.pids
+        with frozen(pid):
+            one = job(bytes(8 * LARGE))
+            ending = asyncio.ensure_future(ended(runner, one))
+            await until(lambda: runner._children[0].job is one)
+            calls = threading.Thread(
+                target=lambda: (runner.lose(one, interrupt=False), runner.interrupt(one)), daemon=True
+            )
+            calls.start()
+            await asyncio.to_thread(calls.join, STUCK_S / 2)
+            assert not calls.is_alive()
+            error = await ending
+            assert isinstance(error, ProcessDied)
+            assert "SIGKILL" in str(error)
+        assert await ended(runner, job()) is None  # another took its place
+        await runner.close()
+        assert runner.pids == []
+
+    run(story(), 120)
+
+
+def test_a_stop_does_not_wait_for_a_frozen_process_longer_than_its_drain() -> None:
+    async def story() -> None:
+        async with FakeHost({"namespace.payload_bytes_max": LARGE}) as fake:
+            client = fake.client()
+            consumer = Consumer(client, work, ["t"], processes=1, drain_timeout_s=1.0, rng=Random(1))
+            running = asyncio.ensure_future(consumer.run())
+            await client.enqueue([Item("t")])
+            await until(lambda: consumer.counts.done == 1)
+            assert isinstance(consumer._runner, ProcessRunner)
+            with frozen(consumer._runner.pids[0]):
+                await client.enqueue([Item("t", bytes(LARGE))])
+                await until(lambda: consumer.counts.running == 1)
+                begun = asyncio.get_running_loop().time()
+                consumer.stop()
+                counts = await running
+                assert asyncio.get_running_loop().time() - begun < STUCK_S / 2
+            assert (counts.done, counts.released) == (1, 1)
+
+    run(story(), 120)
+
+
+def test_a_stop_does_not_wait_for_a_process_that_never_gets_ready() -> None:
+    async def story() -> None:
+        async with FakeHost() as fake:
+            consumer = Consumer(fake.client(), work, ["t"], processes=1, rng=Random(1))
+            running = asyncio.ensure_future(consumer.run())
+            assert isinstance(consumer._runner, ProcessRunner)
+            runner = consumer._runner
+            await until(lambda: bool(runner.pids))
+            with frozen(runner.pids[0]):
+                begun = asyncio.get_running_loop().time()
+                consumer.stop()
+                await running
+                assert asyncio.get_running_loop().time() - begun < STUCK_S / 2
+
+    run(story(), 120)
+
+
+@pytest.mark.parametrize("what", [b"unreadable exception", b"unreadable extension"])
+def test_what_cannot_be_read_here_ends_its_item_alone(what: bytes) -> None:
+    async def story() -> None:
+        runner = ProcessRunner(work, 1, lambda text: None)
+        await runner.start()
+        error = await ended(runner, job(metadata=what))
+        assert error is not None
+        assert await ended(runner, job()) is None
+        await runner.close()
+
+    run(story(), 120)
+
+
+def test_a_job_that_is_lost_before_a_process_has_it_is_not_begun() -> None:
+    async def story() -> None:
+        runner = ProcessRunner(work, 1, lambda text: None)
+        await runner.start()
+        one = job()
+        one.lost = True
+        assert isinstance(await ended(runner, one), ProcessDied)
+        await runner.close()
+
+    run(story(), 120)
