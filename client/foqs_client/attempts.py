@@ -63,6 +63,7 @@ class Attempts(Generic[E, R]):
     def __init__(self, entries: Sequence[E], untold: R) -> None:
         self.sent: Sequence[E] = entries
         self.results: list[R] = [untold] * len(entries)
+        self._untold = untold
         self._places: Sequence[int] = range(len(entries))
         """Whose the sent entries are."""
         self._unknown: dict[int, UnknownOutcome] = {}
@@ -119,6 +120,8 @@ class Attempts(Generic[E, R]):
         """Takes what an attempt came to, for each of the sent; True when something is to be tried again."""
         again: list[tuple[int, E]] = []
         self._asked_ms = 0
+        if len(told) < len(self.sent):
+            told = [*told, *[self._untold] * (len(self.sent) - len(told))]
         for place, entry, result in zip(self._places, self.sent, told, strict=False):
             error = result.error
             if error is None:

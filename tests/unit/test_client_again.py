@@ -13,9 +13,20 @@ import pytest
 from foqs.core import errors as core
 from foqs.core.life import Event
 from foqs.service.api import ALREADY_GONE, Outcome, Pending
-from foqs_client import Client, NotOwner, Overloaded, RateLimited, StaleLease, Unavailable, UnknownOutcome
+from foqs_client import (
+    Client,
+    Enqueued,
+    Item,
+    NotOwner,
+    Overloaded,
+    RateLimited,
+    StaleLease,
+    Unavailable,
+    UnknownOutcome,
+)
 from foqs_client import Outcome as Told
 from foqs_client.attempts import PAUSE_S_MAX, PAUSE_S_MIN, SPREAD, ById
+from foqs_client.keyed import Enqueue
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue, Held
 from tests.support.poll import soon
@@ -110,7 +121,7 @@ def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
-def kinds(outcomes: list[Told]) -> list[type[Exception] | None]:
+def kinds(outcomes: Sequence[Told | Enqueued]) -> list[type[Exception] | None]:
     return [None if outcome.error is None else type(outcome.error) for outcome in outcomes]
 
 
@@ -150,6 +161,27 @@ def test_a_repeat_that_finds_the_lease_over_leaves_the_outcome_unknown(
         assert queue.sent == [[0, 1, 2], [0, 1, 2], [2]]
 
     tell(story)
+
+
+@every_call
+def test_a_reply_that_is_too_short_leaves_the_rest_unknown_and_they_are_sent_again(call: Call) -> None:
+    async def story() -> None:
+        queue = Scripted([UNAVAILABLE] * 3, [None], [None, core.RateLimited("too fast")])
+        async with asked(queue) as client:
+            assert kinds(await call(client)) == [None, None, UnknownOutcome]
+        assert queue.sent == [[0, 1, 2], [0, 1, 2], [1, 2]]
+
+    tell(story)
+
+
+def test_an_enqueue_reply_that_is_too_short_leaves_the_rest_unknown() -> None:
+    refused = Enqueued(error=Unavailable("not now"))
+    items = [Item("t", idempotency_key="a"), Item("t")]
+    attempts = Enqueue(items, items, None)
+    assert attempts.take([refused, refused])  # the second has no key: it is tried once
+    assert attempts.take([])
+    assert kinds(attempts.results) == [UnknownOutcome, Unavailable]
+    assert attempts.sent == items[:1]
 
 
 @deleting_call
