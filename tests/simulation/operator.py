@@ -20,6 +20,7 @@ T = TypeVar("T")
 BRIEF: Final = "brief"
 """The namespace that comes and goes."""
 TOPIC: Final = "errand"
+_USED_KEPT: Final = 6
 
 
 class Operator:
@@ -30,6 +31,8 @@ class Operator:
         self._rng = rng
         self._called = called
         self._made = 0
+        self._used: list[Item] = []
+        """With keys; some are enqueued again, also after the namespace was created again."""
         self._exported: str | None = None
 
     async def work(self, is_over: Callable[[], bool]) -> None:
@@ -79,7 +82,12 @@ class Operator:
         items = []
         for _ in range(self._rng.randint(1, 3)):
             self._made += 1
-            items.append(Item(TOPIC, f"{BRIEF}/{self._made}".encode(), delay_ms=self._rng.choice(delays_ms)))
+            name = f"{BRIEF}/{self._made}"
+            key = name if self._rng.random() < 0.6 else None
+            items.append(Item(TOPIC, name.encode(), delay_ms=self._rng.choice(delays_ms), idempotency_key=key))
+        repeats = self._rng.sample(self._used, min(len(self._used), self._rng.choice((0, 1, 2))))
+        self._used = [*self._used, *(item for item in items if item.idempotency_key is not None)][-_USED_KEPT:]
+        items += repeats
         await self._call(self._client.enqueue(items, timeout_ms=500))
 
     async def _work_off(self) -> None:

@@ -23,6 +23,7 @@ from tests.simulation import (
     planted_bytes,
     planted_durability,
     planted_holes,
+    planted_lives,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -127,7 +128,7 @@ def _bugs(fleet: bool) -> Mapping[str, Bug]:
     of_fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
     bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
     of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS}
-    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **FAULTS}
+    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **planted_lives.BUGS, **FAULTS}
 
 
 def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:

@@ -20,6 +20,7 @@ from tests.simulation import (
     planted_bytes,
     planted_durability,
     planted_holes,
+    planted_lives,
     planted_ownership,
     planted_session,
     planted_surplus,
@@ -138,6 +139,13 @@ def test_a_planted_bug_of_durability_is_caught(name: str, options: list[str]) ->
 @pytest.mark.parametrize("name", planted_bytes.BUGS)
 def test_a_planted_bug_of_payloads_that_are_not_weighed_is_caught(name: str) -> None:
     catches(name, planted_bytes.BUGS[name], "--heavy")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("options", [[], ["--fleet"]])
+@pytest.mark.parametrize("name", planted_lives.BUGS)
+def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str, options: list[str]) -> None:
+    catches(name, planted_lives.BUGS[name], *options)
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from tests.support import admittance, explained, oversight, reckon
+from tests.support import admittance, explained, lives, oversight, reckon
 from tests.support.casebook import DESTROYING, ENDING, PAGES, Case, Casebook, open_casebook
 from tests.support.history import End, Event, read
 from tests.support.reckon import Bounds
@@ -108,7 +108,7 @@ def _one_item_each(book: Casebook) -> Iterator[Violation]:
 
 
 def _one_id_a_key(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
-    """3: within its window a key names one id."""
+    """3: within its window, and the life of its namespace, a key names one id."""
     uses: dict[tuple[Any, str], list[tuple[float, float, str]]] = {}
     for case in book:
         key = case.asked("key")
@@ -116,10 +116,13 @@ def _one_id_a_key(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
             first_ms, last_ms = reckon.born_between_ms(case)
             uses.setdefault((case.origins[0].call.args.get("namespace"), key), []).append((last_ms, first_ms, case.id))
     window = float("inf") if bounds.key_window_ms is None else bounds.shortest(bounds.key_window_ms)
-    for (_, key), used in uses.items():
+    for ids, what in lives.named_from_before(book):
+        yield _violation(book, 3, ids, what)
+    for (namespace, key), used in uses.items():
         used.sort()
         for (_, first_ms, number), (last_ms, other_first_ms, other) in pairwise(used):
-            if last_ms - min(first_ms, other_first_ms) < window:
+            begun_ms = min(first_ms, other_first_ms)
+            if last_ms - begun_ms < window and not lives.may_have_ended(book, namespace, begun_ms, last_ms):
                 yield _violation(book, 3, (number, other), f"key {key} named two ids within its window")
 
 
