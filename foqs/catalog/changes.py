@@ -133,9 +133,9 @@ def restore(document: Document, other: Document, *, incarnation: int = 0) -> Doc
 
     def incarnation_of(name: str, given: Namespace) -> int:
         there = document.namespaces.get(name)
-        if there is not None:
-            return there.incarnation
-        return given.incarnation if is_younger else incarnation
+        if is_younger and (there is None or not there.incarnation):
+            return given.incarnation  # the catalog was lost, and perhaps begun anew with its first namespace
+        return incarnation if there is None else there.incarnation
 
     namespaces = {
         name: replace(own, deleting=None, incarnation=incarnation_of(name, own))

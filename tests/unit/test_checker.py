@@ -236,6 +236,10 @@ BROKEN: dict[str, tuple[int, Tale]] = {
         .enqueue(20, 30, id="0-2", payload="b", key="k")
         .present(40, ROW, {"id": "0-2", "mark": "b"}),
     ),
+    "an id from before a deletion of its namespace": (
+        3,
+        item(key="k").call(13, 15, "delete", [], [{}]).enqueue(20, 30, key="k", repeated=True),
+    ),
     "two payloads for a key": (3, item(key="k").enqueue(20, 30, payload="b", key="k", repeated=True)),
     # 4
     "delivered after its ack": (4, item().dequeue(20, 30, 1).op("ack", 40, 50, 1).dequeue(2000, 2010, 2)),
@@ -416,6 +420,15 @@ SOUND: dict[str, Tale] = {
     "key used again after its window": item(key="k")
     .enqueue(4990, 5010, id="0-2", payload="b", key="k")
     .present(6000, ROW, {"id": "0-2", "mark": "b"}),
+    "key used again after a deletion of its namespace": item(key="k")
+    .op("cancel", 12, 14)
+    .call(15, 17, "delete", [], [{}])
+    .enqueue(20, 30, id="0-2", payload="b", key="k")
+    .present(6000, {"id": "0-2", "mark": "b"}),
+    "key repeated while a deletion of its namespace is under way": item(key="k")
+    .call(12, 25, "delete", [], [{}])
+    .enqueue(20, 30, key="k", repeated=True)
+    .present(40, ROW),
     "key repeated late, then used again": item(key="k")
     .enqueue(4900, 4910, key="k", repeated=True)
     .enqueue(5005, 5015, id="0-2", payload="b", key="k")

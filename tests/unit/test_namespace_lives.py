@@ -125,4 +125,5 @@ def test_an_import_keeps_the_incarnation_of_a_namespace_that_exists() -> None:
 
 def test_an_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None:
     exported = Document(9, {"a": Namespace(incarnation=5)})
-    assert changes.restore(EMPTY, exported, incarnation=6).namespaces["a"].incarnation == 5
+    for lost in (EMPTY, changes.create(EMPTY, "a", None, {})):
+        assert changes.restore(lost, exported, incarnation=6).namespaces["a"].incarnation == 5
