@@ -41,7 +41,7 @@ class _Loser:
         flush, owner = store.flush, store.owner
 
         async def watched(
-            fence: Fence, touched: Sequence[int], loaded: Sequence[int], keys: Sequence[KeyName], decide: Decide
+            fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
         ) -> None:
             def decided(rows: Mapping[int, Row], found: Mapping[KeyName, KeyRow]) -> Writes:
                 writes = decide(rows, found)

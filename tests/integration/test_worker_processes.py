@@ -67,9 +67,12 @@ def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -
             one = job(bytes(8 * LARGE))
             ending = asyncio.ensure_future(ended(runner, one))
             await until(lambda: runner._children[0].job is one)
-            calls = threading.Thread(
-                target=lambda: (runner.lose(one, interrupt=False), runner.interrupt(one)), daemon=True
-            )
+
+            def lose_and_interrupt() -> None:
+                runner.lose(one, interrupt=False)
+                runner.interrupt(one)
+
+            calls = threading.Thread(target=lose_and_interrupt, daemon=True)
             calls.start()
             await asyncio.to_thread(calls.join, STUCK_S / 2)
             assert not calls.is_alive()

@@ -84,14 +84,14 @@ def deferred_explained_as_gone() -> None:
 def imports_without_grants() -> None:
     """An import brings namespaces without the grants in them."""
 
-    def restored(document: Document, other: Document) -> Document:
+    def restored(document: Document, other: Document, **made: int) -> Document:
         bare = {name: replace(each, grants={}) for name, each in other.namespaces.items()}
         kept = {
             name: replace(each, grants=document.namespaces[name].grants)
             for name, each in bare.items()
             if name in document.namespaces
         }
-        return original(document, replace(other, namespaces={**bare, **kept}))
+        return original(document, replace(other, namespaces={**bare, **kept}), **made)
 
     original = changes.restore
     changes.restore = restored

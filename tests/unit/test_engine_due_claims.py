@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -65,7 +65,9 @@ def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     original = MemoryStore.flush
 
-    async def flush(self: MemoryStore, fence: Any, touched: Sequence[int], loaded: Sequence[int], *rest: Any) -> None:
+    async def flush(
+        self: MemoryStore, fence: Any, touched: Sequence[int], loaded: Mapping[int, int], *rest: Any
+    ) -> None:
         if touched or loaded:
             found.append((len(touched), len(loaded)))
         await original(self, fence, touched, loaded, *rest)

@@ -201,10 +201,10 @@ class _Child:
             self.job = job
             try:
                 raised = self._do(job)
-            except Exception as error:  # the process says what cannot be read here
+            except Exception as unreadable:  # the process says what cannot be read here
                 self.kill()
                 self._end()
-                raised = ProcessDied(f"what the worker process sent cannot be read: {sentence(error)}")
+                raised = ProcessDied(f"what the worker process sent cannot be read: {sentence(unreadable)}")
             self.job = None
             self._post(done, job, raised)
             if self._line is None and not self._leaving:
