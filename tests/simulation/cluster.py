@@ -102,7 +102,7 @@ BOUNDS: Final = Bounds(
 )
 SLOW_COMMIT_S: Final = 0.12
 """Longer than a dequeue that has some items waits for others."""
-SLOW_BOUND_MS: Final = 4_000
+SLOW_BOUND_MS: Final = 3_000
 """A flush of a few items then takes six times as long as it should."""
 _SLEW_RATIO: Final = SLEW_PERMILLE / 1000 + 0.015
 """With what the drift adds."""
