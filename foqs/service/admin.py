@@ -190,7 +190,11 @@ class Administration:
     def _apply(self, document: Document) -> None:
         if document != self._namespaces.document:
             log.info("catalog version %d holds, with %d namespaces", document.version, len(document.namespaces))
+            before, after = self._namespaces.document.namespaces, document.namespaces
             resumed = self._namespaces.apply(document)
+            self._quota.forget(
+                name for name, own in before.items() if name not in after or after[name].incarnation != own.incarnation
+            )
             if resumed:
                 self._resumed(resumed)
             for listener in self._listeners:

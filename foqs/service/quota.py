@@ -11,7 +11,7 @@ next call on. Knows nothing of calls or shards' insides.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Final
 
@@ -106,6 +106,12 @@ class Quota:
         if settings is not None and settings.enqueues_per_minute and items:
             bucket = self._buckets[namespace] if self.tier is None else self.tier(namespace)
             bucket.take(items, settings.enqueues_per_minute, self._seconds())
+
+    def forget(self, namespaces: Iterable[str]) -> None:
+        """What these have used up: they were deleted, and one of the same name begins anew."""
+        for name in namespaces:
+            self._buckets.pop(name, None)
+            self._counts.pop(name, None)
 
     def refund(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
         """Gives back what some of a call were charged for that turned out to be repeats; None without a rate."""

@@ -6,7 +6,7 @@ import pytest
 
 from foqs.catalog import changes
 from foqs.catalog.document import EMPTY, Document, Namespace, parse
-from foqs.core.errors import KeyConflict
+from foqs.core.errors import KeyConflict, RateLimited
 from foqs.core.keys import digest_of
 from foqs.service.api import Enqueued, Repeated
 from foqs.service.engine import Engine
@@ -127,3 +127,19 @@ def test_an_import_into_a_lost_catalog_keeps_the_exported_incarnations() -> None
     exported = Document(9, {"a": Namespace(incarnation=5)})
     for lost in (EMPTY, changes.create(EMPTY, "a", None, {})):
         assert changes.restore(lost, exported, incarnation=6).namespaces["a"].incarnation == 5
+
+
+def test_a_namespace_created_again_has_its_whole_rate() -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine()
+        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        caller = Caller(world, engine, "brief")
+        for _ in range(2):
+            await engine.admin.create("brief", None, {"enqueues_per_minute": 1}, world.in_s(5))
+            await caller.cancel(*await caller.put())
+            with pytest.raises(RateLimited):
+                await caller.put()
+            assert engine.admin.usage("brief").enqueues_last_minute == 1
+            await engine.admin.delete("brief", world.in_s(5))
+
+    play(story)
