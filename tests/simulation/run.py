@@ -127,8 +127,8 @@ def run_seed(
 def _bugs(fleet: bool) -> Mapping[str, Bug]:
     of_fleets = (planted_ownership, planted_session, planted_surplus, planted_telling)
     bugs = {name: bug for module in of_fleets for name, bug in module.BUGS.items()}
-    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS}
-    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **planted_lives.BUGS, **FAULTS}
+    of_one = {**BUGS, **planted_bytes.BUGS, **planted_holes.BUGS, **planted_lives.BUGS}
+    return {**(bugs if fleet else of_one), **planted_durability.BUGS, **FAULTS}
 
 
 def _work(task: tuple[int, bool, bool, str | None, bool]) -> Result:

@@ -142,10 +142,9 @@ def test_a_planted_bug_of_payloads_that_are_not_weighed_is_caught(name: str) -> 
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("options", [[], ["--fleet"]])
 @pytest.mark.parametrize("name", planted_lives.BUGS)
-def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str, options: list[str]) -> None:
-    catches(name, planted_lives.BUGS[name], *options)
+def test_a_planted_bug_of_a_namespace_created_again_is_caught(name: str) -> None:
+    catches(name, planted_lives.BUGS[name])
 
 
 def catches(name: str, bug: Bug, *options: str) -> None:

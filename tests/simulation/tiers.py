@@ -45,7 +45,7 @@ def play(seed: int) -> tuple[list[str], int]:
         await world.begin()
         document = Document(1, {OLD: Namespace()})
         await world.administrator.replace(CATALOG, render(document).encode(), None)
-        hosts = [await world.host(tier, tier) for tier in TIERS]
+        hosts = [await world.host(tier) for tier in TIERS]
         await world.settled(*hosts)
         rngs = [Random(f"{seed}/{number}") for number in range(_CLIENTS)]
         made = sum(await asyncio.gather(*(_client(world, rng) for rng in rngs)))

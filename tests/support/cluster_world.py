@@ -133,10 +133,10 @@ class ClusterWorld(World):
         await administration.init(self.administrator, specs)
         self._watching = asyncio.ensure_future(self._watch())
 
-    async def host(self, name: str, tier: str = "default") -> ClusterHost:
-        """One that has begun to join."""
+    async def host(self, name: str) -> ClusterHost:
+        """One that has begun to join; of the tier of its name, or else of the first."""
         self._started += 1
-        host = ClusterHost(self, name, self._started, tier)
+        host = ClusterHost(self, name, self._started, name if name in self._tiers else self._tiers[0])
         self.hosts.append(host)
         await host.start()
         return host

@@ -16,7 +16,7 @@ TIERS = ("fast", "slow")
 
 async def two_tiers(world: ClusterWorld) -> tuple[Caller, Caller]:
     """A host of each tier, which serves its half of the shards."""
-    fast, slow = [await world.host(tier, tier) for tier in TIERS]
+    fast, slow = [await world.host(tier) for tier in TIERS]
     await world.settled(fast, slow)
     return Caller(world, fast.engine, "orders"), Caller(world, slow.engine, "orders")
 
