@@ -68,11 +68,11 @@ def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -
             ending = asyncio.ensure_future(ended(runner, one))
             await until(lambda: runner._children[0].job is one)
 
-            def lose_and_interrupt() -> None:
+            def call() -> None:
                 runner.lose(one, interrupt=False)
                 runner.interrupt(one)
 
-            calls = threading.Thread(target=lose_and_interrupt, daemon=True)
+            calls = threading.Thread(target=call, daemon=True)
             calls.start()
             await asyncio.to_thread(calls.join, STUCK_S / 2)
             assert not calls.is_alive()

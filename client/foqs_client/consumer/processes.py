@@ -201,7 +201,7 @@ class _Child:
             self.job = job
             try:
                 raised = self._do(job)
-            except Exception as unreadable:  # the process says what cannot be read here
+            except Exception as unreadable:
                 self.kill()
                 self._end()
                 raised = ProcessDied(f"what the worker process sent cannot be read: {sentence(unreadable)}")
