@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -17,3 +19,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     told = not_run(terminalreporter.getreports("skipped"))
     if told is not None:
         terminalreporter.write_line(told, yellow=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Has tests and what they start get default signals, where `&` or nohup had them ignored.
+
+    A handler, unlike SIG_IGN, is not inherited by a program that is started.
+    """
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return  # this process starts the workers, which inherit what is ignored, and runs no test
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _go_on)
+
+
+def _go_on(*_: object) -> None:
+    """The end of the terminal ends no test under nohup."""

@@ -133,14 +133,7 @@ def test_the_shards_of_a_host_that_was_killed_are_served_by_the_others(running: 
 def test_dev_starts_a_cluster_and_leaves_nothing_behind(tmp_path: Path) -> None:
     command = [str(PROGRAM), "dev", "--cluster", "2", "--shards", "2", "--port", "0"]
     with (tmp_path / "said").open("wb") as said:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            text=True,
-            cwd=tmp_path,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True, cwd=tmp_path)
     try:
         assert process.stdout is not None
         lines: list[str] = []
