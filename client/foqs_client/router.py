@@ -1,10 +1,11 @@
 """The hosts of a cluster, and which of them to call.
 
-Holds `Router`. Always true: a client that was given one host, and was never told
-`NotOwner`, asks for no map and calls that host; every other follows the map,
-which it reads anew when a host says that it is old, when a host does not answer
-or not yet, and from time to time while calls are made. Knows nothing of what
-calls mean.
+Holds `Router`. Always true: a client that was given one host, and never got
+`NotOwner`, calls that host; it reads the map from time to time, and goes on with
+another host of it when its own cannot be reached. Every other client follows the
+map, which it reads anew when a host says that it is old, when a host does not
+answer or not yet, and from time to time while calls are made. Knows nothing of
+what calls mean.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from foqs_client.types import Routing
 
 REFRESH_S: Final = 5.0
 """The map is read anew after so long while calls are made."""
+LEARN_S: Final = 1.0
+"""A client of one host asks for the others after so long: one that makes a few calls has no use for them."""
 DOUBT_S: Final = 0.05
 """The same after a host has said UNAVAILABLE: its shards may be on their way."""
 DOUBT_S_MAX: Final = 0.5
@@ -47,7 +50,7 @@ class Router:
         seeds: to the first that can be reached of the hosts that the client was given, or of the map's.
         addresses: of the hosts that it was given.
         open_pool: connections to one host.
-        follow: ask for the map with the first call.
+        follow: ask for the map with the first call, and call its hosts; else only know them.
         region: of the client.
         rng: draws one of two hosts.
     """
@@ -76,6 +79,8 @@ class Router:
         self._slot_turns: dict[Address, int] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._follow = follow
+        self._will_learn = False
+        """A first call was made, by a client that does not follow."""
         self._tried = False
         """The map has been asked for."""
         self._again_s = 0.0
@@ -94,12 +99,21 @@ class Router:
 
     def look(self) -> None:
         """A call is about to be made: reads the map anew where it is time. Nobody waits."""
-        if self._follow and self._refreshing is None and asyncio.get_running_loop().time() >= self._again_s:
-            self.stale()
+        if self._refreshing is None and (now_s := asyncio.get_running_loop().time()) >= self._again_s:
+            if self._follow or self._will_learn:
+                self._read()
+            else:
+                self._will_learn, self._again_s = True, now_s + LEARN_S
 
     def stale(self) -> None:
         """The map is not right, or may not be: reads it anew. Nobody waits."""
-        self._follow = True
+        if not self._follow:
+            self._follow = True
+            if self._map is not None:
+                self._route(Routes(self._map))
+        self._read()
+
+    def _read(self) -> None:
         if self._refreshing is None and not self._closed:
             self._again_s = asyncio.get_running_loop().time() + REFRESH_S  # sooner, where it is doubted from now on
             self._refreshing = asyncio.ensure_future(self._refresh())
@@ -148,7 +162,7 @@ class Router:
     @property
     def is_reading_first(self) -> bool:
         """The map is being read for the first time."""
-        return self._refreshing is not None and not self._tried
+        return self._follow and self._refreshing is not None and not self._tried
 
     async def settled_within(self, within_ms: int) -> int:
         """Waits until the map is read, or could not be, if it is being read; returns how many milliseconds it took."""
@@ -168,7 +182,8 @@ class Router:
                 break
             else:
                 self._nothing_new()
-                self._again_s = min(self._again_s, asyncio.get_running_loop().time() + self._doubt_s)
+                if self._follow:
+                    self._again_s = min(self._again_s, asyncio.get_running_loop().time() + self._doubt_s)
         finally:
             self._refreshing = None
             self._tried = True
@@ -192,8 +207,8 @@ class Router:
             return
         self._doubt_s = DOUBT_S
         routes = Routes(routing)
-        # Where one is left of several, the seeds may still lead to another, which is on its way out.
-        self.routes = routes if len(routes.hosts) > 1 or (self.routes is not None and routes.hosts) else None
+        if self._follow:
+            self._route(routes)
         self.seeds.know([*self._given, *(at for at in routes.hosts if at not in self._given)])
         self._slot_turns = {at: turn for at, turn in self._slot_turns.items() if at in routes.hosts}
         for address in [address for address in self._pools if address not in routes.hosts]:
@@ -203,6 +218,10 @@ class Router:
                 closing = asyncio.ensure_future(pool.close())
                 self._closing.add(closing)
                 closing.add_done_callback(self._closing.discard)
+
+    def _route(self, routes: Routes) -> None:
+        # Where one is left of several, the seeds may still lead to another, which is on its way out.
+        self.routes = routes if len(routes.hosts) > 1 or (self.routes is not None and routes.hosts) else None
 
     def _nothing_new(self) -> None:
         """The next doubt waits longer, and is put to another host: one that is cut off from the others knows no better."""

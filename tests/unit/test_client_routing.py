@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, calls
+from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, calls, router
 from foqs_client.router import DOUBT_S
 from foqs_client.routes import slot_of
 from tests.support.aio import run
@@ -185,6 +185,39 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
             assert len(client._router.routes.hosts) == 1
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
+
+    run(main())
+
+
+def test_a_client_of_one_host_goes_on_with_another_when_its_own_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "LEARN_S", 0.0)
+
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.urls[0], automatic_keys=False) as client:
+            await client.dequeue({"t": 1})
+            await client.dequeue({"t": 1})  # the map is asked for
+            await client._router.settled()
+            assert client._router.routes is None  # it still calls the host that it was given
+            await two.stacks[0].aclose()
+            two.map.show((two.hosts[1], SHARDS[1]))
+            await client.enqueue([Item("t", b"x", idempotency_key=key_of(SHARDS[1][0]))], timeout_ms=5_000)
+            assert two.has(1) == 1
+
+    run(main())
+
+
+def test_a_client_of_one_host_that_learns_that_another_owns_follows_the_map_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(router, "LEARN_S", 0.0)
+
+    async def main() -> None:
+        async with two_hosts() as two, Client(two.urls[0]) as client:
+            await client.dequeue({"t": 1})
+            await client.dequeue({"t": 1})
+            await client._router.settled()
+            client._router.stale()  # as after NOT_OWNER
+            assert client._router.routes is not None
 
     run(main())
 
