@@ -136,9 +136,15 @@ def losses_untold() -> None:
     Hand.lose = lose  # type: ignore[method-assign]
 
 
+def shortened_when_answered() -> None:
+    """A renewal that shortens a lease counts only when its reply comes, which may be lost."""
+    Hand.renewal_sent = lambda self, held, sent_s, lease_ms: None  # type: ignore[method-assign]
+
+
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
     "renewals-booked-by-wish": renewals_booked_by_wish,
     "losses-untold": losses_untold,
+    "shortened-when-answered": shortened_when_answered,
 }
 
 

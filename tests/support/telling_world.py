@@ -72,8 +72,8 @@ class _Answer:
 class TierHost(ClusterHost):
     """One host and what it knows of the others."""
 
-    def __init__(self, world: TierWorld, name: str, number: int, tier: str = "default") -> None:
-        super().__init__(world, name, number, tier)
+    def __init__(self, world: TierWorld, name: str, number: int) -> None:
+        super().__init__(world, name, number)
         self.alive = True
         self.peers = DirectPeers(world, self)
         rng = Random(f"{number}/telling")
@@ -127,9 +127,9 @@ class TierWorld(ClusterWorld):
         self.told = 0
         """Topics in answers of all exchanges."""
 
-    async def host(self, name: str, tier: str = "default") -> TierHost:
+    async def host(self, name: str) -> TierHost:
         self._started += 1
-        host = TierHost(self, name, self._started, tier)
+        host = TierHost(self, name, self._started)
         self.hosts.append(host)
         self.tier.append(host)
         await host.start()

@@ -52,8 +52,8 @@ class TierWorld(ClusterWorld):
         self._listeners: dict[str, Any] = {}
         self._peers: list[Peers] = []
 
-    async def host(self, name: str, tier: str = "default") -> ClusterHost:
-        host = await super().host(name, tier)
+    async def host(self, name: str) -> ClusterHost:
+        host = await super().host(name)
         engine, membership = host.engine, host.membership
         cluster = membership.service(engine.queue.shards, lambda: engine.slots)
         peers = Peers(lambda: cluster.hosts, host.nonce, "default", "", self._pools(name))
