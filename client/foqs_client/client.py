@@ -26,7 +26,7 @@ from foqs_client import convert, errors
 from foqs_client.address import parse_addresses, speaks_tls
 from foqs_client.admin import AdminCalls
 from foqs_client.attempts import PAUSE_S_MAX, ById, Deleting
-from foqs_client.calls import ROUTING, Calls
+from foqs_client.calls import REPLY_GRACE_S, ROUTING, Calls
 from foqs_client.cluster import ClusterCalls
 from foqs_client.credentials import Tls, greeting, secured
 from foqs_client.gather import Gatherer
@@ -34,7 +34,7 @@ from foqs_client.heads import Heads
 from foqs_client.idl import ttypes
 from foqs_client.keyed import AutomaticKeys, Enqueue
 from foqs_client.message import Method
-from foqs_client.polls import SLICE_MS, Polls
+from foqs_client.polls import SLICE_MS, Kind, Polls
 from foqs_client.pool import Pool
 from foqs_client.router import Router
 from foqs_client.routes import Address
@@ -58,6 +58,8 @@ from foqs_client.types import (
 )
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
+RELEASE_MS: Final = 30_000
+"""The time of a call that gives back what no caller takes: a slow database needs it, and no caller waits."""
 Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
@@ -242,27 +244,35 @@ class Client(Calls, AdminCalls, ClusterCalls):
         loop = asyncio.get_running_loop()
         begun = loop.time()
         failure: errors.FoqsError | None = None
-        wanted = (tuple(wants.items()), lease_ms, items_max)
+        wanted = Kind(tuple(wants.items()), lease_ms, items_max, waits=True)
+        now = wanted._replace(waits=False)
         slice_ms = min(wait_ms, SLICE_MS)
+        until = begun + min(wait_ms, timeout_ms) / 1_000
+        answered_by = begun + timeout_ms / 1_000 + REPLY_GRACE_S
+
+        async def ask(at: Address, wait_ms: int) -> list[Delivery]:
+            # A slow host may take all of the call's time to commit leases.
+            left_ms = max(1, timeout_ms - int((loop.time() - begun) * 1_000))
+            return await self._dequeue_at(at, wants, wait_ms, lease_ms, items_max, left_ms)
 
         async def poll(at: Address) -> list[Delivery]:
-            return await self._dequeue_at(at, wants, slice_ms, lease_ms, items_max, slice_ms + self.timeout_ms)
+            over = loop.time() + slice_ms / 1_000
+            found = await ask(at, slice_ms)
+            if not found and (early_s := over - loop.time()) > 0:
+                await asyncio.sleep(min(early_s, PAUSE_S_MAX))  # a host that stops answers at once, again and again
+            return found
 
         async def look(at: Address) -> list[Delivery]:
-            left_ms = max(1, timeout_ms - int((loop.time() - begun) * 1_000))
             try:
-                return await self._dequeue_at(at, wants, 0, lease_ms, items_max, left_ms)
+                return await ask(at, 0)
             except _ELSEWHERE:
                 self._heads.told(at, wants, (), loop.time(), some=False)
                 raise
 
-        def keep(found: list[Delivery]) -> int:
-            return _within(wants, found[:items_max])
-
         hosts = self._heads.order(self._mapped_hosts(), wants, begun)
         if wait_ms > 0:
             if self._polls.has_some(wanted):
-                found = await self._polls.first(wanted, (), poll, keep)
+                found = await self._polls.first(wanted, (), poll, answered_by)
                 if found:
                     return found
             # Hosts that have nothing are not asked in vain: a poll waits there, and tells when something comes.
@@ -273,19 +283,16 @@ class Client(Calls, AdminCalls, ClusterCalls):
             hosts = [at for at in hosts if at not in waited]
         if hosts:
             try:
-                found = await self._polls.sweep(
-                    ("now", *wanted), hosts, look, keep, self._router.unreachable, patient=wait_ms <= 0
-                )
+                found = await self._polls.sweep(now, hosts, look, self._router.unreachable, patient=wait_ms <= 0)
             except _ELSEWHERE as error:
                 failure = error
             else:
                 if found:
                     return found
-        until = begun + wait_ms / 1_000
         while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
             slice_ms = min(left_ms, SLICE_MS)
             try:
-                found = await self._polls.first(wanted, self._mapped_hosts(), poll, keep)
+                found = await self._polls.first(wanted, self._mapped_hosts(), poll, answered_by)
             except _ELSEWHERE as error:
                 failure = error
                 if not await self._pool.pause(PAUSE_S_MAX):
@@ -299,16 +306,14 @@ class Client(Calls, AdminCalls, ClusterCalls):
         if wait_ms <= 0 or self._router.routes is None or loop.time() >= begun + timeout_ms / 1_000:
             raise failure
         # A loop that stood still may run its timers first: patience and the wait are over, and answers are there unread.
-        return await self._polls.sweep(
-            ("now", *wanted), self._mapped_hosts(), look, keep, self._router.unreachable, patient=True
-        )
+        return await self._polls.sweep(now, self._mapped_hosts(), look, self._router.unreachable, patient=True)
 
     def _mapped_hosts(self) -> list[Address]:
         return [at for at in self._router.hosts() if at is not None]
 
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
         outcomes = await self._by_id(
-            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, self.timeout_ms, at_once=True
+            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, RELEASE_MS, at_once=True
         )
         now = asyncio.get_running_loop().time()
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
@@ -497,13 +502,3 @@ _TOPICS: Final = Method("getActiveTopics")
 _ITEM: Final = Method("getItem")
 _EXPLAIN: Final = Method("explain")
 _PEEK: Final = Method("peek")
-
-
-def _within(wants: Mapping[str, int], found: Sequence[Delivery]) -> int:
-    """How many of these, from the first, a call that wants so many of each topic may have."""
-    left = dict(wants)
-    for place, delivery in enumerate(found):
-        if not left.get(delivery.topic, 0):
-            return place
-        left[delivery.topic] -= 1
-    return len(found)

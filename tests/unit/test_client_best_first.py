@@ -11,7 +11,7 @@ from typing import Any
 from foqs.service.api import Pending
 from foqs.wire.methods import Caller
 from foqs_client import Client, Delivery, FoqsError
-from foqs_client.polls import HOLD_S
+from foqs_client.polls import HOLD_S, Kind
 from tests.support.builders import new_item
 from tests.support.tier_engines import TierHost, TierWorld, play_tier
 
@@ -108,7 +108,7 @@ async def brought(world: TierWorld, client: Client, hosts: Sequence[TierHost]) -
     await hosts[0].caller.put()
     await waiting
     await hosts[1].caller.put()
-    await world.until(lambda: client._polls.has_some(((("t", 1),), None, None)))
+    await world.until(lambda: client._polls.has_some(Kind((("t", 1),), None, None, waits=True)))
 
 
 def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:

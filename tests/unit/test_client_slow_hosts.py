@@ -1,0 +1,249 @@
+"""A client of a cluster of two hosts, of which one has a slow database or is frozen, under virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import pytest
+
+from foqs.store.memory import MemoryStore
+from foqs_client import Client, Delivery, FoqsError
+from foqs_client.consumer import Consumer, Job
+from foqs_client.polls import Kind, Poll
+from foqs_client.routes import Address
+from tests.support.cluster_world import ClusterHost
+from tests.support.tier_world import TierWorld, play_tier
+
+NAMES = ("one", "two")
+URL = "foqs://" + ",".join(f"{name}.example" for name in NAMES)
+FLUSHES_S = (0.02, 1.8, 4.0, 12.0)
+
+
+async def two_hosts(world: TierWorld) -> list[ClusterHost]:
+    hosts = [await world.host(name) for name in NAMES]
+    await world.settled(*hosts)
+    await world.pass_s(1)
+    return hosts
+
+
+@asynccontextmanager
+async def mapped(world: TierWorld) -> AsyncIterator[Client]:
+    """A client that knows both hosts."""
+    async with Client(URL, connect=world.network.connector("client"), rng=Random(1)) as client:
+        await client.dequeue({"else": 1})
+        assert client._router.routes is not None
+        yield client
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, host: ClusterHost, flush_s: float) -> None:
+    """Every flush of this host's shards takes this much longer."""
+    flush, shards = MemoryStore.flush, set(host.engine.shards)
+
+    async def slow(self: MemoryStore, *arguments: Any) -> None:
+        if self._shard in shards:
+            await asyncio.sleep(flush_s)
+        await flush(self, *arguments)
+
+    monkeypatch.setattr(MemoryStore, "flush", slow)
+
+
+def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> None:
+    """These hosts answer no dequeue of this client; its calls to them end when their time is over."""
+    ask = client._dequeue_at
+    addresses = [(f"{NAMES[place]}.example", 7411) for place in frozen]
+
+    async def dequeue_at(at: Address | None, *arguments: Any) -> list[Delivery]:
+        if at in addresses:
+            await asyncio.sleep(arguments[-1] / 1_000)
+            raise FoqsError("no reply came in time")
+        return await ask(at, *arguments)
+
+    monkeypatch.setattr(client, "_dequeue_at", dequeue_at)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("flush_s", FLUSHES_S)
+def test_a_dequeue_that_waits_gets_the_item_that_a_slow_host_leases(
+    flush_s: float, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            ids = await world.put([hosts[place]])
+            slow_down(monkeypatch, hosts[place], flush_s)
+            begun_s = world.loop.time()
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000)
+            assert world.loop.time() - begun_s < flush_s + 1
+            assert ids == {delivery.id}
+            assert delivery.attempt == 1
+
+    play_tier(story, shards=2)
+
+
+@pytest.mark.parametrize("flush_s", FLUSHES_S)
+def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
+    flush_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            slow_down(monkeypatch, hosts[0], flush_s)
+            asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000, timeout_ms=60_000))
+            await world.pass_s(1)
+            assert await hosts[0].caller.put(timeout_s=60)
+            assert len(await asked) == 1
+
+    play_tier(story, shards=2)
+
+
+@pytest.mark.parametrize("flush_s", FLUSHES_S)
+def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushes_of_a_host_are(
+    flush_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            await world.put(hosts, count=20)
+            slow_down(monkeypatch, hosts[0], flush_s)
+            handled: list[str] = []
+
+            async def handle(job: Job) -> None:
+                assert job.attempt == 1
+                handled.append(job.id)
+
+            consumer = Consumer(client, handle, ["t"], rng=Random(1))
+            running = asyncio.ensure_future(consumer.run())
+            await world.until(lambda: len(set(handled)) == 40, within_s=10 + 12 * flush_s)
+            consumer.stop()
+            await running
+            assert len(handled) == 40
+
+    play_tier(story, shards=2)
+
+
+def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_reaches_a_call_that_asks_for_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            ids = await world.put(hosts[:1])
+            slow_down(monkeypatch, hosts[0], 12.0)
+            begun_s = world.loop.time()
+            assert await client.dequeue({"t": 1}, wait_ms=1_000, timeout_ms=30_000) == []
+            assert world.loop.time() - begun_s < 2
+            found = await client.dequeue({"t": 5, "u": 5}, wait_ms=20_000, timeout_ms=60_000)
+            assert world.loop.time() - begun_s < 13
+            assert {delivery.id for delivery in found} == ids
+
+    play_tier(story, shards=2)
+
+
+@pytest.mark.parametrize("wants", [{"t": 1}, {"u": 1}, None])
+def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_is_released_where_no_call_may_have_it(
+    wants: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            ids = await world.put(hosts[:1])
+            slow_down(monkeypatch, hosts[0], 12.0)
+            assert await client.dequeue({"t": 1}, wait_ms=1_000, timeout_ms=30_000) == []
+            if wants is not None:
+                # It asks for another lease duration, or another topic.
+                lease_ms = 7_000 if "t" in wants else None
+                await client.dequeue(wants, wait_ms=12_000, lease_ms=lease_ms, timeout_ms=14_000)
+            await world.pass_s(60)
+            # Its flush may wait for the one that is under way.
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=30_000, timeout_ms=60_000)
+            assert ids == {delivery.id}
+            assert delivery.attempt == 1
+
+    play_tier(story, shards=2)
+
+
+def test_a_frozen_host_holds_no_dequeue_longer_than_it_waits_and_hides_no_item_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            freeze(monkeypatch, client, 0)
+            for wait_ms in (0, 1_000, 5_000):
+                begun_s = world.loop.time()
+                assert await client.dequeue({"t": 1}, wait_ms=wait_ms, timeout_ms=60_000) == []
+                assert world.loop.time() - begun_s <= wait_ms / 1_000 + 1
+            asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000, timeout_ms=60_000))
+            await world.pass_s(7)
+            await world.put(hosts[1:])
+            begun_s = world.loop.time()
+            assert len(await asked) == 1
+            assert world.loop.time() - begun_s < 0.1
+
+    play_tier(story, shards=2)
+
+
+def test_a_dequeue_ends_by_its_deadline_where_all_hosts_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: TierWorld) -> None:
+        await two_hosts(world)
+        async with mapped(world) as client:
+            freeze(monkeypatch, client, 0, 1)
+            first = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=60_000))
+            await world.pass_s(1.5)
+            first.cancel()
+            begun_s = world.loop.time()
+            with pytest.raises(FoqsError):  # though it takes over the polls of the first call
+                await client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=3_000)
+            assert world.loop.time() - begun_s < 5
+
+    play_tier(story, shards=2)
+
+
+def test_a_dequeue_that_is_cancelled_keeps_nothing_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(world: TierWorld) -> None:
+        hosts = await two_hosts(world)
+        async with mapped(world) as client:
+            ids = await world.put(hosts[:1])
+            slow_down(monkeypatch, hosts[0], 4.0)
+            asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000))
+            ended = client._polls._ended
+
+            def cancelled_when_given(kind: Kind, poll: Poll) -> None:
+                ended(kind, poll)
+                if any(got for _, got in client._polls._waiting.values()):
+                    asked.cancel()
+
+            monkeypatch.setattr(client._polls, "_ended", cancelled_when_given)
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            [delivery] = await client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000)
+            assert ids == {delivery.id}
+            assert delivery.attempt == 1
+
+    play_tier(story, shards=2)
+
+
+def test_a_host_that_answers_at_once_that_it_has_nothing_is_not_asked_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a host does that stops."""
+
+    async def story(world: TierWorld) -> None:
+        await two_hosts(world)
+        async with mapped(world) as client:
+            ask, asked = client._dequeue_at, 0
+
+            async def dequeue_at(at: Address | None, wants: Any, wait_ms: int, *arguments: Any) -> list[Delivery]:
+                nonlocal asked
+                asked += 1
+                return await ask(at, wants, 0, *arguments)
+
+            monkeypatch.setattr(client, "_dequeue_at", dequeue_at)
+            assert await client.dequeue({"t": 1}, wait_ms=10_000) == []
+            assert 10 < asked < 100
+
+    play_tier(story, shards=2)
