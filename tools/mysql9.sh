@@ -30,9 +30,9 @@ if [[ ! -x $program ]]; then
     keys=/usr/share/keyrings/debian-archive-keyring.gpg
     [[ -e $keys ]] || give_up "$keys is missing: install debian-archive-keyring"
     # Both ways to write a source: a line that begins with deb, and a stanza with URIs.
-    mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-        sed -nE 's#^(deb +(\[[^]]*\] +)?|URIs: *)(https?://[^ ]*/debian)/?( .*)?$#\3#p' | head -n 1) || true
-    [[ -n $mirror ]] || give_up "apt's sources name no mirror of Debian"
+    mirrors=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
+        sed -nE 's#^(deb +(\[[^]]*\] +)?|URIs: *)(https?://[^ ]*/debian)/?( .*)?$#\3#p' | sort -u) || true
+    [[ -n $mirrors ]] || give_up "apt's sources name no mirror of Debian"
 
     echo "fetching MySQL 9 into $folder ..." >&2
     mkdir -p "$home/foqs"
@@ -40,7 +40,6 @@ if [[ ! -x $program ]]; then
     trap 'rm -rf "$work"' EXIT
     chmod 755 "$work"
     mkdir -p "$work"/apt/{lists,archives}/partial "$work/tree"
-    echo "deb [signed-by=$keys] $mirror sid main" >"$work/apt/sources"
     # With nothing installed, as this says, apt brings every library.
     : >"$work/apt/status"
     own_apt() {
@@ -48,9 +47,19 @@ if [[ ! -x $program ]]; then
             -o Dir::Etc::sourcelist="$work/apt/sources" -o Dir::Etc::sourceparts=- \
             -o Dir::State::status="$work/apt/status" -o Dir::State::lists="$work/apt/lists" \
             -o Dir::Cache="$work/apt" -o Dir::Cache::archives="$work/apt/archives" \
-            -o APT::Install-Recommends=false -o APT::Sandbox::User=root -o Acquire::Languages=none "$@" >&2
+            -o APT::Install-Recommends=false -o APT::Sandbox::User=root -o Acquire::Languages=none \
+            -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 -o Acquire::Retries=1 "$@" >&2
     }
-    own_apt update || give_up "$mirror does not give the packages of sid"
+    # Some of them may be of other vendors, who call a folder debian too.
+    found=
+    for mirror in $mirrors; do
+        echo "deb [signed-by=$keys] $mirror sid main" >"$work/apt/sources"
+        if own_apt -o APT::Update::Error-Mode=any update; then
+            found=yes
+            break
+        fi
+    done
+    [[ -n $found ]] || give_up "no mirror that apt's sources name gives the packages of sid"
     own_apt install --download-only -y mysql-server-core || give_up "$mirror does not give mysql-server-core"
     for package in "$work"/apt/archives/*.deb; do
         dpkg -x "$package" "$work/tree"

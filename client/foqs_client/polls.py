@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from foqs_client.errors import FoqsError, Unavailable
 from foqs_client.routes import Address
@@ -99,7 +99,8 @@ class Polls:
         with self._waits(kind, found) as given:
             try:
                 while polls and not answers and not found and (left_s := until_s - loop.time()) > 0:
-                    await asyncio.wait((given, *polls.values()), timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    awaited: list[asyncio.Future[Any]] = [given, *polls.values()]
+                    await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                     for host in [host for host, poll in polls.items() if poll.done()]:
                         try:
                             found += polls.pop(host).result()
@@ -156,7 +157,8 @@ class Polls:
 
         async def look(timeout_s: float | None) -> None:
             nonlocal answers
-            await asyncio.wait((given, *polls.values()), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            awaited: list[asyncio.Future[Any]] = [given, *polls.values()]
+            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             for other in [other for other, poll in polls.items() if poll.done()]:
                 try:
                     found.extend(polls.pop(other).result())

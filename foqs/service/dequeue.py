@@ -77,7 +77,6 @@ class Dequeue:
         "_done",
         "_exchanged",
         "_handout_s_max",
-        "_open",
         "_patience",
         "_slot",
         "_state",
@@ -116,7 +115,6 @@ class Dequeue:
         self._done: Callable[[HandOut], None] | None = done
         self._state = _State.LOOKING
         self._works: list[tuple[Shard, HandOutWork]] = []
-        self._open = 0
         self._exchanged = False
         """It has given up leases for those of a quicker shard, which it does once."""
         self._slot = 0
@@ -170,7 +168,6 @@ class Dequeue:
         self._state = _State.LEASING
         self._await_leases(self._counter.now())
         self._works = []
-        self._open = len(taken)
         for shard, spans in taken:
             namespace = spans[0][0][0]
             self._works.append((shard, shard.hand_out(namespace, spans, self.lease_ms, self.item_bytes, self._leased)))
@@ -183,7 +180,6 @@ class Dequeue:
         work = HandOutWork(topic[0], [(topic, keys)], self.lease_ms, 0, self._leased)
         work.seal(0, len(keys))
         self._works = [(shard, work)]
-        self._open = 1
         return work
 
     def _await_leases(self, now: float) -> None:
@@ -191,9 +187,8 @@ class Dequeue:
         self._slot = self._counter.deadlines.add(self._wake, self)
 
     def _leased(self) -> None:
-        """One of the works has all its results."""
-        self._open -= 1
-        if not self._open and self._state is _State.LEASING:
+        """One of the works has all its results, or one that was given up had them just before."""
+        if self._state is _State.LEASING and not any(work.is_open for _, work in self._works):
             self._collect()
 
     def _collect(self, *, late: bool = False) -> None:
@@ -234,17 +229,17 @@ class Dequeue:
 
     def _has_some(self) -> bool:
         """Some item is committed."""
-        return any(type(row) is Row for _, work in self._works for row in work.results)
+        return any(type(row) is Row for shard, work in self._works if not shard.dropped for row in work.results)
 
     def _lease_elsewhere(self, now: float) -> None:
-        """Nothing is committed yet: exchanges that for items of a quicker shard, once, or waits on.
+        """Nothing is committed yet: gives up its leases for items of a quicker shard, once, or waits on.
 
         What commits after it was given up is released. If a dequeue gave up again and
         again, or for nothing, slow databases would never deliver anything.
         """
         taken: Sequence[tuple[Shard, Spans]] = ()
-        if not self._exchanged:
-            late = [shard for shard, work in self._works if work.is_open]
+        late = [shard for shard, work in self._works if work.is_open]
+        if late and not self._exchanged:
             taken = self._counter.take(self.topics, self.items_max, late=True, beside=late)
         if taken:
             self._exchanged = True

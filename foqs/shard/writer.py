@@ -466,10 +466,10 @@ class Writer:
             if (row := get(number)) is None or row.payload is None
         }
         if loaded:
-            # Of a row that is not remembered nobody knows how long it is: no more is read than was set aside.
+            # No more is read than was set aside when the hand-out was queued, whatever has been learned of its rows since.
             for part in batch.hand_outs:
                 most = part.work.read_bytes
-                loaded.update([(each, most) for each in part.numbers if each in loaded and get(each) is None])
+                loaded.update([(each, most) for each in part.numbers if each in loaded])
         own: list[KeyName] = batch.key_names() if self._keys_read else []
         keys = own + batch.recalled() if batch.recalls else own
         over_ms, self._keys_over_ms = self._keys_over_ms, None

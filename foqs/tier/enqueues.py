@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from foqs.core.errors import FoqsError, Overloaded, Unavailable, UnknownOutcome
 from foqs.service.api import Pending
-from foqs.tier.peers import Peer, Peers, Unreached
+from foqs.tier.peers import MARGIN_S, Peer, Peers, Unreached
 from foqs.wire import codec
 from foqs.wire.methods import Caller, Serve
 from foqs.wire.visitor import Visitor
@@ -82,6 +82,8 @@ class Enqueues:
         for host in self._peers.with_capacity() if peer is None else (peer,):
             if peer is None and self._peers.is_shunned(host):
                 continue  # another call has found that out meanwhile
+            if deadline - asyncio.get_running_loop().time() <= MARGIN_S:
+                return  # no time is left, which is not this peer's fault
             part = copy(request)
             part.forwarded = True
             part.items = [request.items[place] for place in places]
@@ -91,11 +93,12 @@ class Enqueues:
                 self._peers.shun(host)
                 continue
             except FoqsError as error:
-                if peer is None and not isinstance(error, UnknownOutcome):
+                said = codec.error(error)
+                if peer is None and said.code in _NOT_HERE:
                     self._peers.shun(host)
                     continue  # where nobody takes it, what this host said stands
                 for place in places:
-                    told[place] = ttypes.EnqueueResult(None, codec.error(error))
+                    told[place] = ttypes.EnqueueResult(None, said)
                 return
             refused = self._take_in(told, places, reply.results or [], owner=peer is not None)
             if not refused:

@@ -86,11 +86,12 @@ def _travelling(error: BaseException) -> BaseException:
     """The exception as the parent is to see it: of plain values only, as it may not have the types of this process."""
     if isinstance(error, Discard):
         return Discard()
-    if isinstance(error, Dead) and type(error.reason) is str:
-        return Dead(error.reason)
-    if isinstance(error, Retry) and type(error.delay_ms) in _PLAIN and type(error.metadata) in _PLAIN:
-        return Retry(error.delay_ms, error.metadata)
+    try:
+        if isinstance(error, Dead):
+            return Dead(str(error.reason or ""))
+        if isinstance(error, Retry):
+            delay_ms = None if error.delay_ms is None else int(error.delay_ms)
+            return Retry(delay_ms, None if error.metadata is None else bytes(memoryview(error.metadata)))
+    except (TypeError, ValueError, OverflowError):
+        pass  # it holds what no call could carry
     return Remote(sentence(error))
-
-
-_PLAIN: Final = (type(None), int, float, bytes)

@@ -272,7 +272,7 @@ class Hand:
         shortened: list[Held] = []
         for one in held:
             until_s = _lease_end_s(one, sent_s, lease_ms)
-            if until_s < one.until_s:
+            if until_s < one.until_s and _is_live(one):
                 one.until_s = until_s
                 shortened.append(one)
         self._watch(shortened, sent_s)

@@ -213,10 +213,12 @@ class _Child:
 
     def _do(self, job: Job) -> BaseException | None:
         line = self._line
-        if line is None or job.lost:  # `interrupt` and `lose` find a job here, or are found here
+        if line is None:
             return ProcessDied("the worker stopped before it was begun")
         try:
             with self._sending:
+                if job.lost:  # the process ignores a loss that arrives before its job
+                    return ProcessDied("its lease was lost before it was begun")
                 line.send(("job", job._delivery))
             while True:
                 what, value = line.recv()

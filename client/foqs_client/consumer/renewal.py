@@ -98,9 +98,9 @@ class Renewal:
     async def _renew(self, members: Sequence[Held], lease_ms: int | None) -> None:
         now_s = asyncio.get_running_loop().time
         sent_s = now_s()
-        left_ms = int((min(held.until_s for held in members) - sent_s) * 500)
         self._hand.renewal_sent(members, sent_s, lease_ms)
         self.watch()
+        left_ms = int((min(held.until_s for held in members) - sent_s) * 500)
         outcomes: Sequence[Outcome]
         try:
             outcomes = await self._client.extend(
