@@ -12,7 +12,7 @@ and holds up no call that another host answers. Knows nothing of connections.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -99,8 +99,7 @@ class Polls:
         with self._waits(kind, found) as given:
             try:
                 while polls and not answers and not found and (left_s := until_s - loop.time()) > 0:
-                    awaited: list[asyncio.Future[Any]] = [given, *polls.values()]
-                    await asyncio.wait(awaited, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                    await _any_of(given, polls, left_s)
                     for host in [host for host, poll in polls.items() if poll.done()]:
                         try:
                             found += polls.pop(host).result()
@@ -157,8 +156,7 @@ class Polls:
 
         async def look(timeout_s: float | None) -> None:
             nonlocal answers
-            awaited: list[asyncio.Future[Any]] = [given, *polls.values()]
-            await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await _any_of(given, polls, timeout_s)
             for other in [other for other, poll in polls.items() if poll.done()]:
                 try:
                     found.extend(polls.pop(other).result())
@@ -283,6 +281,12 @@ class Polls:
             await self._release(deliveries)
         except FoqsError:
             return
+
+
+async def _any_of(given: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:
+    """Returns when one of these is done."""
+    futures: list[asyncio.Future[Any]] = [given, *polls.values()]
+    await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 def _found(poll: Poll) -> list[Delivery]:
