@@ -58,8 +58,8 @@ from foqs_client.types import (
 )
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
-RELEASE_MS: Final = 30_000
-"""The time of a call that gives back what no caller takes: a slow database needs it, and no caller waits."""
+COMMIT_MS: Final = 30_000
+"""The time of a write that no caller waits for: a slow database needs it, where a flush waits for the one under way."""
 Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
@@ -313,7 +313,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
 
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
         outcomes = await self._by_id(
-            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, RELEASE_MS, at_once=True
+            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, COMMIT_MS, at_once=True
         )
         now = asyncio.get_running_loop().time()
         for delivery, outcome in zip(deliveries, outcomes, strict=True):

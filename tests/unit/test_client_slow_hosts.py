@@ -100,24 +100,28 @@ def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
     play_tier(story, shards=2)
 
 
+@pytest.mark.parametrize("topics", [["t", "u"], ["*"]])
+@pytest.mark.parametrize("slow", [(0,), (0, 1)])
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
-def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushes_of_a_host_are(
-    flush_s: float, monkeypatch: pytest.MonkeyPatch
+def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushes_are(
+    flush_s: float, slow: tuple[int, ...], topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: TierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
-            await world.put(hosts, count=20)
-            slow_down(monkeypatch, hosts[0], flush_s)
+            for topic in ("t", "u"):
+                await world.put(hosts, topic, count=10)
+            for place in slow:
+                slow_down(monkeypatch, hosts[place], flush_s)
             handled: list[str] = []
 
             async def handle(job: Job) -> None:
                 assert job.attempt == 1
                 handled.append(job.id)
 
-            consumer = Consumer(client, handle, ["t"], rng=Random(1))
+            consumer = Consumer(client, handle, topics, rng=Random(1))
             running = asyncio.ensure_future(consumer.run())
-            await world.until(lambda: len(set(handled)) == 40, within_s=10 + 12 * flush_s)
+            await world.until(lambda: consumer.counts.done == 40, within_s=10 + 20 * flush_s)
             consumer.stop()
             await running
             assert len(handled) == 40

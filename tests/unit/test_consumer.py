@@ -672,11 +672,11 @@ def test_every_item_is_done_however_slow_the_flushes_of_the_host_are(
         async def handle(job: Job) -> None:
             seen.append(job.payload)
 
-        await client.enqueue([Item("t", b"%d" % n) for n in range(20)])
+        await client.enqueue([Item("t", b"%d" % n) for n in range(50)])
         monkeypatch.setattr(MemoryStore, "flush", slow)
         begun_s = asyncio.get_running_loop().time()
-        await worked(client, handle, ["t"], lambda: len(set(seen)) == 20)
+        await worked(client, handle, ["t"], lambda: len(set(seen)) == 50)
         assert asyncio.get_running_loop().time() - begun_s < 10 + 12 * flush_s
-        assert len(seen) == 20
+        assert len(seen) == 50
 
     play(story)

@@ -66,13 +66,13 @@ class Hosts:
         self.delivered.update([delivery.topic for delivery in found])
         return found
 
-    async def ack(self, leases: Sequence[Any]) -> list[Outcome]:
+    async def ack(self, leases: Sequence[Any], *, timeout_ms: int) -> list[Outcome]:
         await asyncio.sleep(LATENCY_S)
         self.held -= len(leases)
         return [Outcome()] * len(leases)
 
-    async def release(self, leases: Sequence[Any]) -> list[Outcome]:
-        return await self.ack(leases)
+    async def release(self, leases: Sequence[Any], *, timeout_ms: int) -> list[Outcome]:
+        return await self.ack(leases, timeout_ms=timeout_ms)
 
 
 def firsts(hosts: Hosts) -> None:

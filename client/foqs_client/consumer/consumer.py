@@ -17,7 +17,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs_client.client import Client
+from foqs_client.client import COMMIT_MS, Client
 from foqs_client.consumer.backoff import Trouble
 from foqs_client.consumer.counts import Counts
 from foqs_client.consumer.discovery import Discovery
@@ -40,8 +40,6 @@ CALLS_MAX: Final = 4
 """So many calls that take what is there are under way at a time, while they bring enough."""
 POLL_S: Final = 1.0
 """No poll waits longer, so that a stop needs not wait long for what it may bring."""
-COMMIT_MS: Final = 30_000
-"""A call may last this much longer than it waits for items: their leases are to be committed, however slow the database is."""
 SETTLE_S: Final = 5.0
 """After a stop, hosts are told what came of items for so long beyond the drain."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from random import Random
 from typing import Final
 
-from foqs_client.client import Client
+from foqs_client.client import COMMIT_MS, Client
 from foqs_client.consumer.hand import Hand, Held
 from foqs_client.consumer.outbox import Outbox, Outboxes
 from foqs_client.consumer.verdict import Fate, Verdict
@@ -90,13 +90,13 @@ class Settlement:
         return self._client.owner(held.delivery.id)
 
     async def _ack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.ack([held.delivery for held in batch])
+        return await self._client.ack([held.delivery for held in batch], timeout_ms=COMMIT_MS)
 
     async def _nack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.nack([_nack_of(held) for held in batch])
+        return await self._client.nack([_nack_of(held) for held in batch], timeout_ms=COMMIT_MS)
 
     async def _release(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.release([held.delivery for held in batch])
+        return await self._client.release([held.delivery for held in batch], timeout_ms=COMMIT_MS)
 
     def _acked(self, batch: Sequence[Held], outcomes: Sequence[Outcome]) -> Sequence[Held]:
         return self._told(batch, outcomes, lambda held, error: isinstance(error, LATER))
