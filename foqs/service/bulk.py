@@ -21,6 +21,7 @@ from foqs.core.filter import ItemFilter
 from foqs.core.item import TIME_MS_MAX, Row, State
 from foqs.core.life import Event, Kind
 from foqs.service.api import BulkPage, ItemCount, Outcome, Pending, Seen
+from foqs.service.payloads import fitting, with_payloads
 from foqs.service.walk import Place, Walk, parse_place
 from foqs.shard.shard import Shard
 
@@ -45,11 +46,11 @@ async def list_matching(
     only: ItemFilter,
     cursor: str | None,
     limit: int,
-    payload: bool,
+    bytes_max: int | None,
     deadline: float,
 ) -> tuple[list[Seen], str | None]:
-    """As `Queue.matching`."""
-    walk = Walk(shards, namespace, only, _place(cursor), payload=payload)
+    """As `Queue.matching`; with payloads of so many bytes at most, or without any where that is None."""
+    walk = Walk(shards, namespace, only, _place(cursor))
     found: list[Seen] = []
     async with _by(deadline):
         await walk.begin()
@@ -57,7 +58,13 @@ async def list_matching(
             if walk.place is None or len(found) == limit:
                 break
             found += await walk.read(limit - len(found))
-    return found, _cursor(walk.place)
+        next_cursor = _cursor(walk.place)
+        if bytes_max is not None:
+            count = fitting(found, bytes_max)
+            if count < len(found):
+                next_cursor = _cursor(walk.before(found[count]))
+            found = await with_payloads(shards, namespace, found[:count])
+    return found, next_cursor
 
 
 async def count_matching(shards: Sequence[Shard], namespace: str, only: ItemFilter, deadline: float) -> ItemCount:
@@ -65,7 +72,7 @@ async def count_matching(shards: Sequence[Shard], namespace: str, only: ItemFilt
     if only.is_by_topic_and_state and not any(shard.counts.lag for shard in shards):
         async with _by(deadline):
             return ItemCount(sum([await _counted(shard, namespace, only) for shard in shards]), None)
-    walk = Walk(shards, namespace, only, None, payload=False)
+    walk = Walk(shards, namespace, only, None)
     items = payload_bytes = 0
     async with _by(deadline):
         await walk.begin()
@@ -87,7 +94,7 @@ async def change_matching(
     deadline: float,
 ) -> BulkPage:
     """As `Queue.bulk`."""
-    walk = Walk(shards, namespace, only, _place(cursor), payload=False)
+    walk = Walk(shards, namespace, only, _place(cursor))
     event = _absolute(change, walk.only)
     found: list[Seen] = []
     async with _by(deadline):

@@ -55,6 +55,7 @@ from foqs.service.dequeue import Dequeue, Spans
 from foqs.service.explain import Explainer
 from foqs.service.listed import ACTIVE, counts_of, cursor_of, place_of_cursor, stats_of
 from foqs.service.namespaces import Namespaces
+from foqs.service.payloads import ITEM_OVERHEAD_BYTES, fitting, with_payloads
 from foqs.service.placement import Placement, at
 from foqs.service.purge import purge_topic
 from foqs.service.quota import Quota
@@ -65,8 +66,6 @@ from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
 _T = TypeVar("_T")
-
-_ITEM_OVERHEAD_BYTES: Final = 1_024
 
 _NOTHING: Final = ReadyIndex(1, 1)
 """Stands for the index of a shard that is left out."""
@@ -318,7 +317,7 @@ class QueueService:
         longest = self._namespaces.longest.of(next(iter(topics))[0]) if topics else 0
         if longest:
             # More may be known of what is there than when the call came.
-            items_max = min(items_max, max(1, self._handout_bytes_max // (longest + _ITEM_OVERHEAD_BYTES)))
+            items_max = min(items_max, max(1, self._handout_bytes_max // (longest + ITEM_OVERHEAD_BYTES)))
         # Of many topics most have nothing: only those that a shard knows are looked at, and only there.
         holding: dict[TopicName, tuple[Shard, ...]] = {}
         rooms: dict[Shard, int] = {}
@@ -499,21 +498,21 @@ class QueueService:
     ) -> tuple[list[Seen], str | None]:
         key, last = (None, 0) if cursor is None else place_of_cursor(cursor)
         owned = self._all_owned(shards)
-        if payload:
-            limit = self._payloads(namespace, limit, len(owned))
         seen: list[Seen] = []
-        for shard in owned:
-            after = key if key is None or shard.number <= last else key - 1
-            try:
-                async with asyncio.timeout_at(deadline):
-                    rows = await shard.listed((namespace, topic), state, after, limit + 1, payload=payload)
-            except TimeoutError:
-                raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
-            seen.extend(Seen(shard.number, row, shard.now_ms(), lasts=shard.lasts()) for row in rows)
-        seen.sort(key=lambda one: (one.row.key, one.shard))
-        if len(seen) <= limit:
-            return seen, None
-        return seen[:limit], cursor_of(seen[limit - 1].row.key, seen[limit - 1].shard)
+        try:
+            async with asyncio.timeout_at(deadline):
+                for shard in owned:
+                    after = key if key is None or shard.number <= last else key - 1
+                    rows = await shard.listed((namespace, topic), state, after, limit + 1)
+                    seen.extend(Seen(shard.number, row, shard.now_ms(), lasts=shard.lasts()) for row in rows)
+                seen.sort(key=lambda one: (one.row.key, one.shard))
+                page = seen[:limit]
+                if payload:
+                    page = page[: fitting(page, self._handout_bytes_max)]
+                cursor = cursor_of(page[-1].row.key, page[-1].shard) if len(page) < len(seen) else None
+                return (await with_payloads(owned, namespace, page) if payload else page), cursor
+        except TimeoutError:
+            raise DeadlineExceeded("the time ran out before every shard had answered; try again") from None
 
     async def matching(
         self,
@@ -525,19 +524,14 @@ class QueueService:
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> tuple[list[Seen], str | None]:
-        if payload:
-            limit = self._payloads(namespace, limit, 1)
-        return await list_matching(self._all_owned(shards), namespace, only, cursor, limit, payload, deadline)
-
-    def _payloads(self, namespace: str, limit: int, shards: int) -> int:
-        """So many rows with their payloads a page of so many shards may read: what a hand-out may carry."""
-        return max(1, min(limit, self._handout_bytes_max // self._item_bytes_max(namespace) // max(1, shards)))
+        bytes_max = self._handout_bytes_max if payload else None
+        return await list_matching(self._all_owned(shards), namespace, only, cursor, limit, bytes_max, deadline)
 
     def _item_bytes_max(self, namespace: str) -> int:
         """What one item of a namespace may weigh in a reply: what may come now, or what is known to be there."""
         settings = self.namespace(namespace)
         payload_bytes = max(settings.payload_bytes_max, self._namespaces.longest.of(namespace))
-        return payload_bytes + settings.metadata_bytes_max + _ITEM_OVERHEAD_BYTES
+        return payload_bytes + settings.metadata_bytes_max + ITEM_OVERHEAD_BYTES
 
     async def count(
         self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None

@@ -90,16 +90,12 @@ class Walk:
         shards: those that are walked through, by number.
         only: what is looked for; its moment is the walk's beginning.
         place: where to go on; None at the beginning.
-        payload: the rows are wanted with it.
     """
 
-    def __init__(
-        self, shards: Sequence[Shard], namespace: str, only: ItemFilter, place: Place | None, *, payload: bool
-    ) -> None:
+    def __init__(self, shards: Sequence[Shard], namespace: str, only: ItemFilter, place: Place | None) -> None:
         begun_ms = place.begun_ms if place else max([shard.now_ms() for shard in shards], default=0)
         self.only = replace(only, at_ms=begun_ms)
         self._namespace = namespace
-        self._payload = payload
         self._first = pack_key(only.priority_min, 0, 0)
         self._stretches = self._all(shards, place)
         self._shard: Shard | None = None
@@ -124,7 +120,7 @@ class Walk:
         shard, place = self._shard, self.place
         assert shard is not None and place is not None
         topic = (self._namespace, place.topic)
-        rows = await shard.listed(topic, place.state, place.after, limit, payload=self._payload)
+        rows = await shard.listed(topic, place.state, place.after, limit)
         now_ms, lasts = shard.now_ms(), shard.lasts()
         if len(rows) < limit or rows[-1].priority > self.only.priority_max:
             await self._go_on()

@@ -544,15 +544,13 @@ class Shard:
         rows = await self._reader.once(namespace, lambda reads, past: reads.rows(past, ids), len(ids))
         return [row for row in rows if not self.memory.cuts.covers(row)]
 
-    async def listed(
-        self, topic: TopicName, state: State, after: Key | None, limit: int, *, payload: bool
-    ) -> list[Row]:
-        """A page of a topic's rows in a state, in key order, with or without payload."""
+    async def listed(self, topic: TopicName, state: State, after: Key | None, limit: int) -> list[Row]:
+        """A page of a topic's rows in a state, in key order, without payload."""
         self._check_serving()
         cuts = self.memory.cuts
         return await self._reader.once(
             topic[0],
-            lambda reads, past: reads.listed(past, topic, state, after, limit, cuts.last(topic), payload=payload),
+            lambda reads, past: reads.listed(past, topic, state, after, limit, cuts.last(topic), payload=False),
             limit,
         )
 

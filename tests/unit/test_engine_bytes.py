@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.budget import ROW_BYTES
-from foqs.core.item import Row, parse_id
+from foqs.core.filter import ItemFilter
+from foqs.core.item import Row, State, parse_id
 from foqs.core.life import Kind
 from foqs.service.engine import Engine, EngineSettings
 from foqs.store.memory_table import Table
@@ -163,5 +164,33 @@ def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(re
             await caller.do(Kind.ACK, handed.items)
             await world.pass_s(0.02)
         assert max(reads) <= max(LOADED_BYTES, 9_000)
+
+    play(story)
+
+
+@pytest.mark.parametrize("by_filter", [False, True])
+def test_pages_with_payloads_are_read_within_what_a_reply_carries(reads: list[int], by_filter: bool) -> None:
+    async def story(world: World) -> None:
+        engine = await world.engine(settings())
+        stored = await Caller(world, engine).put(count=ITEMS, payload=b"p" * LONG)
+        await engine.abort()
+        engine = await world.engine(settings(payload_bytes_max=20))
+        reads.clear()
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            deadline = asyncio.get_running_loop().time() + 5
+            if by_filter:
+                only = ItemFilter(topic="t")
+                page, cursor = await engine.queue.matching("default", only, cursor, 100, True, deadline)
+            else:
+                page, cursor = await engine.queue.peek("default", "t", State.READY, cursor, 100, True, deadline)
+            assert all(seen.row.payload == b"p" * LONG for seen in page)
+            assert len(page) * LONG <= 16 * LONG
+            found += [f"{seen.shard}-{seen.row.id}" for seen in page]
+            if cursor is None:
+                break
+        assert sorted(found) == sorted(stored)
+        assert max(reads) <= 16 * LONG
 
     play(story)

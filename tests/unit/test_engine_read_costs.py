@@ -20,7 +20,7 @@ Read = Callable[[Shard, Sequence[int]], Awaitable[object]]
 
 
 def a_page(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.listed(TOPIC, State.READY, None, 100, payload=False)
+    return shard.listed(TOPIC, State.READY, None, 100)
 
 
 def many_rows(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
