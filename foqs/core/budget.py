@@ -137,7 +137,7 @@ class Longest:
     """The longest payload that is known of each namespace, however short its new ones must be now.
 
     What is not remembered cannot be weighed before it is read: it is taken to be as
-    long as this. Never too little for what was seen; forgotten when there are too many names.
+    long as this. It only grows while the namespace lives; all is forgotten when there are too many names.
     """
 
     def __init__(self) -> None:
@@ -147,8 +147,12 @@ class Longest:
         """0 when nothing is known."""
         return self._bytes.get(namespace, 0)
 
+    def forget(self, namespace: str) -> None:
+        """Drops what is known: the namespace was deleted, and holds nothing."""
+        self._bytes.pop(namespace, None)
+
     def saw(self, namespace: str, payload_bytes: int) -> None:
-        """The namespace holds, or may hold, such a payload."""
+        """Notes that the namespace holds, or may hold, such a payload."""
         if payload_bytes > self._bytes.get(namespace, 0):
             if len(self._bytes) >= _NAMES_MAX:
                 self._bytes.clear()

@@ -122,6 +122,7 @@ class Namespaces:
         self.policies.update({name: _policy(own) for name, own in settings.items()})
         for name in [name for name in self.policies if name not in settings]:
             del self.policies[name]
+            self.longest.forget(name)
         for name, former in self._settings.items():
             if name in settings and settings[name].payload_bytes_max < former.payload_bytes_max:
                 self.longest.saw(name, former.payload_bytes_max)
