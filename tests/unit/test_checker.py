@@ -423,12 +423,14 @@ SOUND: dict[str, Tale] = {
     "key used again after a deletion of its namespace": item(key="k")
     .op("cancel", 12, 14)
     .call(15, 17, "delete", [], [{}])
+    .call(17, 18, "create", [], [{}])
     .enqueue(20, 30, id="0-2", payload="b", key="k")
     .present(6000, {"id": "0-2", "mark": "b"}),
     "key repeated while a deletion of its namespace is under way": item(key="k")
-    .call(12, 25, "delete", [], [{}])
+    .op("cancel", 12, 18)
+    .call(13, 25, "delete", [], [{}])
     .enqueue(20, 30, key="k", repeated=True)
-    .present(40, ROW),
+    .present(40),
     "key repeated late, then used again": item(key="k")
     .enqueue(4900, 4910, key="k", repeated=True)
     .enqueue(5005, 5015, id="0-2", payload="b", key="k")

@@ -63,7 +63,8 @@ def test_every_option_has_unit_reason_and_range(name: str, field: FieldInfo) -> 
 )
 def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settings: type) -> None:
     options = getattr(Config(), section)
-    assert {part.name for part in dataclasses.fields(settings)} <= set(type(options).model_fields)
+    taken = {part.name for part in dataclasses.fields(settings)} - {"incarnation"}  # each namespace has its own
+    assert taken <= set(type(options).model_fields)
 
 
 def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
