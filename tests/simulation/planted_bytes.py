@@ -15,8 +15,21 @@ from foqs.store.port import ANY_LENGTH
 from tests.simulation.planted import Bug
 
 
+def _read_whole() -> None:
+    """A flush reads the payloads of its rows, however little was set aside for them."""
+    original = MemoryStore.flush
+
+    async def flush(
+        self: MemoryStore, fence: Any, touched: Any, loaded: Mapping[int, int], keys: Any, decide: Any
+    ) -> None:
+        await original(self, fence, touched, dict.fromkeys(loaded, ANY_LENGTH), keys, decide)
+
+    MemoryStore.flush = flush  # type: ignore[method-assign]
+
+
 def heads_are_loaded() -> None:
-    """A row that is remembered without its payload weighs nothing, as if it need not be read."""
+    """A row that is remembered without its payload weighs nothing, as if it need not be read, and is read whole."""
+    _read_whole()
 
     def hand_out(
         self: Any,
@@ -39,14 +52,7 @@ def heads_are_loaded() -> None:
 
 def limits_of_now() -> None:
     """A row that is not remembered is taken to be within its namespace's limit, and read whole."""
-    original = MemoryStore.flush
-
-    async def flush(
-        self: MemoryStore, fence: Any, touched: Any, loaded: Mapping[int, int], keys: Any, decide: Any
-    ) -> None:
-        await original(self, fence, touched, dict.fromkeys(loaded, ANY_LENGTH), keys, decide)
-
-    MemoryStore.flush = flush  # type: ignore[method-assign]
+    _read_whole()
     Longest.of = lambda self, namespace: 0  # type: ignore[method-assign]
 
 
