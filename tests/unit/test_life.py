@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise, product
@@ -374,31 +375,38 @@ def test_an_item_enters_ready_or_deferred_with_its_times_counted_from_now(
     assert (row.priority, row.lease_ms, row.policy, row.attempts_max) == (3, 30, Delivery.AT_MOST_ONCE, 4)
 
 
-def test_the_diagram_draws_every_way_that_changes_an_item() -> None:
-    drawn = diagram.draw()
-    assert drawn.startswith("```mermaid\nstateDiagram-v2\n")
+def test_picture_and_table_show_every_way_that_changes_an_item() -> None:
+    ways = dict(re.findall(r"<title>(\w+ to \w+): (.*)</title>", diagram.picture()))
+    table = diagram.table()
     for (state, kind), rule in TABLE.items():
         for condition, following in rule.ways:
-            assert condition in drawn
+            assert condition in table
             if following is not state:
-                arrow = f"    {state.name} --> {'[*]' if following is None else following.name}: "
-                (line,) = [line for line in drawn.splitlines() if line.startswith(arrow)]
-                assert kind.value in line.removeprefix(arrow)
-    assert drawn.count("| **") == len(Kind)
+                way = ways[f"{state.name} to {'gone' if following is None else following.name}"]
+                assert (f"{kind.value} ({condition})" if condition else kind.value) in way
+    assert table.count("| **") == len(Kind)
 
 
-def test_the_diagram_is_written_between_its_marks_and_checked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "ARCHITECTURE.md"
-    assert diagram.main(["--file", str(file)]) == 1
+def test_an_arrow_without_a_place_in_the_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(diagram.ARROWS, ("DEAD", "READY"))
+    with pytest.raises(diagram.Failed, match="differ about DEAD to READY"):
+        diagram.picture()
+
+
+def test_picture_and_table_are_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, picture = tmp_path / "ARCHITECTURE.md", tmp_path / "docs" / "life.svg"
+    files = ["--file", str(file), "--picture", str(picture)]
+    assert diagram.main(files) == 1
     assert "there is no ARCHITECTURE.md" in capsys.readouterr().err
     file.write_text("before\n")
-    assert diagram.main(["--file", str(file)]) == 1
+    assert diagram.main(files) == 1
     file.write_text(f"before\n{diagram.BEGIN}\nold\n{diagram.END}\nafter\n")
-    assert diagram.main(["--file", str(file), "--check"]) == 1
+    assert diagram.main([*files, "--check"]) == 1
     assert "old" in file.read_text()
-    assert diagram.main(["--file", str(file)]) == 0
-    assert diagram.main(["--file", str(file), "--check"]) == 0
-    text = file.read_text()
-    assert text == f"before\n{diagram.BEGIN}\n{diagram.draw()}\n{diagram.END}\nafter\n"
+    assert diagram.main(files) == 0
+    assert diagram.main([*files, "--check"]) == 0
+    drawn = file.read_text()
+    assert drawn.startswith(f"before\n{diagram.BEGIN}\n![")
+    assert f"(docs/life.svg)\n\n{diagram.table()}\n{diagram.END}\nafter\n" in drawn
+    picture.write_text("old")
+    assert diagram.main([*files, "--check"]) == 1
