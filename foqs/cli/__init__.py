@@ -48,7 +48,7 @@ class Root(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="\b\nExamples:\n  foqs dev                       start a queue on this machine\n"
     "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    take one\n"
-    "\b\nExit codes: 0 ok, 1 error, 2 usage, 3 unreachable, 4 not found, 5 unhealthy.",
+    "\n\b\nExit codes: 0 ok, 1 error, 2 usage, 3 unreachable, 4 not found, 5 unhealthy.",
 )
 @click.version_option(package_name="foqs", message="foqs %(version)s")
 def root() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(
     epilog="\b\nExamples:\n  foqs why 2-8796093022209\n  foqs why 2-8796093022209 -n orders -o json\n"
-    "\b\nExit codes: 4 there is no such item, 5 its shard cannot be asked now.",
+    "\n\b\nExit codes: 4 there is no such item, 5 its shard cannot be asked now.",
 )
 @click.argument("item_id", metavar="ITEM")
 @connected
