@@ -72,13 +72,18 @@ demo: $(RUN) ## the same, and exit 0 when every item is accounted for
 # -------------------------------------------------------- check, test, measure
 
 .PHONY: check
-check: $(DEV) ## lint, format, types, walls between packages, generated files
+check: $(DEV) ## lint, format, types, walls between packages, generated files, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/idl.py --check
 	@$(BIN)/python tools/diagram.py --check
+	@$(MAKE) --no-print-directory docs
+
+.PHONY: docs
+docs: $(DEV) ## build the documentation into site/; dead links fail
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 .PHONY: test
 test: system-packages ## everything but the long tests
@@ -114,5 +119,5 @@ idl: system-packages $(DEV) ## generate the Python of thrift/foqs.thrift anew
 
 .PHONY: clean
 clean: ## remove .venv and caches; data folders stay
-	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist build site
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
