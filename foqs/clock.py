@@ -22,7 +22,7 @@ class Clock(Protocol):
         """Since 1970-01-01 UTC; may jump."""
         ...
 
-    def seconds(self) -> float:
+    def stopwatch_s(self) -> float:
         """For measuring how long something took, as finely as can be had."""
         ...
 
@@ -36,5 +36,5 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def seconds(self) -> float:
+    def stopwatch_s(self) -> float:
         return time.perf_counter()

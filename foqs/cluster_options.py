@@ -1,4 +1,4 @@
-"""The options of a host in a cluster: `[cluster]` and `[databases.NAME]`; and what must hold between them and the others.
+"""The options of a host in a cluster: `[cluster]` and `[databases.DATABASE_NAME_PATTERN]`; and what must hold between them and the others.
 
 Knows nothing of files' content, of ZooKeeper or of databases.
 """
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Final
 from pydantic import field_validator
 
 from foqs.access.options import AuthOptions
-from foqs.options import MS, Invalid, Options, ServerOptions, StoreUrl, is_address, option, parse_store_url
+from foqs.options import MS, InvalidOption, Options, ServerOptions, StoreUrl, is_address, option, parse_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DATABASES_MAX: Final = 1_000
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,126}", re.ASCII)
+DATABASE_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,126}", re.ASCII)
 """Of a database: it stands in commands, documents and metrics."""
-_ROOT: Final = re.compile(r"(/[A-Za-z0-9_.-]{1,100}){1,10}", re.ASCII)
+_ROOT_PATTERN: Final = re.compile(r"(/[A-Za-z0-9_.-]{1,100}){1,10}", re.ASCII)
 
 
 class ClusterOptions(Options):
@@ -56,7 +56,7 @@ class ClusterOptions(Options):
     ca_file: str = option(
         "", "path", "With server.tls_cert_file: the CA of the hosts' certificates, PEM. Empty: the system's CAs."
     )
-    drain_timeout_ms: int = option(
+    handover_timeout_ms: int = option(
         10_000,
         MS,
         "An owner that is to hand a shard over has so long to write what waits; then the next one takes it all the same.",
@@ -64,7 +64,7 @@ class ClusterOptions(Options):
         10 * 60_000,
     )
 
-    stop_margin_ms: int = option(
+    session_margin_ms: int = option(
         500,
         MS,
         "So long before its session can be over a host that ZooKeeper does not answer stops serving. Longer than the clocks "
@@ -82,7 +82,7 @@ class ClusterOptions(Options):
         60_000,
     )
 
-    exchange_ms: int = option(
+    gossip_interval_ms: int = option(
         1_000,
         MS,
         "How often a host asks each other one what it has: the topics that have changed, and what is asked of it. For about "
@@ -91,7 +91,7 @@ class ClusterOptions(Options):
         50,
         60_000,
     )
-    exchange_topics_max: int = option(
+    gossip_page_topics_max: int = option(
         250,
         "topics",
         "Told in one answer; more of them follow, with pauses between. An answer is made and read in one go, a few "
@@ -107,7 +107,7 @@ class ClusterOptions(Options):
         1_000,
         100_000_000,
     )
-    gone_topics_max: int = option(
+    topic_tombstones_max: int = option(
         100_000,
         "topics",
         "That hold nothing here any more and are remembered, so that others can be told. A host that has not heard of one "
@@ -118,17 +118,17 @@ class ClusterOptions(Options):
 
     @field_validator("zookeeper")
     @classmethod
-    def _servers_are_servers(cls, text: str) -> str:
+    def _check_servers(cls, text: str) -> str:
         for part in text.split(",") if text else ():
             if not is_address(part):
-                raise Invalid(f"{part!r} is not HOST:PORT", "write zk1:2181,zk2:2181,zk3:2181")
+                raise InvalidOption(f"{part!r} is not HOST:PORT", "write zk1:2181,zk2:2181,zk3:2181")
         return text
 
     @field_validator("root")
     @classmethod
-    def _root_is_a_path(cls, text: str) -> str:
-        if not _ROOT.fullmatch(text) or ".." in text or "/." in text:
-            raise Invalid(f"{text!r} is not a path of letters, digits, -, _ and .", "write /foqs or /foqs/test")
+    def _check_root(cls, text: str) -> str:
+        if not _ROOT_PATTERN.fullmatch(text) or ".." in text or "/." in text:
+            raise InvalidOption(f"{text!r} is not a path of letters, digits, -, _ and .", "write /foqs or /foqs/test")
         return text
 
 
@@ -136,63 +136,71 @@ class DatabaseOptions(Options):
     """One database."""
 
     url: str = option(
-        "", "URL", "As store.url: mysql://user@host:port/database; sqlite:FOLDER where all hosts are on one machine."
+        "",
+        "URL",
+        "As store.url: mysql://user@host:port/database; sqlite:ELECTION_FOLDER where all hosts are on one machine.",
     )
     password_file: str = option("", "path", "As store.password_file.")
 
     @property
-    def parsed(self) -> StoreUrl:
+    def parsed_url(self) -> StoreUrl:
         return parse_store_url(self.url)
 
 
 Databases = dict[str, DatabaseOptions]
-DATABASES: Final = option(
+DATABASES_OPTION: Final = option(
     {},
     "tables",
-    "Each [databases.NAME] has url (mysql://user@host:port/database) and password_file (a path). The name is what the shards "
+    "Each [databases.DATABASE_NAME_PATTERN] has url (mysql://user@host:port/database) and password_file (a path). The name is what the shards "
     "of a cluster are told by; every host needs all of them, and each may reach them in its own way.",
 )
 
 
-def a_cluster_has_all(cluster: ClusterOptions, databases: Mapping[str, DatabaseOptions], server: ServerOptions) -> None:
+def check_cluster_options(
+    cluster: ClusterOptions, databases: Mapping[str, DatabaseOptions], server: ServerOptions
+) -> None:
     """Refuses a cluster without databases, and databases or hosts that others could not reach. Raises Invalid."""
     if len(databases) > DATABASES_MAX:
-        raise Invalid(f"{len(databases)} are more than {DATABASES_MAX}", "name fewer", "databases")
+        raise InvalidOption(f"{len(databases)} are more than {DATABASES_MAX}", "name fewer", "databases")
     for name, options in databases.items():
         key = f"databases.{name}"
-        if not NAME.fullmatch(name):
-            raise Invalid("a database's name is letters, digits, -, _ and .", "choose another", f"databases.{name!a}")
+        if not DATABASE_NAME_PATTERN.fullmatch(name):
+            raise InvalidOption(
+                "a database's name is letters, digits, -, _ and .", "choose another", f"databases.{name!a}"
+            )
         if not options.url:
-            raise Invalid("it has no URL", "write mysql://user@host:port/database", f"{key}.url")
+            raise InvalidOption("it has no URL", "write mysql://user@host:port/database", f"{key}.url")
         try:
-            kind = options.parsed.kind
-        except Invalid as error:
-            raise Invalid(str(error.problem), error.remedy, f"{key}.url") from None
+            kind = options.parsed_url.kind
+        except InvalidOption as error:
+            raise InvalidOption(str(error.problem), error.remedy, f"{key}.url") from None
         if kind == "memory":
-            raise Invalid("other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url")
+            raise InvalidOption(
+                "other hosts cannot reach this memory", "write mysql://user@host:port/database", f"{key}.url"
+            )
     tick_ms = min(cluster.zookeeper_tick_ms, cluster.session_timeout_ms // 2)
-    if cluster.stop_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
-        raise Invalid(
+    if cluster.session_margin_ms > (cluster.session_timeout_ms - tick_ms) // 3:
+        raise InvalidOption(
             "a host would stop serving at every hiccup of ZooKeeper",
             "set at most a third of cluster.session_timeout_ms without a tick (cluster.zookeeper_tick_ms)",
-            "cluster.stop_margin_ms",
+            "cluster.session_margin_ms",
         )
     if not cluster.zookeeper:
         return
     if not databases:
-        raise Invalid("a cluster needs a database", 'add [databases.main] with url = "mysql://…"', "databases")
+        raise InvalidOption("a cluster needs a database", 'add [databases.main] with url = "mysql://…"', "databases")
     if not server.advertise and server.host in ("", "0.0.0.0", "::"):  # noqa: S104
-        raise Invalid(
+        raise InvalidOption(
             f"nobody could be told to call {server.host or 'every address'}",
             "set the HOST:PORT that others reach this host at",
             "server.advertise",
         )
 
 
-def hosts_know_each_other(cluster: ClusterOptions, server: ServerOptions, auth: AuthOptions) -> None:
+def check_hosts_can_authenticate(cluster: ClusterOptions, server: ServerOptions, auth: AuthOptions) -> None:
     """Refuses hosts that ask who calls and would not know each other. Raises Invalid."""
     if cluster.zookeeper and auth.enabled and not (cluster.token_file or server.tls_client_ca_file):
-        raise Invalid(
+        raise InvalidOption(
             "the other hosts would not know this one, and hosts pass calls on to each other",
             "name the file of an administrator's secret, or have hosts show certificates: server.tls_client_ca_file",
             "cluster.token_file",

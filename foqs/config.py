@@ -19,25 +19,31 @@ from pydantic import ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from foqs.access.files import BadFile, read_password
-from foqs.access.keyring import BadKey, Keyring, TlsFiles, read_keyring
-from foqs.access.options import AuthOptions, PrincipalOptions, listening_is_safe, somebody_can_be_known
-from foqs.cluster_options import DATABASES, ClusterOptions, DatabaseOptions, a_cluster_has_all, hosts_know_each_other
+from foqs.access.files import UnusableFile, read_password
+from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, read_keyring
+from foqs.access.options import AuthOptions, PrincipalOptions, check_authentication, check_listen_addresses
+from foqs.cluster_options import (
+    DATABASES_OPTION,
+    ClusterOptions,
+    DatabaseOptions,
+    check_cluster_options,
+    check_hosts_can_authenticate,
+)
 from foqs.options import (
     CatalogOptions,
     CoordinatorOptions,
-    Invalid,
+    InvalidOption,
     LogOptions,
     NamespaceOptions,
     Options,
     ServerOptions,
     StoreOptions,
 )
-from foqs.shard_options import BufferOptions, ShardOptions
-from foqs.wire_options import CallOptions, WireOptions
+from foqs.shard_options import RowCacheOptions, ShardOptions
+from foqs.wire_options import CallOptions, RpcOptions
 
 ENVIRONMENT_PREFIX: Final = "FOQS_"
-NOT_OPTIONS: Final = frozenset(
+CLI_VARIABLES: Final = frozenset(
     f"FOQS_{name}"
     for name in ("CONFIG", "ADDRESS", "NAMESPACE", "CLIENT_REGION", "TOKEN_FILE", "CA_FILE", "CERT_FILE", "KEY_FILE")
 )
@@ -64,39 +70,39 @@ class Config(Options):
 
     server: ServerOptions = ServerOptions()
     auth: AuthOptions = AuthOptions()
-    wire: WireOptions = WireOptions()
+    rpc: RpcOptions = RpcOptions()
     calls: CallOptions = CallOptions()
     store: StoreOptions = StoreOptions()
     cluster: ClusterOptions = ClusterOptions()
-    databases: dict[str, DatabaseOptions] = DATABASES
+    databases: dict[str, DatabaseOptions] = DATABASES_OPTION
     shard: ShardOptions = ShardOptions()
-    buffer: BufferOptions = BufferOptions()
+    row_cache: RowCacheOptions = RowCacheOptions()
     namespace: NamespaceOptions = NamespaceOptions()
     coordinator: CoordinatorOptions = CoordinatorOptions()
     catalog: CatalogOptions = CatalogOptions()
     log: LogOptions = LogOptions()
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
+    def _check_sections(self) -> Self:
         server = self.server
-        listening_is_safe(server, self.auth)
-        somebody_can_be_known(server, self.auth)
-        a_cluster_has_all(self.cluster, self.databases, server)
-        hosts_know_each_other(self.cluster, server, self.auth)
+        check_listen_addresses(server, self.auth)
+        check_authentication(server, self.auth)
+        check_cluster_options(self.cluster, self.databases, server)
+        check_hosts_can_authenticate(self.cluster, server, self.auth)
         if server.port and server.port == server.http_port:
-            raise Invalid(f"{server.port} is server.port too", "choose another port", "server.http_port")
+            raise InvalidOption(f"{server.port} is server.port too", "choose another port", "server.http_port")
         namespace = self.namespace
         least = namespace.payload_bytes_max + namespace.metadata_bytes_max + ITEM_OVERHEAD_BYTES
-        if self.wire.frame_bytes_max < least:
-            raise Invalid(f"an item can take {least} bytes", "raise it", "wire.frame_bytes_max")
+        if self.rpc.frame_bytes_max < least:
+            raise InvalidOption(f"an item can take {least} bytes", "raise it", "rpc.frame_bytes_max")
         if namespace.key_window_ms <= self.calls.timeout_ms_max:
-            raise Invalid(
+            raise InvalidOption(
                 "a call may last longer than its keys are kept: tried again, it could enqueue twice",
                 "raise it above calls.timeout_ms_max",
                 "namespace.key_window_ms",
             )
-        if self.calls.items_per_call_max > min(self.wire.container_items_max, self.shard.queue_items_max):
-            raise Invalid(
+        if self.calls.items_per_call_max > min(self.rpc.container_items_max, self.shard.queue_items_max):
+            raise InvalidOption(
                 "it is more than wire.container_items_max or shard.queue_items_max",
                 "lower it or raise those",
                 "calls.items_per_call_max",
@@ -106,7 +112,7 @@ class Config(Options):
     @property
     def data_dir(self) -> Path:
         """Where this host keeps files: the SQLite folder, else ./foqs-data."""
-        url = self.store.parsed
+        url = self.store.parsed_url
         return Path(url.path) if url.kind == "sqlite" else Path("foqs-data")
 
     @property
@@ -114,7 +120,7 @@ class Config(Options):
         """Where the local coordinator keeps its epochs; None when nothing outlives the process."""
         if self.coordinator.file:
             return Path(self.coordinator.file)
-        return None if self.store.parsed.kind == "memory" else self.data_dir / "coordinator.json"
+        return None if self.store.parsed_url.kind == "memory" else self.data_dir / "coordinator.json"
 
     @property
     def catalog_file(self) -> Path | None:
@@ -130,11 +136,11 @@ class Config(Options):
         Raises:
             ConfigError: the file cannot be read, or others than its owner may read it.
         """
-        return _secret(self.store.password_file, "store.password_file")
+        return _read_secret(self.store.password_file, "store.password_file")
 
     def database_password(self, name: str) -> str | None:
         """The same of a database of the cluster."""
-        return _secret(self.databases[name].password_file, f"databases.{name}.password_file")
+        return _read_secret(self.databases[name].password_file, f"databases.{name}.password_file")
 
     def cluster_credentials(self) -> tuple[str, str] | None:
         """(user, password) for ZooKeeper from their file; None when there are none.
@@ -143,7 +149,7 @@ class Config(Options):
             ConfigError: the file cannot be read, others may read it, or it is no USER:PASSWORD.
         """
         file, key = self.cluster.credentials_file, "cluster.credentials_file"
-        text = _secret(file, key)
+        text = _read_secret(file, key)
         if text is None:
             return None
         user, colon, password = text.partition(":")
@@ -163,8 +169,8 @@ class Config(Options):
         tls = TlsFiles(server.tls_cert_file, server.tls_key_file, server.tls_client_ca_file)
         try:
             return read_keyring(files, tls if tls.cert else None)
-        except BadKey as error:
-            raise ConfigError(error.cause.file, error.key, error.cause.problem, error.cause.remedy) from None
+        except UnusableOptionFile as error:
+            raise ConfigError(error.cause.file, error.option, error.cause.problem, error.cause.remedy) from None
 
     def to_toml(self) -> str:
         """The configuration as a file, each option with its reason, unit, range and default."""
@@ -189,16 +195,16 @@ def load(
     raw: dict[str, Any] = _read_file(file) if file is not None else {}
     origin: dict[str, str] = {}
     for key, value, variable in _from_environment(environment or {}):
-        _put(raw, key, value, variable)
+        _set_value(raw, key, value, variable)
         origin[".".join(key)] = variable
     for dotted, value in (overrides or {}).items():
-        _put(raw, tuple(dotted.split(".")), value, "command line")
+        _set_value(raw, tuple(dotted.split(".")), value, "command line")
         origin[dotted] = "command line"
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        raise _explain(details[0], str(file) if file else "", origin) from None
+        raise _to_config_error(details[0], str(file) if file else "", origin) from None
     config.password()
     config.keyring()
     if config.cluster.zookeeper:
@@ -208,11 +214,11 @@ def load(
     return config
 
 
-def _secret(file: str, key: str) -> str | None:
+def _read_secret(file: str, key: str) -> str | None:
     """The line in a file of `key`; None where no file is named. Raises ConfigError."""
     try:
         return read_password(file) if file else None
-    except BadFile as error:
+    except UnusableFile as error:
         raise ConfigError(file, key, error.problem, error.remedy) from None
 
 
@@ -240,23 +246,23 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], object, str]]:
     for variable, text in sorted(environment.items()):
-        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable.upper() in NOT_OPTIONS:
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable.upper() in CLI_VARIABLES:
             continue
         key = tuple(variable[len(ENVIRONMENT_PREFIX) :].lower().split("__"))
-        field = _field(key)
+        field = _find_field(key)
         if field is None:
-            raise ConfigError("environment", variable, "there is no such option", _nearest(key, variable=True))
-        yield key, (_typed(text) if field.annotation in (int, bool) else text), variable
+            raise ConfigError("environment", variable, "there is no such option", _suggest_key(key, variable=True))
+        yield key, (_parse_value(text) if field.annotation in (int, bool) else text), variable
 
 
-def _typed(text: str) -> object:
+def _parse_value(text: str) -> object:
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def _field(key: tuple[str, ...]) -> FieldInfo | None:
+def _find_field(key: tuple[str, ...]) -> FieldInfo | None:
     """The option that a key names, None when there is none."""
     if len(key) == 4 and key[:2] == ("auth", "principals") and key[2]:
         return PrincipalOptions.model_fields.get(key[3])
@@ -269,7 +275,7 @@ def _field(key: tuple[str, ...]) -> FieldInfo | None:
     return None
 
 
-def _put(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) -> None:
+def _set_value(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) -> None:
     table = raw
     for part in key[:-1]:
         table = table.setdefault(part, {})
@@ -281,10 +287,10 @@ def _put(raw: dict[str, Any], key: tuple[str, ...], value: object, source: str) 
 # --------------------------------------------------------------- explaining
 
 
-def _explain(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> ConfigError:
+def _to_config_error(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> ConfigError:
     parts = tuple(str(part) for part in detail["loc"])
     cause = detail.get("ctx", {}).get("error")
-    if isinstance(cause, Invalid):
+    if isinstance(cause, InvalidOption):
         key = ".".join((*parts, cause.key)) if cause.key else ".".join(parts)
         return ConfigError(origin.get(key, file), key, cause.problem, cause.remedy)
     key = ".".join(parts)
@@ -294,18 +300,24 @@ def _explain(detail: ErrorDetails, file: str, origin: Mapping[str, str]) -> Conf
         remedy = "remove it, and make the namespace with: foqs namespace create NAME"
         return ConfigError(source, key, "namespaces are not configured here any more", remedy)
     if kind == "extra_forbidden":
-        return ConfigError(source, key, f"there is no such {_level(parts)}", _nearest(parts))
+        return ConfigError(source, key, f"there is no such {_kind_of_key(parts)}", _suggest_key(parts))
     if kind in ("model_type", "dict_type"):
         return ConfigError(source, key, "this is a section, not a value", f"write it as [{key}]")
     problem = f"{detail['msg'].removeprefix('Input ')}, not {_one_line(repr(detail['input']))[:80]}"
-    field = _field(parts)
-    remedy = f"the default is {_value(field.default)} ({_range(field)})" if field else "see foqs config default"
+    field = _find_field(parts)
+    remedy = (
+        f"the default is {_render_value(field.default)} ({_describe_range(field)})"
+        if field
+        else "see foqs config default"
+    )
     return ConfigError(source, key, problem, remedy)
 
 
-def _nearest(key: Sequence[str], *, variable: bool = False) -> str:
+def _suggest_key(key: Sequence[str], *, variable: bool = False) -> str:
     """The remedy for a key that is unknown: the known one that it resembles."""
-    known = {f"{section}.{name}" for section, names in _options().items() for name in names} | set(_options())
+    known = {f"{section}.{name}" for section, names in _options_by_section().items() for name in names} | set(
+        _options_by_section()
+    )
     prefix = ""
     if tuple(key[:2]) == ("auth", "principals") and len(key) == 4:
         prefix, key = f"auth.principals.{key[2]}.", key[3:]
@@ -324,7 +336,7 @@ def _nearest(key: Sequence[str], *, variable: bool = False) -> str:
     return f"did you mean {ENVIRONMENT_PREFIX + name.upper().replace('.', '__') if variable else name}?"
 
 
-def _options() -> dict[str, list[str]]:
+def _options_by_section() -> dict[str, list[str]]:
     """The names of every section's options."""
     models = {section: field.annotation for section, field in Config.model_fields.items()}
     return {
@@ -333,7 +345,7 @@ def _options() -> dict[str, list[str]]:
     }
 
 
-def _level(parts: tuple[str, ...]) -> str:
+def _kind_of_key(parts: tuple[str, ...]) -> str:
     return "section" if len(parts) == 1 else "option"
 
 
@@ -343,34 +355,34 @@ def _one_line(text: str) -> str:
 
 # ---------------------------------------------------------------- rendering
 
-_HEAD = """\
+_FILE_HEADER = """\
 FOQS: every option of a host with its default. Each can be set in this file, by environment as
 FOQS_SECTION__OPTION (FOQS_SERVER__PORT=7411), or, where there is one, by an option of the command line;
 the later of these wins. Unknown keys are refused. Check a file with: foqs config check FILE"""
 
 
 def _render(config: Config) -> Iterator[str]:
-    yield from _comment(_HEAD)
+    yield from _render_comment(_FILE_HEADER)
     for name, field in Config.model_fields.items():
         section = getattr(config, name)
         if not isinstance(section, Options):
-            yield from ("", *_comment(field.description or ""), f"[{name}]")
+            yield from ("", *_render_comment(field.description or ""), f"[{name}]")
             for key, options in section.items():
-                yield f"{_value(key)} = {_value(options)}"
+                yield f"{_render_value(key)} = {_render_value(options)}"
             continue
-        yield from ("", *_comment(type(section).__doc__ or ""))
+        yield from ("", *_render_comment(type(section).__doc__ or ""))
         yield f"[{name}]"
         for key, field in type(section).model_fields.items():
-            yield from _option(key, field, getattr(section, key))
+            yield from _render_option(key, field, getattr(section, key))
 
 
-def _option(key: str, field: FieldInfo, value: object) -> Iterator[str]:
-    yield from _comment(field.description or "")
-    yield from _comment(f"{_range(field)}; default {_value(field.default)}")
-    yield f"{key} = {_value(value)}"
+def _render_option(key: str, field: FieldInfo, value: object) -> Iterator[str]:
+    yield from _render_comment(field.description or "")
+    yield from _render_comment(f"{_describe_range(field)}; default {_render_value(field.default)}")
+    yield f"{key} = {_render_value(value)}"
 
 
-def _range(field: FieldInfo) -> str:
+def _describe_range(field: FieldInfo) -> str:
     extra = field.json_schema_extra
     unit = str(extra["unit"]) if isinstance(extra, dict) else ""
     low = next((mark.ge for mark in field.metadata if hasattr(mark, "ge")), None)
@@ -378,16 +390,16 @@ def _range(field: FieldInfo) -> str:
     return f"{unit}, {low:_} to {high:_}" if low is not None and high is not None else unit
 
 
-def _comment(text: str) -> Iterator[str]:
+def _render_comment(text: str) -> Iterator[str]:
     for paragraph in textwrap.wrap(_one_line(text), 110):
         yield f"# {paragraph}"
 
 
-def _value(value: object) -> str:
+def _render_value(value: object) -> str:
     if isinstance(value, Options):
         value = value.model_dump(exclude_defaults=True)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_value(name)} = {_value(inner)}" for name, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_render_value(name)} = {_render_value(inner)}" for name, inner in value.items()) + "}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):

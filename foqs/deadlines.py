@@ -18,7 +18,7 @@ from typing import Final, Protocol
 TICK_S: Final = 0.01
 
 
-class Expires(Protocol):
+class Expirable(Protocol):
     """Something with a deadline."""
 
     def expire(self) -> None:
@@ -31,26 +31,26 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._slots: dict[int, dict[Expires, None]] = {}
+        self._buckets: dict[int, dict[Expirable, None]] = {}
 
-    def add(self, at: float, thing: Expires) -> int:
-        """`thing` expires at `at` on the loop's clock. Returns its slot, for `remove`."""
-        slot = int(at / TICK_S) + 1
-        things = self._slots.get(slot)
+    def add(self, deadline: float, thing: Expirable) -> int:
+        """`thing` expires at `deadline` on the loop's clock. Returns its slot, for `remove`."""
+        slot = int(deadline / TICK_S) + 1
+        things = self._buckets.get(slot)
         if things is None:
-            things = self._slots[slot] = {}
-            self._loop.call_at(slot * TICK_S, self._ring, slot)
+            things = self._buckets[slot] = {}
+            self._loop.call_at(slot * TICK_S, self._expire_bucket, slot)
         things[thing] = None
         return slot
 
-    def remove(self, slot: int, thing: Expires) -> None:
+    def remove(self, bucket: int, thing: Expirable) -> None:
         """It expires no more; safe to repeat, and after it has expired."""
-        things = self._slots.get(slot)
+        things = self._buckets.get(bucket)
         if things is not None:
             things.pop(thing, None)
 
-    def _ring(self, slot: int) -> None:
-        things = self._slots[slot]
+    def _expire_bucket(self, bucket: int) -> None:
+        things = self._buckets[bucket]
         try:
             while things:
                 thing = next(iter(things))
@@ -58,12 +58,12 @@ class Deadlines:
                 thing.expire()
         finally:
             if things:  # one of them failed, against the rule; it must not keep the others
-                self._loop.call_soon(self._ring, slot)
+                self._loop.call_soon(self._expire_bucket, bucket)
             else:
-                del self._slots[slot]
+                del self._buckets[bucket]
 
 
-class Doomed(Expires, Protocol):
+class HasDeadline(Expirable, Protocol):
     """Something that knows its deadline."""
 
     @property
@@ -72,34 +72,34 @@ class Doomed(Expires, Protocol):
         ...
 
 
-class Backstop:
+class DeadlineSweeper:
     """Ends what is still among `things` at its deadline.
 
-    Whoever puts a thing in calls `ring_by` when its deadline is before `rings_at`;
+    Whoever puts a thing in calls `sweep_by` when its deadline is before `next_sweep_at`;
     a thing that expires leaves by itself. With deadlines that lie alike far ahead
     the timer rings once in that time, and finds nothing.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, things: Collection[Doomed]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, things: Collection[HasDeadline]) -> None:
         self._loop = loop
         self._things = things
         self._timer: asyncio.TimerHandle | None = None
-        self.rings_at = inf
+        self.next_sweep_at = inf
 
-    def ring_by(self, at: float) -> None:
-        """Looks at everything at `at`, on the loop's clock, and not at `rings_at`."""
+    def sweep_by(self, deadline: float) -> None:
+        """Looks at everything at `deadline`, on the loop's clock, and not at `next_sweep_at`."""
         self.stop()
-        self.rings_at = at
-        self._timer = self._loop.call_at(at + TICK_S, self._ring)
+        self.next_sweep_at = deadline
+        self._timer = self._loop.call_at(deadline + TICK_S, self._sweep)
 
     def stop(self) -> None:
-        """Nothing expires any more, unless `ring_by` is called again."""
-        self.rings_at = inf
+        """Nothing expires any more, unless `sweep_by` is called again."""
+        self.next_sweep_at = inf
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _ring(self) -> None:
+    def _sweep(self) -> None:
         self.stop()
         now = self._loop.time()
         try:
@@ -107,5 +107,5 @@ class Backstop:
                 thing.expire()
         finally:
             first = min([thing.expires_at for thing in self._things], default=inf)
-            if first < self.rings_at:
-                self.ring_by(first)
+            if first < self.next_sweep_at:
+                self.sweep_by(first)

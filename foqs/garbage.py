@@ -13,40 +13,40 @@ import asyncio
 import gc
 from typing import Final
 
-NEW_MAX: Final = 10_000
+GENERATION_0_THRESHOLD: Final = 10_000
 """More objects than this, since the last time, and the new ones are looked at: about a millisecond."""
-YOUNG_ROUNDS: Final = 20
+GENERATION_1_THRESHOLD: Final = 20
 """So many such rounds, and what they left is looked at again."""
-NEVER: Final = 1 << 30
-FULL_EVERY_S: Final = 600.0
+GENERATION_2_THRESHOLD: Final = 1 << 30
+FULL_COLLECTION_INTERVAL_S: Final = 600.0
 
 
-class Garbage:
+class GarbageCollection:
     """Sets the collector of this process while it is started."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._before = gc.get_threshold()
+        self._previous_threshold = gc.get_threshold()
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """What is there now is taken to live for ever."""
         gc.collect()
         gc.freeze()
-        gc.set_threshold(NEW_MAX, YOUNG_ROUNDS, NEVER)
-        self._wait()
+        gc.set_threshold(GENERATION_0_THRESHOLD, GENERATION_1_THRESHOLD, GENERATION_2_THRESHOLD)
+        self._schedule_full_collection()
 
     def stop(self) -> None:
         """As it was before; safe to repeat, and without a start."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            gc.set_threshold(*self._before)
+            gc.set_threshold(*self._previous_threshold)
             gc.unfreeze()
 
-    def _wait(self) -> None:
-        self._timer = self._loop.call_later(FULL_EVERY_S, self._full)
+    def _schedule_full_collection(self) -> None:
+        self._timer = self._loop.call_later(FULL_COLLECTION_INTERVAL_S, self._collect_all)
 
-    def _full(self) -> None:
+    def _collect_all(self) -> None:
         gc.collect()
-        self._wait()
+        self._schedule_full_collection()

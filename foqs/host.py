@@ -21,50 +21,50 @@ from typing import Any, Final
 import uvloop
 
 from foqs import stores
-from foqs.access.gate import Gate, GateLimits
+from foqs.access.gate import AuthenticationLimits, Authenticator
 from foqs.access.keyring import Keyring
-from foqs.access.rules import Grants
+from foqs.access.rules import PermissionLookup
 from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogError
 from foqs.catalog.shared import RegistryCatalog
 from foqs.clock import Clock, SystemClock
 from foqs.config import ITEM_OVERHEAD_BYTES, Config, ConfigError
-from foqs.garbage import Garbage
+from foqs.garbage import GarbageCollection
 from foqs.http import HttpServer
 from foqs.membership import Membership
-from foqs.metrics import Metrics, Readings
+from foqs.metrics import Metrics, Samples
 from foqs.options import NamespaceOptions
-from foqs.peering import open_pool
-from foqs.registries import registry_of
-from foqs.scrape import readings
-from foqs.scrape_cluster import cluster_readings
-from foqs.scrape_tier import tier_readings
+from foqs.peering import peer_pool_opener
+from foqs.registries import registry_from_config
+from foqs.scrape import host_samples
+from foqs.scrape_cluster import cluster_samples
+from foqs.scrape_tier import tier_samples
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import BufferSettings, Engine, EngineSettings
-from foqs.service.shared_cluster import SharedCluster
-from foqs.shard.keeper import TakenByAnother
+from foqs.service.engine import Engine, EngineSettings, RowCacheSettings
+from foqs.service.shared_cluster import RegistryCluster
+from foqs.shard.keeper import ShardTakenOver
 from foqs.shard.settings import ShardSettings
 from foqs.store.port import StoreUnusable
-from foqs.tier.exchange import ExchangeSettings
+from foqs.tier.exchange import GossipSettings
 from foqs.tier.peers import Peers
-from foqs.tier.tier import Tier
-from foqs.wire.admin import admin_calls
-from foqs.wire.cluster import cluster_calls
-from foqs.wire.doorway import Doorway
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.methods import Calls
-from foqs.wire.server import WireServer
+from foqs.tier.tier import TierMember
+from foqs.wire.admin import admin_handlers
+from foqs.wire.cluster import cluster_handlers
+from foqs.wire.doorway import TlsAcceptor
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.methods import RpcService
+from foqs.wire.server import RpcServer
 from shardmgr.local import EpochBook, FileEpochBook, LocalCoordinator
 from shardmgr.registry import RegistryError
 
 log = logging.getLogger(__name__)
 
-_PLAN_WITHIN_S: Final = 2.0
+_PLAN_WAIT_S: Final = 2.0
 """A host of a cluster listens after so long though it has not read the plan."""
 
-STOPPING: Final = (
+STOP_STEPS: Final = (
     ("listener", "nobody new comes; TLS handshakes are broken off"),
     ("long polls", "they are answered empty at once, and their clients go elsewhere"),
     ("plan", "in a cluster other hosts take the shards over, one by one, while calls are still answered"),
@@ -92,7 +92,7 @@ async def serve(config: Config, on_ready: Callable[[Config], None] | None = None
     return await Host(config).run(on_ready)
 
 
-class _ToldToStop(Exception):
+class _StopRequested(Exception):
     """The host shall stop, and serves nothing yet."""
 
 
@@ -106,46 +106,48 @@ class Host:
     def __init__(self, config: Config, clock: Clock | None = None) -> None:
         self._config = config
         self._metrics = Metrics()
-        self._stop = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         rng = random.Random(secrets.randbits(128))
         self._clock = clock = clock or SystemClock()
         nonce = self._nonce = secrets.token_hex(16)
-        self._membership = _membership(config, nonce, clock, rng, self._load)
+        self._membership = _make_membership(config, nonce, clock, rng, self._own_load)
         membership = self._membership
         self._engine = Engine(
             engine_settings(config),
-            stores.shard_opener(config, clock),
-            LocalCoordinator(_book(config.coordinator_file)) if membership is None else membership.agent,
-            _catalog(config) if membership is None else RegistryCatalog(membership.registry, config.catalog.bytes_max),
+            stores.shard_store_factory(config, clock),
+            LocalCoordinator(_make_epoch_book(config.coordinator_file)) if membership is None else membership.agent,
+            _make_catalog(config)
+            if membership is None
+            else RegistryCatalog(membership.registry, config.catalog.bytes_max),
             clock,
             rng,
             self._metrics,
             nonce,
-            None if membership is None else membership.sharing,
-            None if membership is None else membership.everywhere,
+            None if membership is None else membership.tier_shards,
+            None if membership is None else membership.all_shards,
         )
         if membership is not None:
             self._engine.queue.placement.owner_of = membership.owner_of
-        self._http = HttpServer(self._metrics, self._unready)
+        self._http = HttpServer(self._metrics, self._not_ready_reasons)
         self._rng = rng
-        self._wire: WireServer
+        self._rpc_server: RpcServer
         self._listener: asyncio.Server
-        self._serving: asyncio.Future[None]
-        self._following: asyncio.Future[None] | None = None
+        self._engine_task: asyncio.Future[None]
+        self._membership_task: asyncio.Future[None] | None = None
         self._plan_read = asyncio.Event()
-        self._tier: Tier | None = None
-        self._exchanging: asyncio.Future[None] | None = None
-        self._gate: Gate | None = None
-        self._doorway: Doorway | None = None
+        self._tier_member: TierMember | None = None
+        self._gossip_task: asyncio.Future[None] | None = None
+        self._authenticator: Authenticator | None = None
+        self._tls_acceptor: TlsAcceptor | None = None
 
-    def _load(self) -> float:
+    def _own_load(self) -> float:
         """What waits to be written, in items."""
         return float(sum(shard.queued_items for shard in self._engine.shards.values()))
 
-    def _loads(self) -> Mapping[str, float]:
+    def _host_loads(self) -> Mapping[str, float]:
         """The loads of this host and its peers by nonce, as they told last."""
-        others = {} if self._tier is None else self._tier.peers.others
-        return {self._nonce: self._load(), **{nonce: peer.load for nonce, peer in others.items()}}
+        others = {} if self._tier_member is None else self._tier_member.peers.by_nonce
+        return {self._nonce: self._own_load(), **{nonce: peer.load for nonce, peer in others.items()}}
 
     @property
     def is_ready(self) -> bool:
@@ -156,28 +158,28 @@ class Host:
         """Serves until it is told to stop (0), or must stop by itself (1)."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._stop_requested.set)
         try:
             listening = await self.start()
-        except (CatalogError, RegistryError, _ToldToStop) as error:
+        except (CatalogError, RegistryError, _StopRequested) as error:
             self._listener.close()
             if self._membership is not None:
                 await self._membership.close()
-            if isinstance(error, _ToldToStop):
+            if isinstance(error, _StopRequested):
                 log.info("stopped before anything was served")
                 return 0
             log.error("%s", error)  # noqa: TRY400 - the text says all
             return 1
-        garbage = Garbage(loop)
+        garbage = GarbageCollection(loop)
         garbage.start()
-        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop.wait())
-        working: list[asyncio.Future[Any]] = [self._serving]
-        working += [work for work in (self._following, self._exchanging) if work is not None]
-        announcing = asyncio.ensure_future(self._announce(listening, on_ready))
+        stopping: asyncio.Future[Any] = asyncio.ensure_future(self._stop_requested.wait())
+        working: list[asyncio.Future[Any]] = [self._engine_task]
+        working += [work for work in (self._membership_task, self._gossip_task) if work is not None]
+        announcing = asyncio.ensure_future(self._notify_ready(listening, on_ready))
         try:
             await asyncio.wait((stopping, *working), return_when=asyncio.FIRST_COMPLETED)
             ended = [work for work in working if work.done()]
-            return self._why_it_ended(ended[0]) if ended else 0
+            return self._exit_code(ended[0]) if ended else 0
         finally:
             announcing.cancel()
             stopping.cancel()
@@ -194,9 +196,9 @@ class Host:
         """
         loop = asyncio.get_running_loop()
         server = self._config.server
-        self._listener = await loop.create_server(self._arrival, server.host, server.port, start_serving=False)
+        self._listener = await loop.create_server(self._new_connection, server.host, server.port, start_serving=False)
         port = int(self._listener.sockets[0].getsockname()[1])
-        identity = Identity(
+        identity = HostIdentity(
             host=server.host,
             port=port,
             routing_version=self._rng.getrandbits(62),
@@ -204,87 +206,95 @@ class Host:
             tier=server.tier,
             program_version=version("foqs"),
         )
-        more = dict(admin_calls(self._engine.admin, server.tier))
-        cluster: SharedCluster | None = None
+        more = dict(admin_handlers(self._engine.admin, server.tier))
+        cluster: RegistryCluster | None = None
         if self._membership is not None:
-            cluster = self._membership.service(self._engine.queue.shards, lambda: self._engine.slots)
-            more.update(cluster_calls(cluster))
-        handlers = Handlers(self._engine.queue, identity, self._rng, more)
-        calls: Calls = handlers
+            cluster = self._membership.cluster_service(
+                self._engine.queue.shard_statuses, lambda: self._engine.slot_assignment
+            )
+            more.update(cluster_handlers(cluster))
+        handlers = QueueHandlers(self._engine.queue, identity, self._rng, more)
+        calls: RpcService = handlers
         if cluster is not None and self._membership is not None:
-            pools = open_pool(self._config)
-            self._tier = Tier(
-                exchange_settings(self._config),
+            pools = peer_pool_opener(self._config)
+            self._tier_member = TierMember(
+                gossip_settings(self._config),
                 handlers,
                 self._engine,
                 Peers(lambda: cluster.hosts, self._nonce, server.tier, server.region, pools),
                 self._membership,
-                self._config.calls.handout_bytes_max,
-                self._load,
-                lambda: cluster.is_served,
-                self._clock.seconds,
+                self._config.calls.delivery_bytes_max,
+                self._own_load,
+                lambda: cluster.is_fully_served,
+                self._clock.stopwatch_s,
                 self._rng,
             )
-            cluster.loads_now = self._loads
-            calls = self._tier.calls
+            cluster.live_loads = self._host_loads
+            calls = self._tier_member.service
         keyring = self._config.keyring()
         if self._config.auth.enabled:
-            self._gate = _gate(self._config, keyring, self._engine.namespaces.permissions, self._metrics)
-        self._wire = WireServer(
-            loop, calls, wire_limits(self._config), self._metrics.call, self._gate, self._clock.seconds
+            self._authenticator = _make_authenticator(
+                self._config, keyring, self._engine.namespaces.permissions_of, self._metrics
+            )
+        self._rpc_server = RpcServer(
+            loop, calls, rpc_limits(self._config), self._metrics.call, self._authenticator, self._clock.stopwatch_s
         )
-        self._engine.queue.on_told = self._wire.send
-        if keyring.context is not None:
-            self._doorway = Doorway(self._wire, keyring.context, self._metrics.handshake_failed)
-        if self._gate is not None or self._doorway is not None:
-            loop.add_signal_handler(signal.SIGHUP, self._read_keys_again)
+        self._engine.queue.write_replies = self._rpc_server.write_replies
+        if keyring.tls_context is not None:
+            self._tls_acceptor = TlsAcceptor(self._rpc_server, keyring.tls_context, self._metrics.handshake_failed)
+        if self._authenticator is not None or self._tls_acceptor is not None:
+            loop.add_signal_handler(signal.SIGHUP, self._reload_keyring)
         if self._membership is not None:
-            await self._unless_stopped(self._membership.open())
-        await self._unless_stopped(self._engine.open())
+            await self._run_unless_stopped(self._membership.open())
+        await self._run_unless_stopped(self._engine.open())
         http_port = await self._http.start(server.http_host, server.http_port)
-        self._metrics.watch(self._readings)
+        self._metrics.add_sampler(self._samples)
         self._engine.start()
-        self._serving = asyncio.ensure_future(self._engine.run())
+        self._engine_task = asyncio.ensure_future(self._engine.run())
         if self._membership is not None:
-            self._following = self._membership.start(self._engine, port, self._view_changed)
-            assert self._tier is not None
-            self._exchanging = asyncio.ensure_future(self._tier.run())
+            self._membership_task = self._membership.start(self._engine, port, self._on_view_changed)
+            assert self._tier_member is not None
+            self._gossip_task = asyncio.ensure_future(self._tier_member.run())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._plan_read.wait(), _PLAN_WITHIN_S)
+                await asyncio.wait_for(self._plan_read.wait(), _PLAN_WAIT_S)
         await self._listener.start_serving()
         ports = server.model_copy(update={"port": port, "http_port": http_port})
         return self._config.model_copy(update={"server": ports})
 
-    async def _unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
-        """Waits for what may never come. Raises _ToldToStop."""
-        work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop.wait())
+    async def _run_unless_stopped(self, opening: Coroutine[Any, Any, None]) -> None:
+        """Waits for what may never come. Raises _StopRequested."""
+        work, stop = asyncio.ensure_future(opening), asyncio.ensure_future(self._stop_requested.wait())
         try:
             await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                raise _ToldToStop
+                raise _StopRequested
             work.result()
         finally:
             work.cancel()
             stop.cancel()
             await asyncio.gather(work, stop, return_exceptions=True)
 
-    def _view_changed(self) -> None:
+    def _on_view_changed(self) -> None:
         assert self._membership is not None, "only a member has a view"
         self._plan_read.set()
-        self._engine.view_changed(*self._membership.closed())
+        self._engine.on_view_changed(*self._membership.closed_shards())
 
-    def _readings(self) -> Readings:
-        own = readings(self._engine, self._wire)
+    def _samples(self) -> Samples:
+        own = host_samples(self._engine, self._rpc_server)
         membership = self._membership
-        if membership is None or self._tier is None:
+        if membership is None or self._tier_member is None:
             return own
-        return {**own, **cluster_readings(membership, self._config.server.tier), **tier_readings(self._tier.telling)}
+        return {
+            **own,
+            **cluster_samples(membership, self._config.server.tier),
+            **tier_samples(self._tier_member.gossip),
+        }
 
-    def _arrival(self) -> asyncio.BaseProtocol:
+    def _new_connection(self) -> asyncio.BaseProtocol:
         """A protocol for one connection that was accepted."""
-        return self._wire.connection() if self._doorway is None else self._doorway.arrival()
+        return self._rpc_server.connection() if self._tls_acceptor is None else self._tls_acceptor.connection()
 
-    def _read_keys_again(self) -> None:
+    def _reload_keyring(self) -> None:
         """Takes up tokens and certificates as they are in their files now; the old ones stay where one cannot be used.
 
         Connections whose token, or whose clients' CA, is not there any more are
@@ -295,35 +305,35 @@ class Host:
         except ConfigError as error:
             log.error("the tokens and certificates stay as they were: %s", error)  # noqa: TRY400 - it says what to do
             return
-        if self._doorway is not None and keyring.context is not None:
-            self._doorway.context = keyring.context
-        if self._gate is not None:
-            self._gate.keyring = keyring
-            self._wire.recheck()
+        if self._tls_acceptor is not None and keyring.tls_context is not None:
+            self._tls_acceptor.context = keyring.tls_context
+        if self._authenticator is not None:
+            self._authenticator.keyring = keyring
+            self._rpc_server.close_revoked()
         log.info("tokens and certificates were read again")
 
-    async def _announce(self, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
-        await self._engine.ready.wait()
+    async def _notify_ready(self, listening: Config, on_ready: Callable[[Config], None] | None) -> None:
+        await self._engine.became_ready.wait()
         log.info("every shard is served")
         if on_ready is not None:
             on_ready(listening)
 
     async def stop(self) -> None:
-        """Ends what `STOPPING` lists, within the drain timeout; what is not done by then is cut off."""
+        """Ends what `STOP_STEPS` lists, within the drain timeout; what is not done by then is cut off."""
         loop = asyncio.get_running_loop()
-        serving = self._serving
-        deadline = loop.time() + self._config.server.drain_timeout_ms / 1000
+        serving = self._engine_task
+        deadline = loop.time() + self._config.server.stop_timeout_ms / 1000
 
         async def listener() -> None:
             self._listener.close()
-            if self._doorway is not None:
-                self._doorway.close()
+            if self._tls_acceptor is not None:
+                self._tls_acceptor.close()
 
         async def long_polls() -> None:
             self._engine.queue.drain()
 
         async def shards() -> None:
-            self._engine.release()
+            self._engine.on_release_requested()
             await asyncio.wait((serving,), timeout=max(deadline - loop.time(), 1.0))
             await self._engine.abort()
             await asyncio.gather(serving, return_exceptions=True)
@@ -333,11 +343,11 @@ class Host:
                 await self._membership.leave(deadline)
 
         async def session() -> None:
-            if self._exchanging is not None:
-                self._exchanging.cancel()
-                await asyncio.wait((self._exchanging,))
-            if self._tier is not None:
-                await self._tier.close()
+            if self._gossip_task is not None:
+                self._gossip_task.cancel()
+                await asyncio.wait((self._gossip_task,))
+            if self._tier_member is not None:
+                await self._tier_member.close()
             if self._membership is not None:
                 await self._membership.close()
 
@@ -345,27 +355,27 @@ class Host:
             "listener": listener,
             "long polls": long_polls,
             "plan": plan,
-            "calls in flight": lambda: self._wire.stop(deadline),
+            "calls in flight": lambda: self._rpc_server.stop(deadline),
             "shards": shards,
             "session": session,
             "HTTP port": self._http.stop,
         }
-        for what, why in STOPPING:
+        for what, why in STOP_STEPS:
             log.info("stopping the %s: %s", what, why)
             await steps[what]()
         log.info("stopped")
 
-    def _why_it_ended(self, serving: asyncio.Future[None]) -> int:
-        error = serving.exception()
-        if isinstance(error, TakenByAnother | StoreUnusable):
+    def _exit_code(self, ended_task: asyncio.Future[None]) -> int:
+        error = ended_task.exception()
+        if isinstance(error, ShardTakenOver | StoreUnusable):
             log.error("%s", error)
         elif error is not None:
             log.error("the host failed", exc_info=error)
         return 1
 
-    def _unready(self) -> Mapping[str, str]:
-        cluster = None if self._membership is None else self._membership.unready
-        return self._engine.unready() | ({} if cluster is None else {"cluster": cluster})
+    def _not_ready_reasons(self) -> Mapping[str, str]:
+        cluster = None if self._membership is None else self._membership.not_ready_reason
+        return self._engine.not_ready_reasons() | ({} if cluster is None else {"cluster": cluster})
 
 
 # ------------------------------------------------------- config to settings
@@ -375,8 +385,8 @@ def engine_settings(config: Config) -> EngineSettings:
     """What the engine is told, from the configuration."""
     calls, shard = config.calls, config.shard
     return EngineSettings(
-        shards=None if config.cluster.zookeeper else range(config.store.shards),
-        namespace_default=_namespace(config.namespace),
+        standalone_shards=None if config.cluster.zookeeper else range(config.store.shards),
+        namespace_default=_namespace_settings(config.namespace),
         limits=CallLimits(
             items_per_call_max=calls.items_per_call_max,
             topics_per_call_max=calls.topics_per_call_max,
@@ -384,54 +394,54 @@ def engine_settings(config: Config) -> EngineSettings:
             timeout_ms_max=calls.timeout_ms_max,
             wait_ms_max=calls.wait_ms_max,
             better_items_max=calls.better_items_max,
-            recall_items_max=calls.recall_items_max,
+            replay_lookup_items_max=calls.replay_lookup_items_max,
         ),
         shard=ShardSettings(**shard.model_dump()),
-        buffer=BufferSettings(**config.buffer.model_dump()),
-        handout_wait_ms_max=calls.handout_wait_ms_max,
-        handout_bytes_max=calls.handout_bytes_max,
-        item_bytes_max=config.wire.frame_bytes_max - ITEM_OVERHEAD_BYTES,
+        row_cache=RowCacheSettings(**config.row_cache.model_dump()),
+        delivery_wait_ms_max=calls.delivery_wait_ms_max,
+        delivery_bytes_max=calls.delivery_bytes_max,
+        item_bytes_max=config.rpc.frame_bytes_max - ITEM_OVERHEAD_BYTES,
         tier=config.server.tier,
     )
 
 
-def exchange_settings(config: Config) -> ExchangeSettings:
+def gossip_settings(config: Config) -> GossipSettings:
     """What the exchange with other hosts is told, from the configuration."""
     cluster = config.cluster
-    return ExchangeSettings(
-        exchange_ms=cluster.exchange_ms,
-        exchange_topics_max=cluster.exchange_topics_max,
+    return GossipSettings(
+        gossip_interval_ms=cluster.gossip_interval_ms,
+        gossip_page_topics_max=cluster.gossip_page_topics_max,
         peer_topics_max=cluster.peer_topics_max,
-        gone_topics_max=cluster.gone_topics_max,
+        topic_tombstones_max=cluster.topic_tombstones_max,
     )
 
 
-def _namespace(options: NamespaceOptions) -> NamespaceSettings:
+def _namespace_settings(options: NamespaceOptions) -> NamespaceSettings:
     return NamespaceSettings(**options.model_dump())
 
 
-def _gate(config: Config, keyring: Keyring, grants: Grants, metrics: Metrics) -> Gate:
+def _make_authenticator(config: Config, keyring: Keyring, grants: PermissionLookup, metrics: Metrics) -> Authenticator:
     auth = config.auth
     administrators = [name for name, options in auth.principals.items() if options.admin]
-    limits = GateLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
-    return Gate(keyring, administrators, grants, metrics, limits)
+    limits = AuthenticationLimits(auth.timeout_ms / 1000, auth.failure_delay_ms / 1000, auth.failures_max)
+    return Authenticator(keyring, administrators, grants, metrics, limits)
 
 
-def wire_limits(config: Config) -> WireLimits:
+def rpc_limits(config: Config) -> RpcLimits:
     """What the wire is told, from the configuration."""
-    wire = config.wire
-    return WireLimits(
+    wire = config.rpc
+    return RpcLimits(
         frame_bytes_max=wire.frame_bytes_max,
         string_bytes_max=wire.string_bytes_max,
         container_items_max=wire.container_items_max,
         connections_max=wire.connections_max,
-        connections_refused_max=wire.connections_refused_max,
+        refusals_in_flight_max=wire.refusals_in_flight_max,
         handshakes_max=wire.handshakes_max,
         handshake_timeout_s=wire.handshake_timeout_ms / 1000,
         calls_in_flight_max=wire.calls_in_flight_max,
         calls_in_flight_per_connection_max=wire.calls_in_flight_per_connection_max,
         in_flight_bytes_max=wire.in_flight_bytes_max,
-        silence_timeout_s=wire.silence_timeout_ms / 1000,
+        stall_timeout_s=wire.stall_timeout_ms / 1000,
         idle_timeout_s=wire.idle_timeout_ms / 1000,
         write_buffer_bytes_max=wire.write_buffer_bytes_max,
         reply_bytes_max=wire.reply_bytes_max,
@@ -440,7 +450,7 @@ def wire_limits(config: Config) -> WireLimits:
     )
 
 
-class _ForgetfulBook:
+class _MemoryEpochBook:
     """Epochs of a database that is forgotten with the process."""
 
     def load(self) -> dict[int, int]:
@@ -450,21 +460,21 @@ class _ForgetfulBook:
         pass
 
 
-def _membership(
+def _make_membership(
     config: Config, nonce: str, clock: Clock, rng: random.Random, load: Callable[[], float]
 ) -> Membership | None:
     """None for a host that is alone."""
     if not config.cluster.zookeeper:
         return None
-    return Membership(config, registry_of(config, clock), nonce, clock, rng, load)
+    return Membership(config, registry_from_config(config, clock), nonce, clock, rng, load)
 
 
-def _catalog(config: Config) -> Catalog:
+def _make_catalog(config: Config) -> Catalog:
     path, catalog = config.catalog_file, config.catalog
     if path is None:
         return MemoryCatalog(bytes_max=catalog.bytes_max)
-    return FileCatalog(path, catalog.bytes_max, catalog.poll_ms / 1000)
+    return FileCatalog(path, catalog.bytes_max, catalog.poll_interval_ms / 1000)
 
 
-def _book(path: Path | None) -> EpochBook:
-    return _ForgetfulBook() if path is None else FileEpochBook(path)
+def _make_epoch_book(path: Path | None) -> EpochBook:
+    return _MemoryEpochBook() if path is None else FileEpochBook(path)

@@ -23,12 +23,12 @@ class HttpServer:
 
     Args:
         metrics: what /metrics shows.
-        unready: why the host is not ready, by shard or part; empty means ready.
+        unready_reasons: why the host is not ready, by shard or part; empty means ready.
     """
 
-    def __init__(self, metrics: Metrics, unready: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, metrics: Metrics, unready_reasons: Callable[[], Mapping[str, str]]) -> None:
         self._metrics = metrics
-        self._unready = unready
+        self._unready_reasons = unready_reasons
         self._runner: web.AppRunner | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -63,13 +63,13 @@ class HttpServer:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reasons = dict(self._unready())
+        reasons = dict(self._unready_reasons())
         body = json.dumps({"ready": not reasons, "reasons": reasons}, sort_keys=True) + "\n"
         return web.Response(text=body, status=503 if reasons else 200, content_type="application/json")
 
     async def _metrics_page(self, request: web.Request) -> web.Response:
         parts = []
-        for part in self._metrics.page():
+        for part in self._metrics.render():
             parts.append(part)
             await asyncio.sleep(0)  # a call that has come meanwhile need not wait for all of them
         return web.Response(body=b"".join(parts), headers={"Content-Type": CONTENT_TYPE})

@@ -13,13 +13,13 @@ import re
 from typing import Any, Final, Literal, TextIO
 
 SECRET_FIELDS: Final = frozenset({"password", "secret", "credentials", "authorization", "token", "passphrase"})
-HIDDEN: Final = "***"
+HIDDEN_VALUE: Final = "***"
 
 _URL_PASSWORD: Final = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/]*@", re.IGNORECASE)
-_OWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_STANDARD_FIELDS: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def setup(level: str, style: Literal["auto", "text", "json"], stream: TextIO) -> None:
+def setup_logging(level: str, style: Literal["auto", "text", "json"], stream: TextIO) -> None:
     """Sends the log of the whole process to `stream`, from `level` (debug, info, warning, error) on.
 
     `auto` writes lines for people when `stream` is a terminal, JSON otherwise.
@@ -30,12 +30,12 @@ def setup(level: str, style: Literal["auto", "text", "json"], stream: TextIO) ->
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def fields(record: logging.LogRecord) -> dict[str, Any]:
+def extra_fields(record: logging.LogRecord) -> dict[str, Any]:
     """What the caller gave as `extra`, secrets hidden, in the order given."""
     return {
-        name: HIDDEN if name.lower() in SECRET_FIELDS else _plain(value)
+        name: HIDDEN_VALUE if name.lower() in SECRET_FIELDS else _plain_value(value)
         for name, value in vars(record).items()
-        if name not in _OWN
+        if name not in _STANDARD_FIELDS
     }
 
 
@@ -43,12 +43,12 @@ class TextFormatter(logging.Formatter):
     """`2025-01-31T10:00:00.000Z INFO foqs.shard message key=value`, without colours."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_time(record)} {record.levelname} {record.name} {_hide(record.getMessage())}"
-        for name, value in fields(record).items():
+        line = f"{_format_time(record)} {record.levelname} {record.name} {_hide_passwords(record.getMessage())}"
+        for name, value in extra_fields(record).items():
             line += f" {name}={value}"
         if record.exc_info:
-            line += f" exception={_hide(self.formatException(record.exc_info))}"
-        return _one_line(line)
+            line += f" exception={_hide_passwords(self.formatException(record.exc_info))}"
+        return _escape_control_characters(line)
 
 
 class JsonFormatter(logging.Formatter):
@@ -56,30 +56,30 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         event: dict[str, Any] = {
-            "time": _time(record),
+            "time": _format_time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": _hide(record.getMessage()),
+            "message": _hide_passwords(record.getMessage()),
         }
-        event |= {name: value for name, value in fields(record).items() if name not in event}
+        event |= {name: value for name, value in extra_fields(record).items() if name not in event}
         if record.exc_info:
-            event["exception"] = _hide(self.formatException(record.exc_info))
+            event["exception"] = _hide_passwords(self.formatException(record.exc_info))
         return json.dumps(event)
 
 
-def _time(record: logging.LogRecord) -> str:
+def _format_time(record: logging.LogRecord) -> str:
     moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _plain(value: object) -> object:
-    return value if isinstance(value, bool | int | float) or value is None else _hide(str(value))
+def _plain_value(value: object) -> object:
+    return value if isinstance(value, bool | int | float) or value is None else _hide_passwords(str(value))
 
 
-def _hide(text: str) -> str:
-    return _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN}@", text)
+def _hide_passwords(text: str) -> str:
+    return _URL_PASSWORD.sub(rf"\g<head>:{HIDDEN_VALUE}@", text)
 
 
-def _one_line(text: str) -> str:
+def _escape_control_characters(text: str) -> str:
     """Control characters as escapes, so that nothing logged can forge a line or move a cursor."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

@@ -13,23 +13,23 @@ from importlib.metadata import version
 from random import Random
 from typing import Final
 
-from foqs.catalog.slots import Holdings
+from foqs.catalog.slots import SlotAssignment
 from foqs.clock import Clock
 from foqs.config import Config
 from foqs.core.errors import Unavailable
 from foqs.service.cluster import Address
-from foqs.service.shared_cluster import SharedCluster, address_of
+from foqs.service.shared_cluster import RegistryCluster, address_of
 from foqs.shard.status import ShardStatus
 from shardmgr.agent import Agent, AgentPace
-from shardmgr.model import Malformed, Member
-from shardmgr.planner import Pace, Planner
-from shardmgr.port import Holder
+from shardmgr.model import MalformedDocument, Member
+from shardmgr.planner import Planner, PlannerPace
+from shardmgr.port import AssignmentListener
 from shardmgr.reading import read_layout
 from shardmgr.registry import Registry, RegistryFailed
-from shardmgr.session import Standing
+from shardmgr.session import SessionState
 
 _RETRY_MS: Final = 1_000
-_ONE_FLUSH: Final = 1_024
+_ONE_FLUSH_ITEMS: Final = 1_024
 
 
 class Membership:
@@ -45,10 +45,14 @@ class Membership:
         cluster = config.cluster
         self.registry = registry
         self.agent = Agent(
-            registry, AgentPace(stop_margin_ms=cluster.stop_margin_ms), clock.monotonic_ms, rng, lambda: coarse(load())
+            registry,
+            AgentPace(session_margin_ms=cluster.session_margin_ms),
+            clock.monotonic_ms,
+            rng,
+            lambda: coarse_load(load()),
         )
         self.planner = Planner(
-            registry, nonce, Pace(drain_timeout_ms=cluster.drain_timeout_ms), clock.monotonic_ms, rng
+            registry, nonce, PlannerPace(handover_timeout_ms=cluster.handover_timeout_ms), clock.monotonic_ms, rng
         )
         self._server = config.server
         self._databases = frozenset(config.databases)
@@ -59,12 +63,14 @@ class Membership:
         """Begins the session. Raises `RegistryFailed`."""
         await self.registry.open()
 
-    def start(self, holder: Holder, port: int, view_changed: Callable[[], None]) -> asyncio.Future[None]:
+    def start(
+        self, listener: AssignmentListener, port: int, on_view_changed: Callable[[], None]
+    ) -> asyncio.Future[None]:
         """Joins the cluster; what it returns ends only with the reason why that cannot go on.
 
         Args:
             port: at which the host listens.
-            view_changed: called when `sharing` or `closed` may say another thing than before.
+            on_view_changed: called when `tier_shards` or `closed` may say another thing than before.
         """
         server = self._server
         address = server.advertise or f"{f'[{server.host}]' if ':' in server.host else server.host}:{port}"
@@ -72,23 +78,23 @@ class Membership:
             server.name or address, self.nonce, address, server.tier, server.region, capacity=server.capacity
         )
         self._tasks = [
-            asyncio.ensure_future(self.agent.run(member, holder, view_changed)),
+            asyncio.ensure_future(self.agent.run(member, listener, on_view_changed)),
             asyncio.ensure_future(self.planner.run()),
         ]
-        return asyncio.ensure_future(_first(self._tasks))
+        return asyncio.ensure_future(_wait_for_first(self._tasks))
 
-    def sharing(self) -> frozenset[int]:
+    def tier_shards(self) -> frozenset[int]:
         """All shards of this host's tier; none while that is not known."""
         view = self.agent.view
         specs = () if view is None else view.layout.shards.values()
         return frozenset(spec.number for spec in specs if spec.tier == self._server.tier)
 
-    def everywhere(self) -> frozenset[int]:
+    def all_shards(self) -> frozenset[int]:
         """All shards of every tier; none while that is not known."""
         view = self.agent.view
         return frozenset() if view is None else frozenset(view.layout.shards)
 
-    def closed(self) -> tuple[frozenset[int], frozenset[int]]:
+    def closed_shards(self) -> tuple[frozenset[int], frozenset[int]]:
         """Shards of this host that are drained, and others that are not what was assigned any more.
 
         Those were removed, or are of another database or tier by now: what came into them nobody would read.
@@ -98,7 +104,7 @@ class Membership:
             return frozenset(), frozenset()
         shards, tier = view.layout.shards, self._server.tier
         mine = {number: each for number, each in view.plan.assignments.items() if each.nonce == self.nonce}
-        gone = frozenset(n for n, each in mine.items() if not each.stands(shards.get(n)) or shards[n].tier != tier)
+        gone = frozenset(n for n, each in mine.items() if not each.matches(shards.get(n)) or shards[n].tier != tier)
         return frozenset(n for n in mine if n not in gone and shards[n].draining), gone
 
     def owner_of(self, shard: int) -> Address | None:
@@ -118,30 +124,32 @@ class Membership:
             if spec.tier == tier
         }
 
-    async def newest(self, deadline: float) -> frozenset[int]:
+    async def read_tier_shards(self, deadline: float) -> frozenset[int]:
         """All shards of this host's tier, read now, by a deadline on the loop's clock. Raises Unavailable."""
         try:
             async with asyncio.timeout_at(deadline):
                 found = await read_layout(self.registry)
-        except (RegistryFailed, Malformed, TimeoutError) as error:
+        except (RegistryFailed, MalformedDocument, TimeoutError) as error:
             why = str(error) or "ZooKeeper has not answered in time"
             raise Unavailable(f"the list of shards cannot be read: {why}", retry_after_ms=_RETRY_MS) from None
         shards = () if found is None else found[0].shards.values()
         return frozenset(spec.number for spec in shards if spec.tier == self._server.tier)
 
-    def service(self, statuses: Callable[[], Sequence[ShardStatus]], slots: Callable[[], Holdings]) -> SharedCluster:
+    def cluster_service(
+        self, statuses: Callable[[], Sequence[ShardStatus]], key_slots: Callable[[], SlotAssignment]
+    ) -> RegistryCluster:
         """What the wire is told of the cluster, and may ask of it."""
         tier, program = self._server.tier, version("foqs")
-        return SharedCluster(
-            self.registry, lambda: self.agent.view, self.nonce, tier, statuses, slots, program, self._databases
+        return RegistryCluster(
+            self.registry, lambda: self.agent.view, self.nonce, tier, statuses, key_slots, program, self._databases
         )
 
     @property
-    def unready(self) -> str | None:
+    def not_ready_reason(self) -> str | None:
         """Why the host does not serve as a member of its cluster; None when it does."""
-        if self.agent.standing is Standing.SERVING:
+        if self.agent.session_state is SessionState.SERVING:
             return None
-        return f"{self.agent.standing.value}: {self.agent.trouble or 'ZooKeeper has not answered for too long, or not yet'}"
+        return f"{self.agent.session_state.value}: {self.agent.problem or 'ZooKeeper has not answered for too long, or not yet'}"
 
     async def leave(self, deadline: float) -> None:
         """Gives all shards back, to those that the planner finds, at most until the deadline by the loop's clock."""
@@ -155,15 +163,15 @@ class Membership:
         await self.registry.close()
 
 
-def coarse(items: float) -> float:
+def coarse_load(items: float) -> float:
     """A power of four, or 0 for what one flush takes: every host reads all members anew whenever one of them changes.
 
     How busy hosts are from second to second they tell each other themselves.
     """
-    return 0.0 if items < _ONE_FLUSH else float(4 ** (int(items).bit_length() // 2))
+    return 0.0 if items < _ONE_FLUSH_ITEMS else float(4 ** (int(items).bit_length() // 2))
 
 
-async def _first(tasks: list[asyncio.Task[None]]) -> None:
+async def _wait_for_first(tasks: list[asyncio.Task[None]]) -> None:
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 
 @dataclass(slots=True, frozen=True)
-class Described:
+class MetricDescription:
     """One metric. A counter's name is followed by `_total` where it is shown."""
 
     name: str
@@ -22,24 +22,24 @@ class Described:
     text: str
 
     @property
-    def shown(self) -> str:
+    def exposed_name(self) -> str:
         """The name in queries; a histogram's stands for its `_bucket`, `_sum` and `_count`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
-def _counter(name: str, text: str, *labels: str) -> Described:
-    return Described(f"foqs_{name}", "counter", labels, text)
+def _counter(name: str, text: str, *labels: str) -> MetricDescription:
+    return MetricDescription(f"foqs_{name}", "counter", labels, text)
 
 
-def _gauge(name: str, text: str, *labels: str) -> Described:
-    return Described(f"foqs_{name}", "gauge", labels, text)
+def _gauge(name: str, text: str, *labels: str) -> MetricDescription:
+    return MetricDescription(f"foqs_{name}", "gauge", labels, text)
 
 
-def _histogram(name: str, text: str, *labels: str) -> Described:
-    return Described(f"foqs_{name}", "histogram", labels, text)
+def _histogram(name: str, text: str, *labels: str) -> MetricDescription:
+    return MetricDescription(f"foqs_{name}", "histogram", labels, text)
 
 
-FACTS: Final = (
+EVENT_METRICS: Final = (
     _counter("enqueued_items", "Items whose enqueue was committed"),
     _counter("dequeued_items", "Items handed out, the lease committed"),
     _counter("acked_items", "Items done"),
@@ -69,7 +69,7 @@ FACTS: Final = (
 )
 """Counted as they happen."""
 
-READINGS: Final = (
+SAMPLED_METRICS: Final = (
     _gauge("shard_state", "1 for the state the shard is in", "shard", "state"),
     _gauge(
         "shard_breaker_state",
@@ -141,7 +141,7 @@ READINGS: Final = (
 )
 """Asked for at each scrape."""
 
-CLUSTER: Final = (
+CLUSTER_METRICS: Final = (
     _gauge("cluster_standing", "1 for how the host stands with its cluster; only serving hands out", "standing"),
     _gauge(
         "cluster_serve_seconds",
@@ -156,7 +156,7 @@ CLUSTER: Final = (
 )
 """The same, of hosts in a cluster; a host that is alone has none of it."""
 
-TIER: Final = (
+TIER_METRICS: Final = (
     _counter("exchanges", "Answers of other hosts that told what they have"),
     _counter("exchange_failures", "Such answers that did not come in time, or were refusals"),
     _gauge("peer_summaries_age_seconds", "How old what the most silent other host told is; 0 without other hosts"),
@@ -164,9 +164,9 @@ TIER: Final = (
 )
 """The same; what hosts of a tier tell each other."""
 
-METRICS: Final = FACTS + READINGS + CLUSTER + TIER
+METRICS: Final = EVENT_METRICS + SAMPLED_METRICS + CLUSTER_METRICS + TIER_METRICS
 
-_HEAD: Final = """\
+_PAGE_HEADER: Final = """\
 # Metrics
 
 What `/metrics` on the HTTP port shows, in Prometheus' text format; `process_*` (memory, CPU, open files) are beside these. A histogram has `_bucket`, `_sum` and `_count`. Counters and gauges of a shard begin anew with each ownership. The gauges of a page are of one moment; its counters are read one after the other. [configs/alerts.yml](../configs/alerts.yml) has alerts on them, [runbook.md](runbook.md) says what to do.
@@ -174,10 +174,10 @@ What `/metrics` on the HTTP port shows, in Prometheus' text format; `process_*` 
 """
 
 
-def page() -> str:
+def render_page() -> str:
     """docs/metrics.md: `python -c "from foqs.metric_table import page; print(page(), end='')" > docs/metrics.md`."""
     rows = [
-        f"| `{each.shown}` | {each.kind} | {', '.join(each.labels)} | {each.text} |"
+        f"| `{each.exposed_name}` | {each.kind} | {', '.join(each.labels)} | {each.text} |"
         for each in sorted(METRICS, key=lambda each: each.name)
     ]
-    return _HEAD + "\n".join(["| name | kind | labels | what it is |", "|---|---|---|---|", *rows]) + "\n"
+    return _PAGE_HEADER + "\n".join(["| name | kind | labels | what it is |", "|---|---|---|---|", *rows]) + "\n"

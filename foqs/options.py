@@ -19,8 +19,8 @@ MS: Final = "milliseconds"
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 MIB: Final = 1 << 20
-HOST_NAME: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", re.ASCII)
-_ADDRESS: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
+HOST_NAME_PATTERN: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9_.:\]-]{0,126}", re.ASCII)
+_ADDRESS_PATTERN: Final = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:,/@\[\]]+):([0-9]{1,5})", re.ASCII)
 
 
 def option(default: Any, unit: str, why: str, low: int | None = None, high: int | None = None) -> Any:
@@ -76,7 +76,7 @@ class ServerOptions(Options):
         "The CA of clients' certificates, PEM. A client that shows one of them is the principal that its subject's common "
         "name says. Empty: certificates are not asked for.",
     )
-    drain_timeout_ms: int = option(
+    stop_timeout_ms: int = option(
         10_000,
         MS,
         "A stopping host finishes the calls it has begun within this time; what is left ends as an error. Longer than "
@@ -103,16 +103,18 @@ class ServerOptions(Options):
 
     @field_validator("name")
     @classmethod
-    def _name_is_a_name(cls, name: str) -> str:
-        if name and not HOST_NAME.fullmatch(name):
-            raise Invalid("a host's name is letters, digits, -, _, . and :", "choose another, of 1 to 127 characters")
+    def _check_name(cls, name: str) -> str:
+        if name and not HOST_NAME_PATTERN.fullmatch(name):
+            raise InvalidOption(
+                "a host's name is letters, digits, -, _, . and :", "choose another, of 1 to 127 characters"
+            )
         return name
 
     @field_validator("advertise")
     @classmethod
-    def _advertise_is_an_address(cls, text: str) -> str:
+    def _check_advertise(cls, text: str) -> str:
         if text and not is_address(text):
-            raise Invalid(f"{text!r} is not HOST:PORT", "write host1.example:7411")
+            raise InvalidOption(f"{text!r} is not HOST:PORT", "write host1.example:7411")
         return text
 
 
@@ -122,7 +124,7 @@ class StoreOptions(Options):
     url: str = option(
         "sqlite:./foqs-data",
         "URL",
-        "sqlite:FOLDER (relative to the working directory), mysql://user@host:port/database (for the server of this machine also "
+        "sqlite:ELECTION_FOLDER (relative to the working directory), mysql://user@host:port/database (for the server of this machine also "
         "mysql://user@localhost/database?socket=/path), or memory: "
         "(nothing outlives the process).",
     )
@@ -149,16 +151,16 @@ class StoreOptions(Options):
 
     @field_validator("url")
     @classmethod
-    def _url_is_known(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         parse_store_url(url)
         return url
 
     @property
-    def parsed(self) -> StoreUrl:
+    def parsed_url(self) -> StoreUrl:
         return parse_store_url(self.url)
 
 
-NAMESPACE_PAIRS: Final = (("lease_ms_default", "lease_ms_max"), ("backoff_ms_min", "backoff_ms_max"))
+NAMESPACE_ORDERED_PAIRS: Final = (("lease_ms_default", "lease_ms_max"), ("backoff_ms_min", "backoff_ms_max"))
 """Options of a namespace of which the first must not be above the second."""
 
 
@@ -232,9 +234,9 @@ class NamespaceOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _pairs_agree(self) -> Self:
-        for low, high in NAMESPACE_PAIRS:
-            not_above(self, low, high)
+    def _check_pairs(self) -> Self:
+        for low, high in NAMESPACE_ORDERED_PAIRS:
+            check_not_above(self, low, high)
         return self
 
 
@@ -261,7 +263,9 @@ class CatalogOptions(Options):
         10_000,
         16 * MIB,
     )
-    poll_ms: int = option(500, MS, "How often the file is looked at for what others have changed in it.", 10, 60_000)
+    poll_interval_ms: int = option(
+        500, MS, "How often the file is looked at for what others have changed in it.", 10, 60_000
+    )
 
 
 class LogOptions(Options):
@@ -288,7 +292,7 @@ class StoreUrl:
     socket: str | None = None
 
 
-class Invalid(ValueError):
+class InvalidOption(ValueError):
     """A value of the right type that means nothing here. `key` is set where the model cannot know it."""
 
     def __init__(self, problem: str, remedy: str, key: str | None = None) -> None:
@@ -304,40 +308,38 @@ def parse_store_url(url: str) -> StoreUrl:
     Raises:
         Invalid: it is of no known kind, incomplete, or carries a password.
     """
-    forms = (
-        "use sqlite:FOLDER, mysql://user@host:port/database, mysql://user@localhost/database?socket=/path or memory:"
-    )
+    forms = "use sqlite:ELECTION_FOLDER, mysql://user@host:port/database, mysql://user@localhost/database?socket=/path or memory:"
     if url == "memory:":
         return StoreUrl("memory")
     if url.startswith("sqlite:"):
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
-            raise Invalid("the sqlite URL names no folder", "write sqlite:./folder or sqlite:/absolute/folder")
+            raise InvalidOption("the sqlite URL names no folder", "write sqlite:./folder or sqlite:/absolute/folder")
         return StoreUrl("sqlite", path=path)
     if not url.startswith("mysql://"):
-        raise Invalid("the URL is of no known kind", forms)
+        raise InvalidOption("the URL is of no known kind", forms)
     try:
         parts = urlsplit(url)
         port = 3306 if parts.port is None else parts.port
     except ValueError:
-        raise Invalid("the mysql URL has a host or port that cannot be read", forms) from None
+        raise InvalidOption("the mysql URL has a host or port that cannot be read", forms) from None
     if parts.password is not None:
-        raise Invalid(
+        raise InvalidOption(
             "a password in the URL would show in process lists and logs",
             "put it into a file and name it in store.password_file",
         )
     database = unquote(parts.path.removeprefix("/"))
     if not parts.username or not parts.hostname or not database or "/" in database or not port:
-        raise Invalid("the mysql URL lacks a user, host or database", forms)
+        raise InvalidOption("the mysql URL lacks a user, host or database", forms)
     socket = unquote(parts.query.removeprefix("socket=")) if parts.query.startswith("socket=") else None
     if parts.fragment or (parts.query and (not socket or not socket.startswith("/") or "&" in parts.query)):
-        raise Invalid("the mysql URL has something after the database that is no ?socket=/path", forms)
+        raise InvalidOption("the mysql URL has something after the database that is no ?socket=/path", forms)
     return StoreUrl("mysql", "", parts.hostname, port, unquote(parts.username), database, socket)
 
 
 def is_address(text: str) -> bool:
     """Whether it is HOST:PORT; an IPv6 host stands in brackets."""
-    match = _ADDRESS.fullmatch(text)
+    match = _ADDRESS_PATTERN.fullmatch(text)
     return match is not None and 0 < int(match[1]) < 65_536
 
 
@@ -351,10 +353,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def not_above(options: Options, low: str, high: str) -> None:
+def check_not_above(options: Options, low: str, high: str) -> None:
     """Refuses a section whose option `low` is greater than its option `high`."""
     if getattr(options, low) > getattr(options, high):
-        raise Invalid(
+        raise InvalidOption(
             f"{getattr(options, low)} is more than {high}, which is {getattr(options, high)}",
             f"lower it or raise {high}",
             low,

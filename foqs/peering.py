@@ -9,21 +9,21 @@ from collections.abc import Callable
 
 from foqs.config import Config, ConfigError
 from foqs.service.cluster import Address
-from foqs_client.credentials import Tls, greeting, secured
+from foqs_client.credentials import Tls, make_handshake, tls_connect
 from foqs_client.errors import InvalidArgument
-from foqs_client.pool import Pool
+from foqs_client.pool import ConnectionPool
 
 
-def open_pool(config: Config) -> Callable[[Address], Pool]:
+def peer_pool_opener(config: Config) -> Callable[[Address], ConnectionPool]:
     """How this host connects to the others of its tier, and shows who it is. Raises ConfigError."""
     cluster, server = config.cluster, config.server
     token_file = cluster.token_file if config.auth.enabled else ""
     try:
         connect = None
         if server.tls_cert_file:
-            connect = secured(Tls(cluster.ca_file or None, server.tls_cert_file, server.tls_key_file).context())
-        greet = greeting(None, token_file or None, config.auth.enabled and not token_file)
+            connect = tls_connect(Tls(cluster.ca_file or None, server.tls_cert_file, server.tls_key_file).context())
+        greet = make_handshake(None, token_file or None, config.auth.enabled and not token_file)
     except InvalidArgument as error:
         key = "cluster.token_file" if error.field == "token_file" else "cluster.ca_file"
         raise ConfigError("", key, error.message, "see [cluster]") from None
-    return lambda address: Pool([address], 1, connect, greet)
+    return lambda address: ConnectionPool([address], 1, connect, greet)

@@ -8,7 +8,7 @@ from foqs.clock import Clock
 from foqs.config import Config
 from shardmgr.registry import Registry
 
-VERSION: Final = "v1"
+REGISTRY_FORMAT: Final = "v1"
 """Of what is kept there: a program that understands it otherwise keeps it elsewhere."""
 
 
@@ -16,7 +16,7 @@ COMMAND_SESSION_MS: Final = 30_000
 """Of a command, which holds nothing that others wait for: a ZooKeeper that is slow for seconds is no reason to fail."""
 
 
-def registry_of(config: Config, clock: Clock, session_timeout_ms: int | None = None) -> Registry:
+def registry_from_config(config: Config, clock: Clock, session_timeout_ms: int | None = None) -> Registry:
     """The cluster's registry, not open yet; `cluster.zookeeper` must be set. Raises `ConfigError` for bad credentials.
 
     Args:
@@ -27,7 +27,7 @@ def registry_of(config: Config, clock: Clock, session_timeout_ms: int | None = N
     cluster = config.cluster
     return ZooKeeperRegistry(
         cluster.zookeeper,
-        f"{cluster.root}/{VERSION}",
+        f"{cluster.root}/{REGISTRY_FORMAT}",
         session_timeout_ms or cluster.session_timeout_ms,
         clock.monotonic_ms,
         config.cluster_credentials(),

@@ -10,33 +10,33 @@ from collections import Counter
 from collections.abc import Sequence
 
 from foqs.membership import Membership
-from foqs.metrics import Readings
+from foqs.metrics import Samples
 from foqs.scrape import SHARD_STATES
-from shardmgr.model import View
-from shardmgr.progress import state_of
-from shardmgr.session import Standing
+from shardmgr.model import ClusterView
+from shardmgr.progress import ownership_state_of
+from shardmgr.session import SessionState
 
 
-def cluster_readings(membership: Membership, tier: str) -> Readings:
+def cluster_samples(membership: Membership, tier: str) -> Samples:
     """Every reading, as things are now; of hosts and shards none before the plan was read."""
     agent, planner, view = membership.agent, membership.planner, membership.agent.view
-    troubled = agent.trouble is not None or (planner.elected and planner.trouble is not None)
+    troubled = agent.problem is not None or (planner.is_elected and planner.problem is not None)
     found: dict[str, Sequence[tuple[tuple[str, ...], float]]] = {
-        "foqs_cluster_standing": [((each.value,), float(each is agent.standing)) for each in Standing],
+        "foqs_cluster_standing": [((each.value,), float(each is agent.session_state)) for each in SessionState],
         "foqs_cluster_serve_seconds": [((), agent.serve_left_ms / 1_000)],
-        "foqs_cluster_sessions": [((), float(membership.registry.session))],
+        "foqs_cluster_sessions": [((), float(membership.registry.session_number))],
         "foqs_plan_version": [((), float(-1 if agent.plan_version is None else agent.plan_version))],
         "foqs_plan_trouble": [((), float(troubled))],
-        "foqs_planner_elected": [((), float(planner.elected))],
+        "foqs_planner_elected": [((), float(planner.is_elected))],
     }
     if view is not None:
-        states = _states(view, tier)
+        states = _count_states(view, tier)
         found["foqs_cluster_hosts"] = [((), float(len(view.members)))]
         found["foqs_cluster_shards"] = [((state,), float(states[state])) for state in SHARD_STATES]
     return found
 
 
-def _states(view: View, tier: str) -> Counter[str]:
+def _count_states(view: ClusterView, tier: str) -> Counter[str]:
     """How many shards of the tier are in each state."""
     members = {member.nonce: member for member in view.members}
     states: Counter[str] = Counter()
@@ -44,5 +44,5 @@ def _states(view: View, tier: str) -> Counter[str]:
         if spec.tier == tier:
             assignment = view.plan.assignments.get(number)
             owner = None if assignment is None else members.get(assignment.nonce)
-            states[state_of(number, assignment, owner)] += 1
+            states[ownership_state_of(number, assignment, owner)] += 1
     return states

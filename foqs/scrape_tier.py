@@ -5,16 +5,16 @@ Always true: a scrape asks nobody. Knows nothing of the format.
 
 from __future__ import annotations
 
-from foqs.metrics import Readings
-from foqs.tier.telling import Telling
+from foqs.metrics import Samples
+from foqs.tier.telling import Gossip
 
 
-def tier_readings(telling: Telling) -> Readings:
+def tier_samples(telling: Gossip) -> Samples:
     """Every reading, as things are now."""
     exchange = telling.exchange
     return {
-        "foqs_exchanges": [((), float(exchange.asked))],
-        "foqs_exchange_failures": [((), float(exchange.failures))],
-        "foqs_peer_summaries_age_seconds": [((), exchange.oldest_s)],
-        "foqs_peer_topics": [((), float(len(telling.summaries)))],
+        "foqs_exchanges": [((), float(exchange.reply_count))],
+        "foqs_exchange_failures": [((), float(exchange.failure_count))],
+        "foqs_peer_summaries_age_seconds": [((), exchange.oldest_view_age_s)],
+        "foqs_peer_topics": [((), float(len(telling.view)))],
     }

@@ -1,4 +1,4 @@
-"""The options of `[shard]` and `[buffer]`: what the shards of a host gather, keep in memory, and how often they look.
+"""The options of `[shard]` and `[row_cache]`: what the shards of a host gather, keep in memory, and how often they look.
 
 Knows nothing of shards.
 """
@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from foqs.options import DAY_MS, HOUR_MS, MIB, MS, Options, not_above, option
+from foqs.options import DAY_MS, HOUR_MS, MIB, MS, Options, check_not_above, option
 
 
 class ShardOptions(Options):
@@ -32,14 +32,14 @@ class ShardOptions(Options):
         1,
         60_000,
     )
-    flush_shared_ms_target: int = option(
+    flush_contended_ms_target: int = option(
         2,
         MS,
         "The same while a namespace waits with few operations beside others with many, so that a flood holds it up less.",
         1,
         60_000,
     )
-    flush_express_items: int = option(
+    small_flush_items_max: int = option(
         32,
         "items",
         "Where a namespace waits with few operations beside others with many, every other transaction carries no more.",
@@ -67,7 +67,7 @@ class ShardOptions(Options):
     ready_window_items_max: int = option(
         10_000, "items", "Ready keys of one topic held in memory; the rest stays in the table.", 10, 10_000_000
     )
-    ready_keys_max: int = option(
+    ready_index_items_max: int = option(
         250_000,
         "items",
         "Ready keys of one shard held in memory, over all topics.",
@@ -104,7 +104,7 @@ class ShardOptions(Options):
         1_000,
         DAY_MS,
     )
-    clock_sample_ms: int = option(
+    clock_sample_interval_ms: int = option(
         10_000,
         MS,
         "How often the shard's time is compared with the database's clock: machines drift by less than a millisecond "
@@ -128,7 +128,7 @@ class ShardOptions(Options):
         0,
         HOUR_MS,
     )
-    topic_linger_ms: int = option(
+    empty_topic_linger_ms: int = option(
         60_000, MS, "How long a topic without items is remembered by its shard's table.", 0, DAY_MS
     )
     retry_ms_min: int = option(50, MS, "The first wait before a database that failed is tried again.", 1, 60_000)
@@ -174,18 +174,18 @@ class ShardOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _pairs_agree(self) -> Self:
-        not_above(self, "flush_items_min", "flush_items_max")
-        not_above(self, "flush_shared_ms_target", "flush_ms_target")
-        not_above(self, "purge_topics_per_namespace_max", "purge_topics_max")
-        not_above(self, "flush_items_max", "queue_items_max")
-        not_above(self, "flush_bytes_max", "queue_bytes_max")
-        not_above(self, "ready_window_items_max", "ready_keys_max")
-        not_above(self, "retry_ms_min", "retry_ms_max")
+    def _check_pairs(self) -> Self:
+        check_not_above(self, "flush_items_min", "flush_items_max")
+        check_not_above(self, "flush_contended_ms_target", "flush_ms_target")
+        check_not_above(self, "purge_topics_per_namespace_max", "purge_topics_max")
+        check_not_above(self, "flush_items_max", "queue_items_max")
+        check_not_above(self, "flush_bytes_max", "queue_bytes_max")
+        check_not_above(self, "ready_window_items_max", "ready_index_items_max")
+        check_not_above(self, "retry_ms_min", "retry_ms_max")
         return self
 
 
-class BufferOptions(Options):
+class RowCacheOptions(Options):
     """Rows that the host keeps in memory, so that delivering and acking them reads nothing."""
 
     written_bytes_max: int = option(
@@ -197,16 +197,20 @@ class BufferOptions(Options):
         64 * 1024 * MIB,
     )
     written_items_max: int = option(200_000, "items", "Rows that were just written, of all shards.", 0, 100_000_000)
-    loaded_bytes_max: int = option(
+    prefetched_bytes_max: int = option(
         32 * MIB, "bytes", "Rows loaded before they are asked for, of all shards.", 0, 64 * 1024 * MIB
     )
-    loaded_items_max: int = option(
+    prefetched_items_max: int = option(
         20_000, "items", "Rows loaded before they are asked for, of all shards.", 0, 10_000_000
     )
-    topic_items_max: int = option(4_000, "items", "Rows of one topic loaded before they are asked for.", 1, 1_000_000)
-    horizon_ms: int = option(
+    prefetch_topic_items_max: int = option(
+        4_000, "items", "Rows of one topic loaded before they are asked for.", 1, 1_000_000
+    )
+    prefetch_horizon_ms: int = option(
         250, MS, "A topic has so much time's worth of its recent dequeues loaded ahead.", 1, 60_000
     )
-    memory_ms: int = option(2_000, MS, "How quickly a topic's recent dequeues are forgotten.", 10, HOUR_MS)
-    quiet_ms: int = option(10_000, MS, "Nothing is loaded for a topic that nobody asked for since.", 10, HOUR_MS)
-    topics_max: int = option(10_000, "topics", "Topics whose dequeues are remembered.", 1, 10_000_000)
+    demand_decay_ms: int = option(2_000, MS, "How quickly a topic's recent dequeues are forgotten.", 10, HOUR_MS)
+    prefetch_idle_ms: int = option(
+        10_000, MS, "Nothing is loaded for a topic that nobody asked for since.", 10, HOUR_MS
+    )
+    demand_topics_max: int = option(10_000, "topics", "Topics whose dequeues are remembered.", 1, 10_000_000)

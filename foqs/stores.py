@@ -19,32 +19,32 @@ from foqs.store.mysql_driver import MysqlSettings
 from foqs.store.port import Store, StoreUnusable
 from foqs.store.sqlite import SqliteStore
 
-OpenStore: TypeAlias = Callable[[int], Store]
+StoreFactory: TypeAlias = Callable[[int], Store]
 """A store for a shard, by its number."""
 
 
-def store_opener(config: Config, clock: Clock) -> OpenStore:
+def local_store_factory(config: Config, clock: Clock) -> StoreFactory:
     """For the shards of a host that is alone."""
-    url = config.store.parsed
+    url = config.store.parsed_url
     if url.kind == "memory":
         return MemoryDatabase(clock.wall_ms).store
-    return _opener(url, config.password() or "", config.store)
+    return _store_factory(url, config.password() or "", config.store)
 
 
-def database_opener(config: Config, name: str) -> OpenStore:
+def database_store_factory(config: Config, name: str) -> StoreFactory:
     """For the shards that a cluster has in the database of this name, which must be in `[databases]`."""
-    return _opener(config.databases[name].parsed, config.database_password(name) or "", config.store)
+    return _store_factory(config.databases[name].parsed_url, config.database_password(name) or "", config.store)
 
 
-def shard_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
+def shard_store_factory(config: Config, clock: Clock) -> Callable[[int, str], Store]:
     """For the shards of a host, by number and the name of their database; a host that is alone has but one, of any name.
 
     What it gives raises `StoreUnusable` for a database that is not configured.
     """
     if not config.cluster.zookeeper:
-        alone = store_opener(config, clock)
+        alone = local_store_factory(config, clock)
         return lambda shard, _: alone(shard)
-    openers = {name: database_opener(config, name) for name in config.databases}
+    openers = {name: database_store_factory(config, name) for name in config.databases}
 
     def open_store(shard: int, database: str) -> Store:
         opener = openers.get(database)
@@ -61,20 +61,22 @@ def shard_opener(config: Config, clock: Clock) -> Callable[[int, str], Store]:
 def mysql_settings(config: Config, database: str | None = None) -> MysqlSettings:
     """How to reach the MySQL server that `store.url` names, or a database of the cluster by its name."""
     if database is None:
-        return _mysql(config.store.parsed, config.password() or "", config.store)
-    return _mysql(config.databases[database].parsed, config.database_password(database) or "", config.store)
+        return _mysql_settings_of(config.store.parsed_url, config.password() or "", config.store)
+    return _mysql_settings_of(
+        config.databases[database].parsed_url, config.database_password(database) or "", config.store
+    )
 
 
-def _opener(url: StoreUrl, password: str, options: StoreOptions) -> OpenStore:
+def _store_factory(url: StoreUrl, password: str, options: StoreOptions) -> StoreFactory:
     if url.kind == "sqlite":
         folder = Path(url.path)
         unsafe = options.unsafe_durability
         return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, unsafe_durability=unsafe)
-    settings = _mysql(url, password, options)
+    settings = _mysql_settings_of(url, password, options)
     return lambda shard: MysqlStore(settings, shard)
 
 
-def _mysql(url: StoreUrl, password: str, options: StoreOptions) -> MysqlSettings:
+def _mysql_settings_of(url: StoreUrl, password: str, options: StoreOptions) -> MysqlSettings:
     return MysqlSettings(
         database=url.database,
         host=url.host,

@@ -1,4 +1,4 @@
-"""The options of `[wire]` and `[calls]`: what a connection may cost, and what one call may ask for.
+"""The options of `[rpc]` and `[calls]`: what a connection may cost, and what one call may ask for.
 
 Knows nothing of connections or calls.
 """
@@ -9,10 +9,10 @@ from typing import Self
 
 from pydantic import model_validator
 
-from foqs.options import DAY_MS, HOUR_MS, MIB, MS, Options, not_above, option
+from foqs.options import DAY_MS, HOUR_MS, MIB, MS, Options, check_not_above, option
 
 
-class WireOptions(Options):
+class RpcOptions(Options):
     """What a connection may cost; each limit is checked before memory is spent."""
 
     frame_bytes_max: int = option(
@@ -39,7 +39,7 @@ class WireOptions(Options):
         1,
         100_000,
     )
-    connections_refused_max: int = option(
+    refusals_in_flight_max: int = option(
         50,
         "connections",
         "Connections beyond connections_max that are answered at a time, for a second at most; others are closed at once.",
@@ -73,7 +73,7 @@ class WireOptions(Options):
         MIB,
         64 * 1024 * MIB,
     )
-    silence_timeout_ms: int = option(
+    stall_timeout_ms: int = option(
         60_000,
         MS,
         "A connection that owes a first frame, the rest of one, or the reading of its replies, and does nothing for "
@@ -132,14 +132,14 @@ class CallOptions(Options):
         0,
         HOUR_MS,
     )
-    handout_wait_ms_max: int = option(
+    delivery_wait_ms_max: int = option(
         1_000,
         MS,
         "A dequeue that has some items committed waits this long at most for those of slower shards, then answers without them.",
         1,
         60_000,
     )
-    handout_bytes_max: int = option(
+    delivery_bytes_max: int = option(
         16 * MIB,
         "bytes",
         "What one dequeue may carry, reckoned by the largest payload its namespace allows, or holds from a time when it "
@@ -157,7 +157,7 @@ class CallOptions(Options):
         1_000_000,
     )
 
-    recall_items_max: int = option(
+    replay_lookup_items_max: int = option(
         1_000,
         "items",
         "Items with keys that come while their namespace is at a limit are looked up, in case they only repeat earlier ones: so "
@@ -167,7 +167,7 @@ class CallOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _pairs_agree(self) -> Self:
-        not_above(self, "timeout_ms_default", "timeout_ms_max")
-        not_above(self, "wait_ms_max", "timeout_ms_max")
+    def _check_pairs(self) -> Self:
+        check_not_above(self, "timeout_ms_default", "timeout_ms_max")
+        check_not_above(self, "wait_ms_max", "timeout_ms_max")
         return self

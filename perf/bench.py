@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from perf.lib import table
 from perf.lib.cells import NEEDS, ON_BACKLOG, ONCE, PLAIN, Cells
 from perf.lib.report import RESULTS, Report, header, render, say
@@ -142,5 +142,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         sys.exit(main())

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from foqs_client import Client, Item, Namespace
 from perf.lib import backlog, machine
 from perf.lib.packets import query
@@ -201,5 +201,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         main()

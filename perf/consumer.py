@@ -20,7 +20,7 @@ from typing import Final
 
 import uvloop
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from foqs_client import Client, Item
 from foqs_client.consumer import Consumer, Job
 from perf.lib.report import Report, middle, say
@@ -182,5 +182,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         main()

@@ -15,10 +15,10 @@ import sys
 from dataclasses import replace
 from typing import Final
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from perf.lib.race import Broken
 from perf.lib.report import Report, say
-from perf.lib.servers import CannotRun
+from perf.lib.servers import ServerNotAvailable
 from perf.lib.stage import BY_HAND, COORDINATED, SYSTEMS
 from perf.lib.trial import Trial, repeated, told
 
@@ -75,7 +75,7 @@ def main() -> int:
         say(f"end_to_end {number}/{len(cells)}: {told(trial)}")
         try:
             report.add(*repeated(trial, options.repeats))
-        except (Broken, CannotRun) as error:
+        except (Broken, ServerNotAvailable) as error:
             failed += 1
             say(f"  no figure: {error}")
     report.table(COLUMNS)
@@ -119,5 +119,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         sys.exit(main())

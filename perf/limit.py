@@ -21,10 +21,10 @@ from queue import Empty
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from foqs.store import sql_mysql, sql_sqlite
 from foqs.store.sql_mysql_values import due_or_never
-from foqs.store.sql_rows import COLUMNS, LEASED
+from foqs.store.sql_rows import COLUMNS, LEASE_COLUMNS
 from perf.lib import machine, rows
 from perf.lib.packets import Connection, query, query_bytes, run_all
 from perf.lib.report import Report, middle, percentile, say
@@ -280,7 +280,7 @@ def _literal(value: Any) -> bytes:
 def _lease(flush: Flush) -> dict[str, int]:
     """What a lease writes."""
     row = rows.values(0, b"", leased_by=flush)
-    return {name: row[name] for name in LEASED}
+    return {name: row[name] for name in LEASE_COLUMNS}
 
 
 # ------------------------------------------------------------------ SQLite
@@ -356,5 +356,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         main()

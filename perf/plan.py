@@ -17,7 +17,7 @@ from typing import Final
 
 from perf.lib.report import Report
 from shardmgr.documents import parse_plan, render_plan
-from shardmgr.model import Holding, Layout, Member, Plan, ShardSpec
+from shardmgr.model import HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
 
 SHOWN: Final = ("moment", "weights", "shards", "hosts", "median_ms", "worst_ms", "changed")
@@ -62,10 +62,10 @@ def _measure(report: Report, shards: int, hosts: int, weights: int, rounds: int)
 
 def _served(members: list[Member], plan: Plan) -> list[Member]:
     """The members as they announce themselves once they serve what the plan says."""
-    holdings: dict[str, dict[int, Holding]] = {}
+    holdings: dict[str, dict[int, HeldShard]] = {}
     for number, assignment in plan.assignments.items():
-        holdings.setdefault(assignment.nonce, {})[number] = Holding(assignment.epoch, "owned")
-    return [replace(member, holdings=holdings.get(member.nonce, {})) for member in members]
+        holdings.setdefault(assignment.nonce, {})[number] = HeldShard(assignment.epoch, "owned")
+    return [replace(member, held_shards=holdings.get(member.nonce, {})) for member in members]
 
 
 def _times(call: Callable[[], object], rounds: int) -> list[float]:

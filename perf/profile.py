@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from perf.lib.cells import BEHIND
 from perf.lib.machine import ROOT
 from perf.lib.race import Broken
@@ -174,5 +174,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         sys.exit(main())

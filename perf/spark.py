@@ -20,10 +20,10 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 from foqs_client import Client, Item, ItemFilter
-from foqs_client.spark.options import Options
-from foqs_client.spark.partition import write
+from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.partition import write_partition
 from perf.lib import machine
 from perf.lib.report import Report, say
 from perf.lib.stage import PLAIN, SYSTEMS, Stage, stage
@@ -130,7 +130,7 @@ def _sink(lanes: int, place: str, topic: str, first: int, count: int, size: int)
             payloads = [_payload(number, size) for number in range(begin, min(begin + _ROWS, first + count))]
             yield {"payload": payloads}, len(payloads)
 
-    write(rows(), first, lanes, Options.of({"url": place, "topic": topic}))
+    write_partition(rows(), first, lanes, SinkOptions.parse({"url": place, "topic": topic}))
 
 
 # ---------------------------------------------------------------- with Spark
@@ -164,6 +164,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         machine.facts()
         main()

@@ -16,8 +16,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from foqs.dev.cluster import Cluster
-from foqs.dev.server import told_to_stop
+from foqs.dev.cluster import LocalCluster
+from foqs.dev.server import stop_on_signals
 from foqs_client import Client, FoqsError, Item
 from perf.lib.report import Report, percentile, say
 
@@ -31,12 +31,12 @@ _ITEMS_PER_DEQUEUE: Final = 10
 def main() -> None:
     options = _parser().parse_args()
     report = Report("tier")
-    with Cluster() as cluster:
+    with LocalCluster() as cluster:
         asyncio.run(_measure(report, cluster, options.seconds, options.rate))
     report.table(SHOWN)
 
 
-async def _measure(report: Report, cluster: Cluster, seconds: float, rate: float) -> None:
+async def _measure(report: Report, cluster: LocalCluster, seconds: float, rate: float) -> None:
     urls = [f"foqs://127.0.0.1:{host.port}" for host in cluster.hosts]
     async with contextlib.AsyncExitStack() as stack:
         producers = [await stack.enter_async_context(Client(url, automatic_keys=False)) for url in urls]
@@ -139,5 +139,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    with told_to_stop():
+    with stop_on_signals():
         main()

@@ -13,19 +13,19 @@ from dataclasses import replace
 from typing import Final
 
 from shardmgr.documents import LAYOUT, PLAN, parse_layout, parse_plan, render_layout, render_plan
-from shardmgr.model import Layout, Malformed, Member, Plan, ShardSpec, View
+from shardmgr.model import ClusterView, Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.reading import read_cluster, read_layout
 from shardmgr.registry import Registry, RegistryConflict, RegistryFailed
 
 SHARDS_MAX: Final = 1_000
 """In a layout; its plan stays below what a registry takes, even with the longest names."""
-DRAINED_MAX: Final = 1_000
+DRAINED_HOSTS_MAX: Final = 1_000
 """Hosts."""
-_TRIES: Final = 10
+_ATTEMPTS_MAX: Final = 10
 """Of one change, while others change the layout too."""
 
 
-class Refused(Exception):
+class ChangeRefused(Exception):
     """What was asked for cannot be done; nothing was changed.
 
     Attributes:
@@ -39,36 +39,38 @@ class Refused(Exception):
         self.problem = problem
 
 
-# Every function here raises, beside `Refused`: RegistryFailed, nothing was changed; RegistryUnknown, perhaps it was;
+# Every function here raises, beside `Refused`: RegistryFailed, nothing was changed; RegistryOutcomeUnknown, perhaps it was;
 # Malformed, what is there cannot be understood, and is left as it is.
 
 
-async def look(registry: Registry) -> View:
+async def read_cluster_view(registry: Registry) -> ClusterView:
     """Layout, plan and members as they are now."""
     reading = await read_cluster(registry)
     if reading.layout is None:
-        raise _no_layout()
-    return View(reading.layout, reading.plan, reading.members)
+        raise _layout_missing()
+    return ClusterView(reading.layout, reading.plan, reading.members)
 
 
-async def init(registry: Registry, shards: Sequence[ShardSpec]) -> bool:
+async def create_layout(registry: Registry, shards: Sequence[ShardSpec]) -> bool:
     """Makes the layout of a new cluster. False where there is an equal one already.
 
     Raises:
         Refused: there is another layout; there are no shards, too many, or two of one number.
     """
     if not shards:
-        raise Refused("shards", "a cluster needs at least one shard")
+        raise ChangeRefused("shards", "a cluster needs at least one shard")
     fresh = Layout({spec.number: spec for spec in shards})
     if len(fresh.shards) < len(shards):
-        raise Refused("shards", "two shards have the same number; give each its own")
-    text = _checked(fresh)
+        raise ChangeRefused("shards", "two shards have the same number; give each its own")
+    text = _render_checked(fresh)
     try:
         await registry.replace(LAYOUT, text, None)
     except RegistryConflict:
         found = await read_layout(registry)
         if found is None or found[0] != fresh:
-            raise Refused("cluster", "there is a layout already, and it is another; add and remove shards") from None
+            raise ChangeRefused(
+                "cluster", "there is a layout already, and it is another; add and remove shards"
+            ) from None
         return False
     return True
 
@@ -79,7 +81,7 @@ async def raise_epochs(registry: Registry, shards: Iterable[int], above: int) ->
     For shards whose databases and whose plan were both put back to an earlier state: nothing else knows then which
     epochs have served since.
     """
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS_MAX):
         entry = await registry.read(PLAN)
         plan = Plan() if entry is None else parse_plan(entry.data)
         epochs = {**plan.epochs, **{shard: max(above, plan.epochs.get(shard, 0)) for shard in shards}}
@@ -99,10 +101,10 @@ async def add_shard(registry: Registry, spec: ShardSpec) -> None:
 
     def change(layout: Layout) -> Layout:
         if layout.shards.get(spec.number, spec) != spec:
-            raise Refused("shard", f"there is another shard {spec.number} already; use another number")
+            raise ChangeRefused("shard", f"there is another shard {spec.number} already; use another number")
         return replace(layout, shards={**layout.shards, spec.number: spec})
 
-    await _change(registry, change)
+    await _change_layout(registry, change)
 
 
 async def remove_shard(registry: Registry, number: int, *, force: bool = False) -> None:
@@ -116,22 +118,22 @@ async def remove_shard(registry: Registry, number: int, *, force: bool = False) 
     """
 
     def change(layout: Layout) -> Layout:
-        if not _shard(layout, number).draining and not force:
-            raise Refused("shard", f"shard {number} still takes new items; drain it first, or force it")
+        if not _shard_spec(layout, number).draining and not force:
+            raise ChangeRefused("shard", f"shard {number} still takes new items; drain it first, or force it")
         shards = {other: spec for other, spec in layout.shards.items() if other != number}
-        return replace(layout, shards=shards, pins=_without(layout, number))
+        return replace(layout, shards=shards, pins=_pins_without(layout, number))
 
-    await _change(registry, change)
+    await _change_layout(registry, change)
 
 
 async def drain_shard(registry: Registry, number: int, *, drain: bool = True) -> None:
     """Has a shard take no new items, or take them again. Raises `Refused` when there is no such shard."""
 
     def change(layout: Layout) -> Layout:
-        spec = replace(_shard(layout, number), draining=drain)
+        spec = replace(_shard_spec(layout, number), draining=drain)
         return replace(layout, shards={**layout.shards, number: spec})
 
-    await _change(registry, change)
+    await _change_layout(registry, change)
 
 
 async def move_shard(registry: Registry, number: int, host: str | None) -> None:
@@ -140,21 +142,21 @@ async def move_shard(registry: Registry, number: int, host: str | None) -> None:
     Raises:
         Refused: there is no such shard; no host of that name may have it now.
     """
-    members = [] if host is None else _named((await read_cluster(registry)).members, host)
+    members = [] if host is None else _members_named((await read_cluster(registry)).members, host)
 
     def change(layout: Layout) -> Layout:
-        spec = _shard(layout, number)
+        spec = _shard_spec(layout, number)
         if host is None:
-            return replace(layout, pins=_without(layout, number))
+            return replace(layout, pins=_pins_without(layout, number))
         if host in layout.drained:
-            raise Refused("host", f"{host} is drained; undrain it first")
+            raise ChangeRefused("host", f"{host} is drained; undrain it first")
         if all(member.tier != spec.tier for member in members):
-            raise Refused("host", f"{host} is not of the shard's tier, {spec.tier}; name one that is")
+            raise ChangeRefused("host", f"{host} is not of the shard's tier, {spec.tier}; name one that is")
         if all(member.leaving for member in members):
-            raise Refused("host", f"{host} is stopping; name another, or wait until it is back")
+            raise ChangeRefused("host", f"{host} is stopping; name another, or wait until it is back")
         return replace(layout, pins={**layout.pins, number: host})
 
-    await _change(registry, change)
+    await _change_layout(registry, change)
 
 
 async def drain_host(registry: Registry, name: str, *, force: bool = False) -> None:
@@ -167,88 +169,94 @@ async def drain_host(registry: Registry, name: str, *, force: bool = False) -> N
         Refused: no host of that name is there; no other of its tier may own shards.
     """
     members = [] if force else (await read_cluster(registry)).members
-    leaving = [] if force else _named(members, name)
+    leaving = [] if force else _members_named(members, name)
 
     def change(layout: Layout) -> Layout:
         after = replace(layout, drained=layout.drained | {name})
         if after != layout:
             for member in leaving:
-                _check_left(after, members, member)
+                _check_tier_keeps_owners(after, members, member)
         return after
 
-    await _change(registry, change)
+    await _change_layout(registry, change)
 
 
 async def undrain_host(registry: Registry, name: str) -> None:
     """Lets a host have shards again. Raises `Refused` when neither it is drained nor one of that name is there."""
     reading = await read_cluster(registry)
     if reading.layout is None or name not in reading.layout.drained:
-        _named(reading.members, name)
-    await _change(registry, lambda layout: replace(layout, drained=layout.drained - {name}))
+        _members_named(reading.members, name)
+    await _change_layout(registry, lambda layout: replace(layout, drained=layout.drained - {name}))
 
 
-async def _change(registry: Registry, change: Callable[[Layout], Layout]) -> None:
+async def _change_layout(registry: Registry, change: Callable[[Layout], Layout]) -> None:
     """Replaces the layout by what `change` makes of it; that may be called again, on a newer one."""
-    for _ in range(_TRIES):
+    for _ in range(_ATTEMPTS_MAX):
         found = await read_layout(registry)
         if found is None:
-            raise _no_layout()
+            raise _layout_missing()
         before, version = found
         after = change(before)
         if after == before:
             return
         try:
-            await registry.replace(LAYOUT, _checked(after), version)
+            await registry.replace(LAYOUT, _render_checked(after), version)
         except RegistryConflict:
             continue
         return
-    raise RegistryFailed(f"the layout was changed by others {_TRIES} times in a row; nothing was changed, try again")
+    raise RegistryFailed(
+        f"the layout was changed by others {_ATTEMPTS_MAX} times in a row; nothing was changed, try again"
+    )
 
 
-def _checked(layout: Layout) -> bytes:
+def _render_checked(layout: Layout) -> bytes:
     """The layout's text, within all limits."""
     if len(layout.shards) > SHARDS_MAX:
-        raise Refused("shard", f"a cluster has at most {SHARDS_MAX:,} shards; give hosts and shards more to do instead")
-    if len(layout.drained) > DRAINED_MAX:
-        raise Refused("host", f"at most {DRAINED_MAX:,} hosts can be drained; undrain those that will not come back")
+        raise ChangeRefused(
+            "shard", f"a cluster has at most {SHARDS_MAX:,} shards; give hosts and shards more to do instead"
+        )
+    if len(layout.drained) > DRAINED_HOSTS_MAX:
+        raise ChangeRefused(
+            "host", f"at most {DRAINED_HOSTS_MAX:,} hosts can be drained; undrain those that will not come back"
+        )
     text = render_layout(layout)
     try:
         parse_layout(text)
-    except Malformed as error:
-        raise Refused(error.path, error.problem) from None
+    except MalformedDocument as error:
+        raise ChangeRefused(error.path, error.problem) from None
     return text
 
 
-def _shard(layout: Layout, number: int) -> ShardSpec:
+def _shard_spec(layout: Layout, number: int) -> ShardSpec:
     try:
         return layout.shards[number]
     except KeyError:
-        raise Refused("shard", f"there is no shard {number}; list the shards to see what there is") from None
+        raise ChangeRefused("shard", f"there is no shard {number}; list the shards to see what there is") from None
 
 
-def _named(members: Sequence[Member], name: str) -> list[Member]:
+def _members_named(members: Sequence[Member], name: str) -> list[Member]:
     found = [member for member in members if member.name == name]
     if not found:
         there = ", ".join(sorted({member.name for member in members})[:10]) or "none"
-        raise Refused("host", f"no host named {name} is there; there are: {there}")
+        raise ChangeRefused("host", f"no host named {name} is there; there are: {there}")
     return found
 
 
-def _check_left(layout: Layout, members: Sequence[Member], member: Member) -> None:
+def _check_tier_keeps_owners(layout: Layout, members: Sequence[Member], member: Member) -> None:
     """Raises `Refused` where shards of the member's tier would be left to nobody."""
     others = (other for other in members if other.tier == member.tier and other.name not in layout.drained)
     count = sum(spec.tier == member.tier for spec in layout.shards.values())
     if count and all(other.leaving for other in others):
-        raise Refused(
+        raise ChangeRefused(
             "host",
             f"{member.name} is the last host that may own the {count} shards of tier {member.tier}: nobody would serve "
             "them; start or undrain another first",
         )
 
 
-def _without(layout: Layout, number: int) -> dict[int, str]:
+def _pins_without(layout: Layout, number: int) -> dict[int, str]:
     return {other: host for other, host in layout.pins.items() if other != number}
 
 
-def _no_layout() -> Refused:
-    return Refused("cluster", "there is no layout yet; initialise the cluster first")
+def _layout_missing() -> ChangeRefused:
+    return ChangeRefused("cluster", "there is no layout yet; initialise the cluster first")

@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from shardmgr.documents import MEMBERS, render_member
-from shardmgr.model import Assignment, Holding, Layout, Malformed, Member, Plan, View
-from shardmgr.ownership import Ownership
-from shardmgr.port import CoordinatorFailed, Holder
+from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan
+from shardmgr.ownership import OwnershipState
+from shardmgr.port import AssignmentListener, CoordinatorFailed
 from shardmgr.reading import read_cluster
-from shardmgr.registry import Link, Registry, RegistryError
-from shardmgr.session import Standing, Turn, advance
+from shardmgr.registry import ConnectionState, Registry, RegistryError
+from shardmgr.session import SessionEvent, SessionState, next_session_state
 
 log = logging.getLogger(__name__)
 
@@ -31,20 +31,20 @@ class AgentPace:
     """How an agent uses its time. Milliseconds.
 
     Attributes:
-        stop_margin_ms: so long before its session can be over the host serves nothing any more.
+        session_margin_ms: so long before its session can be over the host serves nothing any more.
         tick_ms: it looks again after this time, though nothing seems to have changed, and tells its load.
         pause_ms: it looks not sooner than this after it has looked: what changes meanwhile is one change.
         retry_ms_max: the longest pause after the registry has failed; it begins with `pause_ms` and doubles.
     """
 
-    stop_margin_ms: int = 500
+    session_margin_ms: int = 500
     tick_ms: int = 5_000
     pause_ms: int = 10
     retry_ms_max: int = 1_000
 
 
 @dataclass(slots=True)
-class _Held:
+class _AssignedShard:
     """A shard that is assigned to this host.
 
     Attributes:
@@ -58,11 +58,11 @@ class _Held:
 
     epoch: int
     database: str
-    state: str = Ownership.FREE.value
-    given: bool = False
-    releasing: bool = False
-    want: int | None = None
-    answer: asyncio.Future[None] | None = None
+    state: str = OwnershipState.FREE.value
+    is_given_to_host: bool = False
+    is_releasing: bool = False
+    epoch_above: int | None = None
+    new_epoch: asyncio.Future[None] | None = None
 
 
 class Agent:
@@ -83,11 +83,11 @@ class Agent:
         rng: Random,
         load: Callable[[], float],
     ) -> None:
-        self.view: View | None = None
+        self.view: ClusterView | None = None
         """The cluster as it was read last."""
         self.plan_version: int | None = None
         """That of the plan in `view`, by the registry; None where there is no plan."""
-        self.trouble: str | None = None
+        self.problem: str | None = None
         """Why the plan cannot be read, or the host not be announced; None while all is well."""
         self._registry = registry
         self._pace = pace
@@ -95,56 +95,56 @@ class Agent:
         self._rng = rng
         self._load = load
         self._member: Member
-        self._holder: Holder
-        self._view_changed: Callable[[], None]
-        self._standing = Standing.CUT_OFF
+        self._listener: AssignmentListener
+        self._on_view_changed: Callable[[], None]
+        self._session_state = SessionState.CUT_OFF
         self._session = 0
-        self._held: dict[int, _Held] = {}
-        self._burned: dict[int, int] = {}
+        self._assigned: dict[int, _AssignedShard] = {}
+        self._used_epochs: dict[int, int] = {}
         """By shard, the last epoch that an earlier keeper was given."""
         self._announced: tuple[int, bytes] | None = None
         """The session and the entry that stands in it."""
         self._changed = asyncio.Event()
-        self._left = asyncio.Event()
+        self._departed = asyncio.Event()
 
     @property
-    def standing(self) -> Standing:
+    def session_state(self) -> SessionState:
         """How the host stands with its cluster."""
-        return self._standing
+        return self._session_state
 
     @property
     def serve_left_ms(self) -> int:
         """How long it would go on serving without another answer; 0 while it serves nothing."""
-        if self._standing in (Standing.CUT_OFF, Standing.JOINING):
+        if self._session_state in (SessionState.CUT_OFF, SessionState.JOINING):
             return 0
         return max(0, self._serve_until_ms() - self._boot_ms())
 
-    async def run(self, member: Member, holder: Holder, changed: Callable[[], None]) -> None:
+    async def run(self, member: Member, listener: AssignmentListener, on_view_changed: Callable[[], None]) -> None:
         """Follows the plan until cancelled; then the holder has what it had.
 
         Args:
             member: the host as it announces itself; what it does with shards is filled in here.
-            changed: called when `view` has another layout or plan, before the holder is told what follows.
+            on_view_changed: called when `view` has another layout or plan, before the holder is told what follows.
         """
-        self._view_changed = changed
+        self._on_view_changed = on_view_changed
         self._member = member
-        self._holder = holder
-        self._registry.on_change(self._heard)
-        watching = asyncio.ensure_future(self._watch())
+        self._listener = listener
+        self._registry.subscribe(self._on_registry_change)
+        watching = asyncio.ensure_future(self._watch_clock())
         watching.add_done_callback(lambda _: self._changed.set())
         failures = 0
         try:
             while True:
                 self._changed.clear()
-                self._look()
-                if self._answers():
+                self._check_session()
+                if self._is_registry_reachable():
                     try:
-                        await self._turn()
-                        failures, self.trouble = 0, None
-                    except (RegistryError, Malformed) as error:
+                        await self._run_once()
+                        failures, self.problem = 0, None
+                    except (RegistryError, MalformedDocument) as error:
                         failures += 1
-                        self._report(str(error))
-                await self._wait(failures)
+                        self._set_problem(str(error))
+                await self._wait_for_change(failures)
                 if watching.done():
                     watching.result()  # without the look at the clock nothing ends serving in time
         finally:
@@ -158,13 +158,13 @@ class Agent:
         """
         self._member = replace(self._member, leaving=True)
         self._changed.set()
-        self._check_left()
+        self._check_departed()
         try:
             async with asyncio.timeout_at(deadline):
-                await self._left.wait()
+                await self._departed.wait()
         except TimeoutError:
-            if self._held:
-                log.warning("%d shards were not handed over in time", len(self._held))
+            if self._assigned:
+                log.warning("%d shards were not handed over in time", len(self._assigned))
             else:
                 log.warning("nobody could be told in time that this host leaves")
 
@@ -179,77 +179,84 @@ class Agent:
 
     async def issue_epoch(self, shard: int, above: int) -> int:
         """See `port.Coordinator`: that of the assignment, or where it was used up, that of the next one."""
-        held = self._held.get(shard)
+        held = self._assigned.get(shard)
         if held is None:
             raise CoordinatorFailed(f"shard {shard} is not assigned to this host any more")
-        above = max(above, self._burned.get(shard, 0))
+        above = max(above, self._used_epochs.get(shard, 0))
         try:
             while held.epoch <= above:
-                held.want, held.answer = above, asyncio.get_running_loop().create_future()
+                held.epoch_above, held.new_epoch = above, asyncio.get_running_loop().create_future()
                 self._changed.set()
-                await held.answer
+                await held.new_epoch
         finally:
-            held.want = held.answer = None
+            held.epoch_above = held.new_epoch = None
         return held.epoch
 
-    def tell(self, shard: int, epoch: int, state: str) -> None:
+    def report_state(self, shard: int, epoch: int, state: str) -> None:
         """See `port.Coordinator`."""
-        held = self._held.get(shard)
-        if held is not None and held.given and held.state != state:
+        held = self._assigned.get(shard)
+        if held is not None and held.is_given_to_host and held.state != state:
             held.state = state
             self._changed.set()
 
     # ---------------------------------------------------------------- session
 
-    def _heard(self) -> None:
+    def _on_registry_change(self) -> None:
         """The registry says that something may have changed."""
-        self._look()
+        self._check_session()
         self._changed.set()
 
-    def _answers(self) -> bool:
-        return self._standing is not Standing.CUT_OFF and self._registry.link is Link.CONNECTED
+    def _is_registry_reachable(self) -> bool:
+        return (
+            self._session_state is not SessionState.CUT_OFF
+            and self._registry.connection_state is ConnectionState.CONNECTED
+        )
 
-    def _look(self) -> None:
+    def _check_session(self) -> None:
         """Takes in how the session stands, at once."""
         registry = self._registry
-        alive = registry.link is not Link.LOST and self._boot_ms() < self._serve_until_ms()
-        if self._standing is not Standing.CUT_OFF and not (alive and registry.session == self._session):
-            self._advance(Turn.OVER)
-        if self._standing is Standing.CUT_OFF and alive and registry.link is Link.CONNECTED:
-            self._session = registry.session
-            self._advance(Turn.BEGUN)
-        if registry.link is Link.SUSPENDED:
-            self._advance(Turn.SILENT)
+        alive = registry.connection_state is not ConnectionState.LOST and self._boot_ms() < self._serve_until_ms()
+        if self._session_state is not SessionState.CUT_OFF and not (alive and registry.session_number == self._session):
+            self._advance(SessionEvent.ENDED)
+        if (
+            self._session_state is SessionState.CUT_OFF
+            and alive
+            and registry.connection_state is ConnectionState.CONNECTED
+        ):
+            self._session = registry.session_number
+            self._advance(SessionEvent.STARTED)
+        if registry.connection_state is ConnectionState.SUSPENDED:
+            self._advance(SessionEvent.UNRESPONSIVE)
 
     def _serve_until_ms(self) -> int:
-        return self._registry.alive_until_ms - self._pace.stop_margin_ms
+        return self._registry.alive_until_ms - self._pace.session_margin_ms
 
-    def _advance(self, turn: Turn) -> None:
-        before, self._standing = self._standing, advance(self._standing, turn)
-        if before is self._standing:
+    def _advance(self, event: SessionEvent) -> None:
+        before, self._session_state = self._session_state, next_session_state(self._session_state, event)
+        if before is self._session_state:
             return
-        log.info("this host is %s", self._standing.value)
-        if self._standing is Standing.CUT_OFF:
-            self._holder.suspended()
-            for number in list(self._held):
-                self._drop(number)
-            self._check_left()
-        elif self._standing is Standing.SUSPENDED:
-            self._holder.suspended()
-        elif self._standing is Standing.SERVING:
-            self._holder.resumed()
+        log.info("this host is %s", self._session_state.value)
+        if self._session_state is SessionState.CUT_OFF:
+            self._listener.on_suspended()
+            for number in list(self._assigned):
+                self._drop_shard(number)
+            self._check_departed()
+        elif self._session_state is SessionState.SUSPENDED:
+            self._listener.on_suspended()
+        elif self._session_state is SessionState.SERVING:
+            self._listener.on_resumed()
 
-    async def _watch(self) -> None:
+    async def _watch_clock(self) -> None:
         """Looks at the clock: nobody says that a session may be over, nor that the machine has slept."""
-        margin_ms = max(1, self._pace.stop_margin_ms // 2)
+        margin_ms = max(1, self._pace.session_margin_ms // 2)
         while True:
             left_ms = margin_ms
-            if self._standing is not Standing.CUT_OFF:
+            if self._session_state is not SessionState.CUT_OFF:
                 left_ms = min(margin_ms, max(1, self._serve_until_ms() - self._boot_ms()))
             await asyncio.sleep(left_ms / 1000)
-            self._look()
+            self._check_session()
 
-    async def _wait(self, failures: int) -> None:
+    async def _wait_for_change(self, failures: int) -> None:
         """Until something has changed or it is time to look; after failures only for a time."""
         pace = self._pace
         if failures:
@@ -263,39 +270,41 @@ class Agent:
         except TimeoutError:
             self._member = replace(self._member, load=self._load())
 
-    def _report(self, trouble: str) -> None:
-        if self.trouble != trouble:
-            log.warning("the plan cannot be followed: %s", trouble)
-        self.trouble = trouble
+    def _set_problem(self, problem: str) -> None:
+        if self.problem != problem:
+            log.warning("the plan cannot be followed: %s", problem)
+        self.problem = problem
 
     # ------------------------------------------------------------------- plan
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         """Announces what has changed, reads, and does what the plan says. Raises `RegistryError`, `Malformed`."""
         session = self._session
         await self._announce()
         reading = await read_cluster(self._registry)
-        self._look()
-        if self._session != session or not self._answers():
+        self._check_session()
+        if self._session != session or not self._is_registry_reachable():
             self._changed.set()
             return
         if all(member.nonce != self._member.nonce for member in reading.members):
             self._announced = None  # somebody has deleted the entry of a session that lives
             self._changed.set()
-        layout = reading.layout_to_follow() or Layout()
+        layout = reading.checked_layout() or Layout()
         self.plan_version = reading.plan_version
-        known, self.view = self.view, View(layout, reading.plan, reading.members)
+        known, self.view = self.view, ClusterView(layout, reading.plan, reading.members)
         if known is None or (known.layout, known.plan) != (layout, reading.plan):
-            self._view_changed()
-        self._follow(layout, reading.plan)
-        self._advance(Turn.FOLLOWED)
-        self._check_left()
+            self._on_view_changed()
+        self._follow_plan(layout, reading.plan)
+        self._advance(SessionEvent.PLAN_FOLLOWED)
+        self._check_departed()
 
     async def _announce(self) -> None:
         member = replace(
             self._member,
-            holdings={number: Holding(held.epoch, held.state) for number, held in self._held.items()},
-            wants={number: held.want for number, held in self._held.items() if held.want is not None},
+            held_shards={number: HeldShard(held.epoch, held.state) for number, held in self._assigned.items()},
+            taken_epochs={
+                number: held.epoch_above for number, held in self._assigned.items() if held.epoch_above is not None
+            },
         )
         entry = self._session, render_member(member)
         if entry != self._announced:
@@ -304,47 +313,47 @@ class Agent:
             if entry[0] == self._session:
                 self._announced = entry
 
-    def _follow(self, layout: Layout, plan: Plan) -> None:
+    def _follow_plan(self, layout: Layout, plan: Plan) -> None:
         mine = {number: each for number, each in plan.assignments.items() if each.nonce == self._member.nonce}
-        for number in [number for number in self._held if number not in mine]:
-            self._drop(number)
+        for number in [number for number in self._assigned if number not in mine]:
+            self._drop_shard(number)
         for number, assignment in sorted(mine.items()):
-            self._renew(number, assignment)
-            held = self._held.get(number)
+            self._supply_epoch(number, assignment)
+            held = self._assigned.get(number)
             if held is None:
-                held = self._held[number] = _Held(assignment.epoch, assignment.database)
+                held = self._assigned[number] = _AssignedShard(assignment.epoch, assignment.database)
                 self._changed.set()
             spec = layout.shards.get(number)
-            if not held.given and not assignment.leaving and assignment.stands(spec):
-                held.given, held.state = True, Ownership.ACQUIRING.value
-                self._holder.assigned(number, assignment.database)
-            elif held.given and assignment.leaving and not held.releasing:
-                held.releasing = True
-                self._holder.release(number)
+            if not held.is_given_to_host and not assignment.leaving and assignment.matches(spec):
+                held.is_given_to_host, held.state = True, OwnershipState.ACQUIRING.value
+                self._listener.on_assigned(number, assignment.database)
+            elif held.is_given_to_host and assignment.leaving and not held.is_releasing:
+                held.is_releasing = True
+                self._listener.on_release_requested(number)
 
-    def _renew(self, number: int, assignment: Assignment) -> None:
+    def _supply_epoch(self, number: int, assignment: Assignment) -> None:
         """Gives a keeper that waits for it its next epoch; any other has had an assignment that is over."""
-        held = self._held.get(number)
+        held = self._assigned.get(number)
         if held is None or (held.epoch, held.database) == (assignment.epoch, assignment.database):
             return
-        if held.answer is not None and held.database == assignment.database:
+        if held.new_epoch is not None and held.database == assignment.database:
             held.epoch = assignment.epoch
             self._changed.set()
-            if not held.answer.done():
-                held.answer.set_result(None)
+            if not held.new_epoch.done():
+                held.new_epoch.set_result(None)
         else:
-            self._drop(number)
+            self._drop_shard(number)
 
-    def _drop(self, number: int) -> None:
-        held = self._held.pop(number)
+    def _drop_shard(self, number: int) -> None:
+        held = self._assigned.pop(number)
         self._changed.set()
-        if held.given:
-            self._burned[number] = max(held.epoch, self._burned.get(number, 0))
-            self._holder.dropped(number)
+        if held.is_given_to_host:
+            self._used_epochs[number] = max(held.epoch, self._used_epochs.get(number, 0))
+            self._listener.on_dropped(number)
 
-    def _check_left(self) -> None:
+    def _check_departed(self) -> None:
         """Whether a host that leaves has given everything back, and everybody knows."""
-        if self._member.leaving and not self._held:
+        if self._member.leaving and not self._assigned:
             told = self._announced is not None and self._announced[1] == render_member(self._member)
-            if told or self._standing is Standing.CUT_OFF:
-                self._left.set()
+            if told or self._session_state is SessionState.CUT_OFF:
+                self._departed.set()

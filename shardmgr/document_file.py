@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shardmgr.durable import NotSynced, replace_file
-from shardmgr.registry import Entry, RegistryFailed, RegistryUnknown
+from shardmgr.registry import RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 
 
-class DocumentFile:
+class RegistryFile:
     """`{"documents": {name: {"version": 3, "data": text}}}`; bytes that are not UTF-8 are lone surrogates in the text."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def load(self) -> dict[str, Entry]:
+    def load(self) -> dict[str, VersionedDocument]:
         """All documents by name; none when there is no file. Raises `RegistryFailed`."""
         try:
             content = self._path.read_bytes()
@@ -30,7 +30,7 @@ class DocumentFile:
             raise RegistryFailed(f"cannot read {self._path}: {error.strerror}") from error
         try:
             return {
-                str(name): Entry(kept["data"].encode("utf-8", "surrogateescape"), int(kept["version"]))
+                str(name): VersionedDocument(kept["data"].encode("utf-8", "surrogateescape"), int(kept["version"]))
                 for name, kept in json.loads(content)["documents"].items()
             }
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -38,12 +38,12 @@ class DocumentFile:
                 f"{self._path} is not a file of the coordinator; move it away and it is begun anew"
             ) from None
 
-    def save(self, documents: Mapping[str, Entry]) -> None:
+    def save(self, documents: Mapping[str, VersionedDocument]) -> None:
         """Keeps them durably.
 
         Raises:
             RegistryFailed: the file is what it was.
-            RegistryUnknown: it is written, and may be the old one again after a crash.
+            RegistryOutcomeUnknown: it is written, and may be the old one again after a crash.
         """
         kept = {
             name: {"version": entry.version, "data": entry.data.decode("utf-8", "surrogateescape")}
@@ -52,6 +52,6 @@ class DocumentFile:
         try:
             replace_file(self._path, json.dumps({"documents": kept}) + "\n")
         except NotSynced as error:
-            raise RegistryUnknown(f"cannot sync the folder of {self._path}: {error.strerror}") from error
+            raise RegistryOutcomeUnknown(f"cannot sync the folder of {self._path}: {error.strerror}") from error
         except OSError as error:
             raise RegistryFailed(f"cannot write {self._path}: {error.strerror}") from error

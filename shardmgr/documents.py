@@ -19,14 +19,14 @@ from shardmgr.model import (
     SHARD_MAX,
     WEIGHT_MAX,
     Assignment,
-    Holding,
+    HeldShard,
     Layout,
     Member,
     Plan,
     ShardSpec,
 )
-from shardmgr.ownership import Ownership
-from shardmgr.strict import Fields, bad, load, name, shown, whole
+from shardmgr.ownership import OwnershipState
+from shardmgr.strict import JsonObject, abbreviate, integer_parser, parse_json, parse_name, raise_malformed
 
 FORMAT: Final = 1
 LAYOUT: Final = "layout"
@@ -35,13 +35,13 @@ MEMBERS: Final = "members"
 LOAD_MAX: Final = 1e12
 DATABASE_BYTES_MAX: Final = 127
 """Of a database's name: the plan holds one for each shard, and has to fit one entry."""
-_REMEMBERED_DOCUMENTS: Final = 4
+_CACHED_DOCUMENTS_MAX: Final = 4
 """Of layouts and of plans: a host's agent and its planner read both at each change, and mostly neither has changed."""
-_REMEMBERED_MEMBERS: Final = 1_024
+_CACHED_MEMBERS_MAX: Final = 1_024
 
 _NONCE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_STATES: Final = frozenset(state.value for state in Ownership)
-_epoch: Final = whole(0, EPOCH_MAX)
+_STATES: Final = frozenset(state.value for state in OwnershipState)
+_epoch: Final = integer_parser(0, EPOCH_MAX)
 
 # ------------------------------------------------------------------- to JSON
 
@@ -50,7 +50,7 @@ def render_layout(layout: Layout) -> bytes:
     """See `parse_layout`."""
     shards = {
         str(number): {"database": spec.database}
-        | _some(
+        | _without_none(
             tier=None if spec.tier == "default" else spec.tier,
             weight=None if spec.weight == 1 else spec.weight,
             region=spec.region or None,
@@ -58,7 +58,7 @@ def render_layout(layout: Layout) -> bytes:
         )
         for number, spec in sorted(layout.shards.items())
     }
-    return _text(
+    return _to_json(
         shards=shards,
         drained=sorted(layout.drained),
         pins={str(number): host for number, host in sorted(layout.pins.items())},
@@ -69,15 +69,17 @@ def render_plan(plan: Plan) -> bytes:
     """See `parse_plan`."""
     assignments = {
         str(number): {"name": each.name, "nonce": each.nonce, "epoch": each.epoch}
-        | _some(database=each.database or None, leaving=each.leaving or None)
+        | _without_none(database=each.database or None, leaving=each.leaving or None)
         for number, each in sorted(plan.assignments.items())
     }
-    return _text(assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())})
+    return _to_json(
+        assignments=assignments, epochs={str(number): epoch for number, epoch in sorted(plan.epochs.items())}
+    )
 
 
 def render_member(member: Member) -> bytes:
     """See `parse_member`."""
-    return _text(
+    return _to_json(
         name=member.name,
         nonce=member.nonce,
         address=member.address,
@@ -88,20 +90,20 @@ def render_member(member: Member) -> bytes:
         leaving=member.leaving,
         holdings={
             str(number): {"epoch": holding.epoch, "state": holding.state}
-            for number, holding in sorted(member.holdings.items())
+            for number, holding in sorted(member.held_shards.items())
         },
-        wants={str(number): epoch for number, epoch in sorted(member.wants.items())},
+        wants={str(number): epoch for number, epoch in sorted(member.taken_epochs.items())},
     )
 
 
-def _text(**fields: Any) -> bytes:
+def _to_json(**fields: Any) -> bytes:
     whole_text = {"format": FORMAT} | fields
     return json.dumps(whole_text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "surrogatepass"
     )
 
 
-def _some(**fields: Any) -> dict[str, Any]:
+def _without_none(**fields: Any) -> dict[str, Any]:
     """Without what is as usual, None."""
     return {key: value for key, value in fields.items() if value is not None}
 
@@ -109,37 +111,44 @@ def _some(**fields: Any) -> dict[str, Any]:
 # ----------------------------------------------------------------- from JSON
 
 
-@lru_cache(_REMEMBERED_DOCUMENTS)
+@lru_cache(_CACHED_DOCUMENTS_MAX)
 def parse_layout(text: bytes) -> Layout:
     """The layout of a text.
 
     Raises:
         Malformed: it is none; the error names the place.
     """
-    fields = _fields(text, ("shards", "drained", "pins"))
+    fields = _parse_fields(text, ("shards", "drained", "pins"))
     return Layout(
-        {number: _spec(number, *found) for number, found in fields.numbered("shards", SHARD_MAX, _as_it_is).items()},
+        {
+            number: _parse_spec(number, *found)
+            for number, found in fields.by_number("shards", SHARD_MAX, _raw_with_path).items()
+        },
         fields.names("drained"),
-        fields.numbered("pins", SHARD_MAX, name),
+        fields.by_number("pins", SHARD_MAX, parse_name),
     )
 
 
-@lru_cache(_REMEMBERED_DOCUMENTS)
+@lru_cache(_CACHED_DOCUMENTS_MAX)
 def parse_plan(text: bytes) -> Plan:
     """The plan of a text.
 
     Raises:
         Malformed: it is none; the error names the place.
     """
-    fields = _fields(text, ("assignments", "epochs"))
-    plan = Plan(fields.numbered("assignments", SHARD_MAX, _assignment), fields.numbered("epochs", SHARD_MAX, _epoch))
+    fields = _parse_fields(text, ("assignments", "epochs"))
+    plan = Plan(
+        fields.by_number("assignments", SHARD_MAX, _parse_assignment), fields.by_number("epochs", SHARD_MAX, _epoch)
+    )
     for number, assignment in plan.assignments.items():
         if assignment.epoch > plan.epochs.get(number, 0):
-            bad(f"epochs.{number}", f"this must be at least {assignment.epoch}, the epoch of its assignment")
+            raise_malformed(
+                f"epochs.{number}", f"this must be at least {assignment.epoch}, the epoch of its assignment"
+            )
     return plan
 
 
-@lru_cache(_REMEMBERED_MEMBERS)
+@lru_cache(_CACHED_MEMBERS_MAX)
 def parse_member(nonce: str, text: bytes) -> Member:
     """The member of an entry.
 
@@ -150,68 +159,68 @@ def parse_member(nonce: str, text: bytes) -> Member:
         Malformed: it is none; the error names the place.
     """
     known = ("name", "nonce", "address", "tier", "region", "capacity", "load", "leaving", "holdings", "wants")
-    fields = _fields(text, known)
-    if _nonce(fields, "") != nonce:
-        bad("nonce", f"this must be the entry's name, {shown(nonce)}")
+    fields = _parse_fields(text, known)
+    if _parse_nonce(fields, "") != nonce:
+        raise_malformed("nonce", f"this must be the entry's name, {abbreviate(nonce)}")
     return Member(
         fields.name("name"),
         nonce,
         fields.name("address"),
         fields.name("tier", "default"),
         fields.name("region", ""),
-        fields.number("capacity", 1, WEIGHT_MAX, 1),
-        fields.measure("load", LOAD_MAX, 0.0),
-        fields.flag("leaving"),
-        fields.numbered("holdings", SHARD_MAX, _holding),
-        fields.numbered("wants", SHARD_MAX, _epoch),
+        fields.integer("capacity", 1, WEIGHT_MAX, 1),
+        fields.real("load", LOAD_MAX, 0.0),
+        fields.boolean("leaving"),
+        fields.by_number("holdings", SHARD_MAX, _parse_held_shard),
+        fields.by_number("wants", SHARD_MAX, _epoch),
     )
 
 
-def _fields(text: bytes, known: tuple[str, ...]) -> Fields:
-    raw = load(text)
+def _parse_fields(text: bytes, known: tuple[str, ...]) -> JsonObject:
+    raw = parse_json(text)
     form = raw.get("format") if isinstance(raw, dict) else FORMAT
     if form != FORMAT or type(form) is not int:
-        bad("format", f"{shown(form)} is not a format that this version reads; it reads {FORMAT}")
-    return Fields(raw, "", ("format", *known))
+        raise_malformed("format", f"{abbreviate(form)} is not a format that this version reads; it reads {FORMAT}")
+    return JsonObject(raw, "", ("format", *known))
 
 
-def _as_it_is(raw: Any, path: str) -> tuple[Any, str]:
+def _raw_with_path(raw: Any, path: str) -> tuple[Any, str]:
     return raw, path
 
 
-def _spec(number: int, raw: Any, path: str) -> ShardSpec:
-    fields = Fields(raw, path, ("database", "tier", "weight", "region", "draining"))
+def _parse_spec(number: int, raw: Any, path: str) -> ShardSpec:
+    fields = JsonObject(raw, path, ("database", "tier", "weight", "region", "draining"))
     return ShardSpec(
         number,
         fields.name("database", bytes_max=DATABASE_BYTES_MAX),
         fields.name("tier", "default"),
-        fields.number("weight", 1, WEIGHT_MAX, 1),
+        fields.integer("weight", 1, WEIGHT_MAX, 1),
         fields.name("region", ""),
-        fields.flag("draining"),
+        fields.boolean("draining"),
     )
 
 
-def _assignment(raw: Any, path: str) -> Assignment:
-    fields = Fields(raw, path, ("name", "nonce", "epoch", "database", "leaving"))
+def _parse_assignment(raw: Any, path: str) -> Assignment:
+    fields = JsonObject(raw, path, ("name", "nonce", "epoch", "database", "leaving"))
     return Assignment(
         fields.name("name"),
-        _nonce(fields, path),
-        fields.number("epoch", 1, EPOCH_MAX),
+        _parse_nonce(fields, path),
+        fields.integer("epoch", 1, EPOCH_MAX),
         fields.name("database", "", bytes_max=DATABASE_BYTES_MAX),
-        fields.flag("leaving"),
+        fields.boolean("leaving"),
     )
 
 
-def _holding(raw: Any, path: str) -> Holding:
-    fields = Fields(raw, path, ("epoch", "state"))
+def _parse_held_shard(raw: Any, path: str) -> HeldShard:
+    fields = JsonObject(raw, path, ("epoch", "state"))
     state = fields.name("state")
     if state not in _STATES:
-        bad(f"{path}.state", f"{shown(state)} is not a state; use {', '.join(sorted(_STATES))}")
-    return Holding(fields.number("epoch", 0, EPOCH_MAX), state)
+        raise_malformed(f"{path}.state", f"{abbreviate(state)} is not a state; use {', '.join(sorted(_STATES))}")
+    return HeldShard(fields.integer("epoch", 0, EPOCH_MAX), state)
 
 
-def _nonce(fields: Fields, path: str) -> str:
+def _parse_nonce(fields: JsonObject, path: str) -> str:
     nonce = fields.name("nonce")
     if _NONCE.fullmatch(nonce) is None:
-        bad(f"{path}.nonce" if path else "nonce", f"{shown(nonce)} is no name of an entry")
+        raise_malformed(f"{path}.nonce" if path else "nonce", f"{abbreviate(nonce)} is no name of an entry")
     return nonce

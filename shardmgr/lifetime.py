@@ -7,7 +7,7 @@ a write. So an answer proves that the leader was reached, not that the leader
 knows of the request; it proves that of requests a tick older. Only a connect or
 a reconnect goes to the leader as such.
 
-Pure. Always true: `until_ms` goes down only with a connect. Knows no ZooKeeper.
+Pure. Always true: `alive_until_ms` goes down only with a connect. Knows no ZooKeeper.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class Lifetime:
+class SessionLifetime:
     """One session's.
 
     Args:
@@ -24,7 +24,7 @@ class Lifetime:
     """
 
     def __init__(self, tick_ms: int, timeout_ms: int) -> None:
-        self.until_ms = 0
+        self.alive_until_ms = 0
         """The leader does not end the session before this moment of the client's clock."""
         self.timeout_ms = timeout_ms
         self._tick_ms = tick_ms
@@ -36,15 +36,15 @@ class Lifetime:
         """How old a request must be when another is sent, whose answer proves that the leader knows of it."""
         return min(self._tick_ms, self.timeout_ms // 2)
 
-    def connected(self, sent_ms: int, timeout_ms: int) -> None:
+    def on_connected(self, sent_ms: int, timeout_ms: int) -> None:
         """A connect that was sent at `sent_ms` was answered. The server before may have granted more."""
         self.timeout_ms = timeout_ms
-        self.until_ms = sent_ms + timeout_ms
+        self.alive_until_ms = sent_ms + timeout_ms
         self._answered.clear()  # the server before may never have passed them on
 
-    def answered(self, sent_ms: int, now_ms: int) -> None:
+    def on_sync_answered(self, sent_ms: int, now_ms: int) -> None:
         """A sync that was sent at `sent_ms` was answered at `now_ms`; later syncs come after."""
         while self._answered and self._answered[0][1] + self.tick_ms <= sent_ms:
             known_ms, _ = self._answered.popleft()
-            self.until_ms = max(self.until_ms, known_ms + self.timeout_ms)
+            self.alive_until_ms = max(self.alive_until_ms, known_ms + self.timeout_ms)
         self._answered.append((sent_ms, now_ms))

@@ -17,7 +17,7 @@ SHARD_MAX: Final = (1 << 31) - 1
 WEIGHT_MAX: Final = 1_000_000
 
 
-class Malformed(Exception):
+class MalformedDocument(Exception):
     """A text is not what it should be: where in it, and what is wrong there."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -27,7 +27,7 @@ class Malformed(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Holding:
+class HeldShard:
     """What a member does with a shard: which epoch it has, and how far it is (a value of `Ownership`)."""
 
     epoch: int
@@ -57,8 +57,8 @@ class Member:
     capacity: int = 1
     load: float = 0.0
     leaving: bool = False
-    holdings: Mapping[int, Holding] = field(default_factory=dict)
-    wants: Mapping[int, int] = field(default_factory=dict)
+    held_shards: Mapping[int, HeldShard] = field(default_factory=dict)
+    taken_epochs: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
@@ -112,7 +112,7 @@ class Assignment:
     database: str
     leaving: bool = False
 
-    def stands(self, spec: ShardSpec | None) -> bool:
+    def matches(self, spec: ShardSpec | None) -> bool:
         """The shard, as administrators know it now, is there and in the database that it was assigned in."""
         return spec is not None and spec.database == self.database
 
@@ -131,7 +131,7 @@ class Plan:
 
 
 @dataclass(slots=True, frozen=True)
-class View:
+class ClusterView:
     """A cluster as one reader sees it at one time; its parts may be of different moments."""
 
     layout: Layout

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 
-class Ownership(enum.Enum):
+class OwnershipState(enum.Enum):
     """What a host believes of one shard."""
 
     FREE = "free"
@@ -28,13 +28,13 @@ class Ownership(enum.Enum):
     """The database fenced us."""
 
 
-class Happening(enum.Enum):
+class OwnershipEvent(enum.Enum):
     """What can happen to an ownership."""
 
     ASSIGNED = "assigned"
-    TAKEN_OVER = "taken over"
+    ACQUIRED = "taken over"
     RECOVERED = "recovered"
-    RELEASE_ASKED = "release asked"
+    RELEASE_REQUESTED = "release asked"
     RELEASED = "released"
     FENCED = "fenced"
     FAILED = "failed"
@@ -43,30 +43,30 @@ class Happening(enum.Enum):
     """It is another's, or may be: whatever is under way ends at once."""
 
 
-TABLE: Final[Mapping[tuple[Ownership, Happening], Ownership]] = {
-    (Ownership.FREE, Happening.ASSIGNED): Ownership.ACQUIRING,
-    (Ownership.ACQUIRING, Happening.TAKEN_OVER): Ownership.RECOVERING,
-    (Ownership.ACQUIRING, Happening.FAILED): Ownership.ACQUIRING,
-    (Ownership.ACQUIRING, Happening.RELEASE_ASKED): Ownership.FREE,
-    (Ownership.RECOVERING, Happening.RECOVERED): Ownership.OWNED,
-    (Ownership.RECOVERING, Happening.FAILED): Ownership.ACQUIRING,
-    (Ownership.RECOVERING, Happening.FENCED): Ownership.LOST,
-    (Ownership.RECOVERING, Happening.RELEASE_ASKED): Ownership.FREE,
-    (Ownership.OWNED, Happening.RELEASE_ASKED): Ownership.DRAINING,
-    (Ownership.OWNED, Happening.FENCED): Ownership.LOST,
-    (Ownership.OWNED, Happening.FAILED): Ownership.LOST,
-    (Ownership.DRAINING, Happening.RELEASED): Ownership.FREE,
-    (Ownership.DRAINING, Happening.FENCED): Ownership.LOST,
-    (Ownership.DRAINING, Happening.FAILED): Ownership.LOST,
-    (Ownership.LOST, Happening.ASSIGNED): Ownership.ACQUIRING,
-    (Ownership.LOST, Happening.RELEASED): Ownership.FREE,
-    **{(state, Happening.DROPPED): Ownership.FREE for state in Ownership},
+TRANSITIONS: Final[Mapping[tuple[OwnershipState, OwnershipEvent], OwnershipState]] = {
+    (OwnershipState.FREE, OwnershipEvent.ASSIGNED): OwnershipState.ACQUIRING,
+    (OwnershipState.ACQUIRING, OwnershipEvent.ACQUIRED): OwnershipState.RECOVERING,
+    (OwnershipState.ACQUIRING, OwnershipEvent.FAILED): OwnershipState.ACQUIRING,
+    (OwnershipState.ACQUIRING, OwnershipEvent.RELEASE_REQUESTED): OwnershipState.FREE,
+    (OwnershipState.RECOVERING, OwnershipEvent.RECOVERED): OwnershipState.OWNED,
+    (OwnershipState.RECOVERING, OwnershipEvent.FAILED): OwnershipState.ACQUIRING,
+    (OwnershipState.RECOVERING, OwnershipEvent.FENCED): OwnershipState.LOST,
+    (OwnershipState.RECOVERING, OwnershipEvent.RELEASE_REQUESTED): OwnershipState.FREE,
+    (OwnershipState.OWNED, OwnershipEvent.RELEASE_REQUESTED): OwnershipState.DRAINING,
+    (OwnershipState.OWNED, OwnershipEvent.FENCED): OwnershipState.LOST,
+    (OwnershipState.OWNED, OwnershipEvent.FAILED): OwnershipState.LOST,
+    (OwnershipState.DRAINING, OwnershipEvent.RELEASED): OwnershipState.FREE,
+    (OwnershipState.DRAINING, OwnershipEvent.FENCED): OwnershipState.LOST,
+    (OwnershipState.DRAINING, OwnershipEvent.FAILED): OwnershipState.LOST,
+    (OwnershipState.LOST, OwnershipEvent.ASSIGNED): OwnershipState.ACQUIRING,
+    (OwnershipState.LOST, OwnershipEvent.RELEASED): OwnershipState.FREE,
+    **{(state, OwnershipEvent.DROPPED): OwnershipState.FREE for state in OwnershipState},
 }
 
 
-def advance(state: Ownership, happening: Happening) -> Ownership:
+def next_ownership_state(state: OwnershipState, event: OwnershipEvent) -> OwnershipState:
     """The state that follows. Raises `ValueError` where the table has no way."""
     try:
-        return TABLE[state, happening]
+        return TRANSITIONS[state, event]
     except KeyError:
-        raise ValueError(f"a shard that is {state.value} cannot be {happening.value}") from None
+        raise ValueError(f"a shard that is {state.value} cannot be {event.value}") from None

@@ -22,9 +22,9 @@ from math import inf
 from typing import TypeAlias
 
 from shardmgr.model import EPOCH_MAX, Assignment, Layout, Member, Plan, ShardSpec
-from shardmgr.ownership import Ownership
+from shardmgr.ownership import OwnershipState
 
-_Kind: TypeAlias = tuple[str, str, str | None, int]
+_PlacementKey: TypeAlias = tuple[str, str, str | None, int]
 """Of a shard: tier, region, the host that it is pinned to, weight."""
 
 
@@ -39,28 +39,28 @@ def next_plan(layout: Layout, plan: Plan, members: Sequence[Member], overdue: fr
     draft = _Draft(layout, plan, members)
     for number, assignment in sorted(plan.assignments.items()):
         owner = draft.member(assignment)
-        if owner is None or _given_back(number, assignment, owner, overdue):
+        if owner is None or _may_reassign(number, assignment, owner, overdue):
             continue
         spec = layout.shards.get(number)
         if spec is None or assignment.leaving or not draft.may_stay(spec, assignment):
-            draft.let_go(number, assignment)
-        elif owner.wants.get(number, 0) >= assignment.epoch:
+            draft.mark_leaving(number, assignment)
+        elif owner.taken_epochs.get(number, 0) >= assignment.epoch:
             draft.assign(spec, owner)
         else:
-            draft.keep(spec, assignment)
-    draft.place()
-    draft.even_out(moves_max)
+            draft.keep_assignment(spec, assignment)
+    draft.place_shards()
+    draft.rebalance(moves_max)
     return draft.plan()
 
 
-def _given_back(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
+def _may_reassign(number: int, assignment: Assignment, owner: Member, overdue: frozenset[int]) -> bool:
     """Whether a shard that is leaving may be given to another."""
     if not assignment.leaving:
         return False
-    holding = owner.holdings.get(number)
-    free = holding is not None and holding.epoch == assignment.epoch and holding.state == Ownership.FREE.value
+    holding = owner.held_shards.get(number)
+    free = holding is not None and holding.epoch == assignment.epoch and holding.state == OwnershipState.FREE.value
     # Who found its epoch taken writes nothing with it any more.
-    return free or owner.wants.get(number, 0) >= assignment.epoch or number in overdue
+    return free or owner.taken_epochs.get(number, 0) >= assignment.epoch or number in overdue
 
 
 class _Draft:
@@ -69,12 +69,12 @@ class _Draft:
     def __init__(self, layout: Layout, plan: Plan, members: Sequence[Member]) -> None:
         self._layout = layout
         self._members = {member.nonce: member for member in members}
-        self._hosts = _Hosts(layout, self._members.values())
+        self._hosts = _HostLoads(layout, self._members.values())
         self._assignments: dict[int, Assignment] = {}
         self._epochs = dict(plan.epochs)
         for number, assignment in plan.assignments.items():
             self._epochs[number] = max(self._epochs.get(number, 0), assignment.epoch)
-        self._taken = _highest(member.wants for member in members)
+        self._taken_epochs = _highest_epochs(member.taken_epochs for member in members)
         """By shard, the highest epoch that anybody has found in a database."""
         self._movable: dict[int, tuple[ShardSpec, Member]] = {}
         """What stays with its owner, and might as well be elsewhere."""
@@ -89,27 +89,27 @@ class _Draft:
         """Whether the owner fits, has it from the same database, and no other host that fits has it pinned."""
         owner = self._members[assignment.nonce]
         same = assignment.database == spec.database
-        return same and self._hosts.fits(owner, spec) and self._hosts.pinned(spec) in (None, owner.name)
+        return same and self._hosts.fits(owner, spec) and self._hosts.pinned_host(spec) in (None, owner.name)
 
-    def keep(self, spec: ShardSpec, assignment: Assignment) -> None:
+    def keep_assignment(self, spec: ShardSpec, assignment: Assignment) -> None:
         owner = self._members[assignment.nonce]
         self._assignments[spec.number] = assignment
-        self._hosts.load(owner, spec.weight)
+        self._hosts.add_load(owner, spec.weight)
         if self._epochs[spec.number] < EPOCH_MAX:
             self._movable[spec.number] = spec, owner
 
-    def let_go(self, number: int, assignment: Assignment) -> None:
+    def mark_leaving(self, number: int, assignment: Assignment) -> None:
         self._assignments[number] = assignment if assignment.leaving else replace(assignment, leaving=True)
 
     def assign(self, spec: ShardSpec, owner: Member) -> None:
         """A new assignment, unless all epochs of the shard are used up: then nobody can own it."""
-        epoch = max(self._epochs.get(spec.number, 0), self._taken.get(spec.number, 0)) + 1
+        epoch = max(self._epochs.get(spec.number, 0), self._taken_epochs.get(spec.number, 0)) + 1
         self._epochs[spec.number] = min(epoch, EPOCH_MAX)
         if epoch <= EPOCH_MAX:
             self._assignments[spec.number] = Assignment(owner.name, owner.nonce, epoch, spec.database)
-            self._hosts.load(owner, spec.weight)
+            self._hosts.add_load(owner, spec.weight)
 
-    def place(self) -> None:
+    def place_shards(self) -> None:
         """Assigns what nobody has. What is leaving is counted where it would go by now, so that no second shard
         is moved to the same gap. The heavy come first: the light ones even out what they leave.
         """
@@ -119,15 +119,15 @@ class _Draft:
             if number not in self._assignments or self._assignments[number].leaving
         ]
         for spec in sorted(waiting, key=lambda spec: (-spec.weight, spec.number)):
-            host = self._hosts.best(spec)
+            host = self._hosts.least_loaded(spec)
             if host is None:
                 continue
             if spec.number in self._assignments:
-                self._hosts.load(host, spec.weight)
+                self._hosts.add_load(host, spec.weight)
             else:
                 self.assign(spec, host)
 
-    def even_out(self, moves_max: int) -> None:
+    def rebalance(self, moves_max: int) -> None:
         """Lets go of what is better elsewhere, as many as may be under way.
 
         What leaves for balance at the same time is of one kind: those are interchangeable, so in whatever order they
@@ -138,102 +138,104 @@ class _Draft:
             for number, assignment in self._assignments.items()
             if assignment.leaving and (spec := self._layout.shards.get(number)) and self.may_stay(spec, assignment)
         ]
-        kinds = {self._hosts.kind(spec) for spec, owner in moves if self._hosts.is_candidate(owner, spec)}
+        kinds = {self._hosts.placement_key(spec) for spec, owner in moves if self._hosts.is_candidate(owner, spec)}
         for _ in range(len(moves), moves_max):
             move = self._best_move(kinds)
             if move is None:
                 return
             spec, owner, target = move
             if self._hosts.is_candidate(owner, spec):
-                kinds.add(self._hosts.kind(spec))
-            self._hosts.load(owner, -spec.weight)
-            self._hosts.load(target, spec.weight)
+                kinds.add(self._hosts.placement_key(spec))
+            self._hosts.add_load(owner, -spec.weight)
+            self._hosts.add_load(target, spec.weight)
             del self._movable[spec.number]
-            self.let_go(spec.number, self._assignments[spec.number])
+            self.mark_leaving(spec.number, self._assignments[spec.number])
 
-    def _best_move(self, kinds: set[_Kind]) -> tuple[ShardSpec, Member, Member] | None:
+    def _best_move(self, moving: set[_PlacementKey]) -> tuple[ShardSpec, Member, Member] | None:
         """A shard, its owner and who would get it. A shard away from its region comes first; then, from the host with
         the largest share, one that leaves the two most even; and only if the other's share with it is less than that.
 
         Args:
-            kinds: of the moves for balance that are under way.
+            moving: of the moves for balance that are under way.
         """
         best: tuple[tuple[float, float, int], tuple[ShardSpec, Member, Member]] | None = None
-        hosts, targets = self._hosts, dict[_Kind, Member | None]()
+        hosts, targets = self._hosts, dict[_PlacementKey, Member | None]()
         for number, (spec, owner) in self._movable.items():
-            kind = hosts.kind(spec)
+            kind = hosts.placement_key(spec)
             if kind not in targets:
-                targets[kind] = hosts.best(spec)
+                targets[kind] = hosts.least_loaded(spec)
             target = targets[kind]
             if target is None or target is owner:
                 continue
-            before, after = hosts.share(owner), hosts.share(target, spec.weight)
+            before, after = hosts.load_ratio(owner), hosts.load_ratio(target, spec.weight)
             at_home = hosts.is_candidate(owner, spec)
-            if at_home and (after >= before or not kinds <= {kind}):
+            if at_home and (after >= before or not moving <= {kind}):
                 continue
-            left = max(hosts.share(owner, -spec.weight), after)
+            left = max(hosts.load_ratio(owner, -spec.weight), after)
             rank = (-before if at_home else -inf, left, number)
             if best is None or rank < best[0]:
                 best = rank, (spec, owner, target)
         return None if best is None else best[1]
 
 
-class _Hosts:
+class _HostLoads:
     """The members that may be given shards, and what each carries once all that is decided has happened."""
 
     def __init__(self, layout: Layout, members: Iterable[Member]) -> None:
         fitting = (member for member in members if not member.leaving and member.name not in layout.drained)
         self._hosts = sorted(fitting, key=lambda member: (member.name, member.nonce))
-        self._load = {host.nonce: 0 for host in self._hosts}
+        self._weights = {host.nonce: 0 for host in self._hosts}
         self._pins = layout.pins
         self._tiers_of_name: dict[str, set[str]] = {}
         for host in self._hosts:
             self._tiers_of_name.setdefault(host.name, set()).add(host.tier)
-        self._candidates: dict[_Kind, dict[str, Member]] = {}
+        self._candidates: dict[_PlacementKey, dict[str, Member]] = {}
         """By kind of shard, the hosts by nonce, in the order of their names."""
 
     def fits(self, member: Member, spec: ShardSpec) -> bool:
-        return member.nonce in self._load and member.tier == spec.tier
+        return member.nonce in self._weights and member.tier == spec.tier
 
-    def pinned(self, spec: ShardSpec) -> str | None:
+    def pinned_host(self, spec: ShardSpec) -> str | None:
         """The name of the host that the shard is pinned to, if one of that name fits."""
         name = self._pins.get(spec.number)
         return name if name is not None and spec.tier in self._tiers_of_name.get(name, ()) else None
 
-    def kind(self, spec: ShardSpec) -> _Kind:
+    def placement_key(self, spec: ShardSpec) -> _PlacementKey:
         """Equal for shards that may stand for each other: of one weight and the same candidates."""
-        return spec.tier, spec.region, self.pinned(spec), spec.weight
+        return spec.tier, spec.region, self.pinned_host(spec), spec.weight
 
     def is_candidate(self, member: Member, spec: ShardSpec) -> bool:
-        return member.nonce in self._among(spec)
+        return member.nonce in self._candidates_for(spec)
 
-    def best(self, spec: ShardSpec) -> Member | None:
+    def least_loaded(self, spec: ShardSpec) -> Member | None:
         """The candidate that would carry the smallest share with it; the first by name of equal ones."""
-        return min(self._among(spec).values(), key=lambda host: self.share(host, spec.weight), default=None)
+        return min(
+            self._candidates_for(spec).values(), key=lambda host: self.load_ratio(host, spec.weight), default=None
+        )
 
-    def _among(self, spec: ShardSpec) -> dict[str, Member]:
-        kind = self.kind(spec)
+    def _candidates_for(self, spec: ShardSpec) -> dict[str, Member]:
+        kind = self.placement_key(spec)
         found = self._candidates.get(kind)
         if found is None:
             fitting = [host for host in self._hosts if host.tier == spec.tier]
-            if (name := self.pinned(spec)) is not None:
+            if (name := self.pinned_host(spec)) is not None:
                 chosen = [host for host in fitting if host.name == name]
             else:
                 chosen = [host for host in fitting if spec.region and host.region == spec.region] or fitting
             found = self._candidates[kind] = {host.nonce: host for host in chosen}
         return found
 
-    def share(self, host: Member, more: int = 0) -> float:
+    def load_ratio(self, host: Member, added_weight: int = 0) -> float:
         """What it carries, by its capacity. Rounding keeps the order, so what is less here is truly less."""
-        return (self._load[host.nonce] + more) / host.capacity
+        return (self._weights[host.nonce] + added_weight) / host.capacity
 
-    def load(self, host: Member, weight: int) -> None:
-        self._load[host.nonce] += weight
+    def add_load(self, host: Member, weight: int) -> None:
+        self._weights[host.nonce] += weight
 
 
-def _highest(found: Iterable[Mapping[int, int]]) -> dict[int, int]:
+def _highest_epochs(epoch_maps: Iterable[Mapping[int, int]]) -> dict[int, int]:
     highest: dict[int, int] = {}
-    for epochs in found:
+    for epochs in epoch_maps:
         for number, epoch in epochs.items():
             highest[number] = max(highest.get(number, 0), epoch)
     return highest

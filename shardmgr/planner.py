@@ -17,19 +17,19 @@ from random import Random
 from typing import Final
 
 from shardmgr.documents import PLAN, render_plan
-from shardmgr.model import Malformed, Plan
+from shardmgr.model import MalformedDocument, Plan
 from shardmgr.plan import next_plan
 from shardmgr.reading import read_cluster
 from shardmgr.registry import Registry, RegistryConflict, RegistryError
 
 log = logging.getLogger(__name__)
 
-FOLDER: Final = "planner"
-LEADER: Final = "leader"
+ELECTION_FOLDER: Final = "planner"
+LEADER_ENTRY: Final = "leader"
 
 
 @dataclass(slots=True, frozen=True)
-class Pace:
+class PlannerPace:
     """How patient a planner is. Milliseconds.
 
     Attributes:
@@ -40,7 +40,7 @@ class Pace:
         retry_ms_max: the longest pause after the registry has failed; it begins with `pause_ms` and doubles.
     """
 
-    drain_timeout_ms: int = 10_000
+    handover_timeout_ms: int = 10_000
     moves_max: int = 1
     tick_ms: int = 10_000
     pause_ms: int = 20
@@ -57,8 +57,10 @@ class Planner:
         rng: spreads the pauses after failures.
     """
 
-    def __init__(self, registry: Registry, nonce: str, pace: Pace, boot_ms: Callable[[], int], rng: Random) -> None:
-        self.trouble: str | None = "it has not looked yet"
+    def __init__(
+        self, registry: Registry, nonce: str, pace: PlannerPace, boot_ms: Callable[[], int], rng: Random
+    ) -> None:
+        self.problem: str | None = "it has not looked yet"
         """Why nothing can be planned, for a person; None while all is well, here or with the one that is elected."""
         self._registry = registry
         self._nonce = nonce
@@ -66,17 +68,17 @@ class Planner:
         self._boot_ms = boot_ms
         self._rng = rng
         self._changed = asyncio.Event()
-        self._elected_in = 0
+        self._elected_session = 0
         """The session in which this one was elected; 0 while another is, or nobody."""
         self._leaving: dict[int, tuple[int, int]] = {}
         """By shard that is leaving, its epoch, and when that was seen first."""
         self._malformed: Mapping[str, str] = {}
-        registry.on_change(self._changed.set)
+        registry.subscribe(self._changed.set)
 
     @property
-    def elected(self) -> bool:
+    def is_elected(self) -> bool:
         """Whether this one plans, as far as it knows."""
-        return 0 != self._elected_in == self._registry.session
+        return 0 != self._elected_session == self._registry.session_number
 
     async def run(self) -> None:
         """Plans whenever elected, until cancelled. What it had announced ends with the session."""
@@ -84,52 +86,52 @@ class Planner:
         while True:
             self._changed.clear()
             try:
-                await self._turn()
+                await self._run_once()
             except RegistryConflict:
                 # Somebody else has planned, or was elected: read again.
                 failures += 1
             except RegistryError as error:
-                self._report(f"the registry failed: {error}")
+                self._set_problem(f"the registry failed: {error}")
                 failures += 1
-            except Malformed as error:
-                self._report(f"nothing is planned, and nothing overwritten, until this is mended: {error}")
+            except MalformedDocument as error:
+                self._set_problem(f"nothing is planned, and nothing overwritten, until this is mended: {error}")
                 failures = 0
             else:
-                self._report(None)
+                self._set_problem(None)
                 failures = 0
-            await self._wait(failures)
+            await self._wait_for_change(failures)
 
-    async def _turn(self) -> None:
+    async def _run_once(self) -> None:
         """Looks once, and does what is to be done."""
-        if not await self._is_elected():
+        if not await self._run_for_election():
             self._leaving.clear()
             return
         reading = await read_cluster(self._registry)
-        self._complain(reading.malformed)
-        layout = reading.layout_to_follow()
+        self._log_malformed(reading.malformed)
+        layout = reading.checked_layout()
         if layout is None:
             return
-        overdue = self._overdue(reading.plan)
+        overdue = self._overdue_shards(reading.plan)
         plan = next_plan(layout, reading.plan, reading.members, overdue, self._pace.moves_max)
         if plan != reading.plan:
             await self._registry.replace(PLAN, render_plan(plan), reading.plan_version)
-            self._tell(reading.plan, plan)
+            self._log_plan_changes(reading.plan, plan)
 
-    async def _is_elected(self) -> bool:
+    async def _run_for_election(self) -> bool:
         """Whether this one is, or can be made so. Reading who is has this one told when that one is gone."""
-        session = self._registry.session
-        leader = (await self._registry.members(FOLDER)).get(LEADER)
+        session = self._registry.session_number
+        leader = (await self._registry.members(ELECTION_FOLDER)).get(LEADER_ENTRY)
         mine = leader == self._nonce.encode()
         if leader is not None and not mine:
-            self._elected_in = 0
-        elif leader is None or self._elected_in != session:
+            self._elected_session = 0
+        elif leader is None or self._elected_session != session:
             # What an earlier session has left of it is replaced, not waited for.
-            await self._registry.announce(FOLDER, LEADER, self._nonce.encode())
-            self._elected_in = session
+            await self._registry.announce(ELECTION_FOLDER, LEADER_ENTRY, self._nonce.encode())
+            self._elected_session = session
             log.info("elected to plan", extra={"nonce": self._nonce})
-        return self.elected
+        return self.is_elected
 
-    def _overdue(self, plan: Plan) -> frozenset[int]:
+    def _overdue_shards(self, plan: Plan) -> frozenset[int]:
         """Shards whose owners have had their time; notes those that are leaving from now on."""
         now_ms = self._boot_ms()
         former, self._leaving = self._leaving, {}
@@ -137,10 +139,10 @@ class Planner:
             if assignment.leaving:
                 epoch, since_ms = former.get(number, (0, now_ms))
                 self._leaving[number] = (assignment.epoch, since_ms if epoch == assignment.epoch else now_ms)
-        latest_ms = now_ms - self._pace.drain_timeout_ms
+        latest_ms = now_ms - self._pace.handover_timeout_ms
         return frozenset(number for number, (_, since_ms) in self._leaving.items() if since_ms <= latest_ms)
 
-    async def _wait(self, failures: int) -> None:
+    async def _wait_for_change(self, failures: int) -> None:
         """Until something has changed, it is time to look, or a drain is overdue; after failures only for a time."""
         pace = self._pace
         pause_ms = min(pace.retry_ms_max, pace.pause_ms << min(failures, 16))
@@ -150,25 +152,25 @@ class Planner:
         await asyncio.sleep(pause_ms / 1000)
         until_ms = pace.tick_ms
         for _, since_ms in self._leaving.values():
-            until_ms = min(until_ms, since_ms + pace.drain_timeout_ms - self._boot_ms())
+            until_ms = min(until_ms, since_ms + pace.handover_timeout_ms - self._boot_ms())
         try:
             async with asyncio.timeout(max(until_ms, 0) / 1000):
                 await self._changed.wait()
         except TimeoutError:
             pass
 
-    def _report(self, trouble: str | None) -> None:
-        if trouble is not None and trouble != self.trouble:
-            log.error("cannot plan", extra={"reason": trouble})
-        self.trouble = trouble
+    def _set_problem(self, problem: str | None) -> None:
+        if problem is not None and problem != self.problem:
+            log.error("cannot plan", extra={"reason": problem})
+        self.problem = problem
 
-    def _complain(self, malformed: Mapping[str, str]) -> None:
+    def _log_malformed(self, malformed: Mapping[str, str]) -> None:
         for nonce, reason in malformed.items():
             if self._malformed.get(nonce) != reason:
                 log.warning("an entry is no member, and gets no shards", extra={"entry": nonce, "reason": reason})
         self._malformed = malformed
 
-    def _tell(self, before: Plan, after: Plan) -> None:
+    def _log_plan_changes(self, before: Plan, after: Plan) -> None:
         for number in sorted(before.assignments.keys() | after.assignments.keys()):
             was, now = before.assignments.get(number), after.assignments.get(number)
             if was != now:

@@ -30,30 +30,30 @@ class Coordinator(Protocol):
         """
         ...
 
-    def tell(self, shard: int, epoch: int, state: str) -> None:
+    def report_state(self, shard: int, epoch: int, state: str) -> None:
         """What the keeper of a shard does now, a value of `Ownership`; the last word counts. Never blocks."""
         ...
 
 
-class Holder(Protocol):
+class AssignmentListener(Protocol):
     """A host, as its agent sees it. Calls come on the event loop, in this order for each shard: assigned, release, dropped."""
 
-    def assigned(self, shard: int, database: str) -> None:
+    def on_assigned(self, shard: int, database: str) -> None:
         """Acquire, recover and serve it; the database is a name in the host's own configuration."""
         ...
 
-    def release(self, shard: int) -> None:
+    def on_release_requested(self, shard: int) -> None:
         """Drain it: take in nothing more, write what waits, and tell the coordinator that it is free."""
         ...
 
-    def dropped(self, shard: int) -> None:
+    def on_dropped(self, shard: int) -> None:
         """It is another's, or may be: stop serving it at once, whatever is under way."""
         ...
 
-    def suspended(self) -> None:
+    def on_suspended(self) -> None:
         """Hand nothing out until `resumed`: the session may be ending."""
         ...
 
-    def resumed(self) -> None:
+    def on_resumed(self) -> None:
         """The session lives."""
         ...

@@ -6,10 +6,10 @@ Pure. Knows neither the registry nor the plan as a whole.
 from __future__ import annotations
 
 from shardmgr.model import Assignment, Member
-from shardmgr.ownership import Ownership
+from shardmgr.ownership import OwnershipState
 
 
-def state_of(shard: int, assignment: Assignment | None, owner: Member | None) -> str:
+def ownership_state_of(shard: int, assignment: Assignment | None, owner: Member | None) -> str:
     """A value of `Ownership`.
 
     Args:
@@ -17,10 +17,10 @@ def state_of(shard: int, assignment: Assignment | None, owner: Member | None) ->
         owner: the member that it names; None where that is gone.
     """
     if assignment is None:
-        return Ownership.FREE.value
+        return OwnershipState.FREE.value
     if owner is None:
-        return Ownership.LOST.value
-    holding = owner.holdings.get(shard)
+        return OwnershipState.LOST.value
+    holding = owner.held_shards.get(shard)
     # What it told of an earlier assignment says nothing of this one.
     started = holding is not None and holding.epoch == assignment.epoch
-    return holding.state if started and holding is not None else Ownership.ACQUIRING.value
+    return holding.state if started and holding is not None else OwnershipState.ACQUIRING.value

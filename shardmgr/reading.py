@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_layout, parse_member, parse_plan
-from shardmgr.model import Layout, Malformed, Member, Plan
+from shardmgr.model import Layout, MalformedDocument, Member, Plan
 from shardmgr.registry import Registry
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True, frozen=True)
-class Reading:
+class ClusterReading:
     """What was found.
 
     Attributes:
@@ -36,15 +36,17 @@ class Reading:
     members: Sequence[Member]
     malformed: Mapping[str, str]
 
-    def layout_to_follow(self) -> Layout | None:
+    def checked_layout(self) -> Layout | None:
         """The layout. Raises Malformed where one that a plan was made from has gone: it may come back, and nothing changes meanwhile."""
         if self.layout is None and self.plan.assignments:
             shards = len(self.plan.assignments)
-            raise Malformed(LAYOUT, f"it is gone, and a plan of {shards} shards is there; write the layout again")
+            raise MalformedDocument(
+                LAYOUT, f"it is gone, and a plan of {shards} shards is there; write the layout again"
+            )
         return self.layout
 
 
-async def read_cluster(registry: Registry) -> Reading:
+async def read_cluster(registry: Registry) -> ClusterReading:
     """Reads it, in three requests.
 
     Raises:
@@ -59,11 +61,11 @@ async def read_cluster(registry: Registry) -> Reading:
     for nonce, data in sorted(entries.items()):
         try:
             members.append(parse_member(nonce, data))
-        except Malformed as error:
+        except MalformedDocument as error:
             malformed[nonce] = str(error)
-    return Reading(
+    return ClusterReading(
         None if layout is None else layout[0],
-        Plan() if plan is None else _within(PLAN, parse_plan, plan.data),
+        Plan() if plan is None else _parse_named(PLAN, parse_plan, plan.data),
         None if plan is None else plan.version,
         sorted(members, key=lambda member: (member.name, member.nonce)),
         malformed,
@@ -73,11 +75,11 @@ async def read_cluster(registry: Registry) -> Reading:
 async def read_layout(registry: Registry) -> tuple[Layout, int] | None:
     """The layout and its version; None where nobody has made one. Raises as `read_cluster` does."""
     entry = await registry.read(LAYOUT)
-    return None if entry is None else (_within(LAYOUT, parse_layout, entry.data), entry.version)
+    return None if entry is None else (_parse_named(LAYOUT, parse_layout, entry.data), entry.version)
 
 
-def _within(document: str, parse: Callable[[bytes], T], text: bytes) -> T:
+def _parse_named(document: str, parse: Callable[[bytes], T], text: bytes) -> T:
     try:
         return parse(text)
-    except Malformed as error:
-        raise Malformed(f"{document}: {error.path}" if error.path else document, error.problem) from None
+    except MalformedDocument as error:
+        raise MalformedDocument(f"{document}: {error.path}" if error.path else document, error.problem) from None

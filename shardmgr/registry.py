@@ -25,11 +25,11 @@ class RegistryFailed(RegistryError):
     """It cannot be asked now; nothing was written."""
 
 
-class RegistryUnreached(RegistryFailed):
+class RegistryUnreachable(RegistryFailed):
     """As before, for want of an answer or of a session: asked again later, it may answer."""
 
 
-class RegistryUnknown(RegistryError):
+class RegistryOutcomeUnknown(RegistryError):
     """It was asked, and did not answer: what was to be written may be written, or may yet be."""
 
 
@@ -38,14 +38,14 @@ class RegistryConflict(RegistryError):
 
 
 @dataclass(slots=True, frozen=True)
-class Entry:
+class VersionedDocument:
     """A document: what it holds, and its version, which goes up by one with each change."""
 
     data: bytes
     version: int
 
 
-class Link(enum.Enum):
+class ConnectionState(enum.Enum):
     """How the session stands."""
 
     CONNECTED = "connected"
@@ -62,12 +62,12 @@ class Registry(Protocol):
     """
 
     @property
-    def link(self) -> Link:
+    def connection_state(self) -> ConnectionState:
         """How the session stands now."""
         ...
 
     @property
-    def session(self) -> int:
+    def session_number(self) -> int:
         """Counts the sessions, from 1; what an earlier one had announced is not there any more. 0 before the first."""
         ...
 
@@ -78,8 +78,8 @@ class Registry(Protocol):
         """
         ...
 
-    def on_change(self, changed: Callable[[], None]) -> None:
-        """Has `changed` called soon after anything that was read here, or `link`, may have changed; now and then without cause."""
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Has `on_change` called soon after anything that was read here, or `link`, may have changed; now and then without cause."""
         ...
 
     async def open(self) -> None:
@@ -90,7 +90,7 @@ class Registry(Protocol):
         """Ends the session; what it announced is gone at once. Safe to repeat."""
         ...
 
-    async def read(self, name: str) -> Entry | None:
+    async def read(self, name: str) -> VersionedDocument | None:
         """A document, no older than the call; None where there is none. Raises `RegistryFailed`."""
         ...
 
@@ -99,7 +99,7 @@ class Registry(Protocol):
 
         Raises:
             RegistryConflict, RegistryFailed: nothing was written.
-            RegistryUnknown: perhaps it was.
+            RegistryOutcomeUnknown: perhaps it was.
         """
         ...
 
@@ -112,10 +112,10 @@ class Registry(Protocol):
 
         Raises:
             RegistryConflict: the name is another session's.
-            RegistryFailed, RegistryUnknown
+            RegistryFailed, RegistryOutcomeUnknown
         """
         ...
 
     async def withdraw(self, folder: str, name: str) -> None:
-        """Removes this session's entry; nothing where there is none. Raises `RegistryFailed`, `RegistryUnknown`."""
+        """Removes this session's entry; nothing where there is none. Raises `RegistryFailed`, `RegistryOutcomeUnknown`."""
         ...

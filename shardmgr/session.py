@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 
-class Standing(enum.Enum):
+class SessionState(enum.Enum):
     """How a host stands."""
 
     CUT_OFF = "cut off"
@@ -24,38 +24,38 @@ class Standing(enum.Enum):
     """The session may be ending: it hands out nothing, and still takes in."""
 
 
-class Turn(enum.Enum):
+class SessionEvent(enum.Enum):
     """What can happen to it."""
 
-    BEGUN = "begun"
+    STARTED = "begun"
     """The service answers, in a session that nothing was served in or all was dropped."""
-    FOLLOWED = "followed"
+    PLAN_FOLLOWED = "followed"
     """It is announced, and the plan was read and followed."""
-    SILENT = "silent"
+    UNRESPONSIVE = "silent"
     """The service does not answer."""
-    OVER = "over"
+    ENDED = "over"
     """The session is over, or may be before long."""
 
 
-TABLE: Final[Mapping[tuple[Standing, Turn], Standing]] = {
-    (Standing.CUT_OFF, Turn.BEGUN): Standing.JOINING,
-    (Standing.CUT_OFF, Turn.SILENT): Standing.CUT_OFF,
-    (Standing.CUT_OFF, Turn.OVER): Standing.CUT_OFF,
-    (Standing.JOINING, Turn.FOLLOWED): Standing.SERVING,
-    (Standing.JOINING, Turn.SILENT): Standing.JOINING,
-    (Standing.JOINING, Turn.OVER): Standing.CUT_OFF,
-    (Standing.SERVING, Turn.FOLLOWED): Standing.SERVING,
-    (Standing.SERVING, Turn.SILENT): Standing.SUSPENDED,
-    (Standing.SERVING, Turn.OVER): Standing.CUT_OFF,
-    (Standing.SUSPENDED, Turn.FOLLOWED): Standing.SERVING,
-    (Standing.SUSPENDED, Turn.SILENT): Standing.SUSPENDED,
-    (Standing.SUSPENDED, Turn.OVER): Standing.CUT_OFF,
+TRANSITIONS: Final[Mapping[tuple[SessionState, SessionEvent], SessionState]] = {
+    (SessionState.CUT_OFF, SessionEvent.STARTED): SessionState.JOINING,
+    (SessionState.CUT_OFF, SessionEvent.UNRESPONSIVE): SessionState.CUT_OFF,
+    (SessionState.CUT_OFF, SessionEvent.ENDED): SessionState.CUT_OFF,
+    (SessionState.JOINING, SessionEvent.PLAN_FOLLOWED): SessionState.SERVING,
+    (SessionState.JOINING, SessionEvent.UNRESPONSIVE): SessionState.JOINING,
+    (SessionState.JOINING, SessionEvent.ENDED): SessionState.CUT_OFF,
+    (SessionState.SERVING, SessionEvent.PLAN_FOLLOWED): SessionState.SERVING,
+    (SessionState.SERVING, SessionEvent.UNRESPONSIVE): SessionState.SUSPENDED,
+    (SessionState.SERVING, SessionEvent.ENDED): SessionState.CUT_OFF,
+    (SessionState.SUSPENDED, SessionEvent.PLAN_FOLLOWED): SessionState.SERVING,
+    (SessionState.SUSPENDED, SessionEvent.UNRESPONSIVE): SessionState.SUSPENDED,
+    (SessionState.SUSPENDED, SessionEvent.ENDED): SessionState.CUT_OFF,
 }
 
 
-def advance(standing: Standing, turn: Turn) -> Standing:
+def next_session_state(state: SessionState, event: SessionEvent) -> SessionState:
     """The standing that follows. Raises `ValueError` where the table has no way."""
     try:
-        return TABLE[standing, turn]
+        return TRANSITIONS[state, event]
     except KeyError:
-        raise ValueError(f"a host that is {standing.value} cannot have {turn.value}") from None
+        raise ValueError(f"a host that is {state.value} cannot have {event.value}") from None

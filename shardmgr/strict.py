@@ -11,15 +11,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
-from shardmgr.model import Malformed
+from shardmgr.model import MalformedDocument
 
 T = TypeVar("T")
 
 NAME_BYTES_MAX: Final = 255
-_SHOWN_MAX: Final = 60
+_SHOWN_CHARS_MAX: Final = 60
 
 
-class Fields:
+class JsonObject:
     """One object, and its path in the text.
 
     Args:
@@ -32,158 +32,172 @@ class Fields:
     __slots__ = ("_path", "_raw")
 
     def __init__(self, raw: Any, path: str, known: tuple[str, ...]) -> None:
-        self._raw = members(raw, path, known)
+        self._raw = parse_object_of(raw, path, known)
         self._path = path
 
-    def number(self, key: str, low: int, high: int, default: int | None = None) -> int:
+    def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
         """A whole number from `low` to `high`."""
-        return whole(low, high)(self._get(key, default), _join(self._path, key))
+        return integer_parser(low, high)(self._get(key, default), _join_path(self._path, key))
 
-    def measure(self, key: str, high: float, default: float) -> float:
+    def real(self, key: str, high: float, default: float) -> float:
         """Any number from 0 to `high`."""
         value = self._get(key, default)
         if type(value) not in (int, float) or not 0 <= value <= high:
-            bad(_join(self._path, key), f"this must be a number from 0 to {high:g}, not {shown(value)}")
+            raise_malformed(
+                _join_path(self._path, key), f"this must be a number from 0 to {high:g}, not {abbreviate(value)}"
+            )
         return float(value)
 
-    def flag(self, key: str) -> bool:
+    def boolean(self, key: str) -> bool:
         """True or false; false where it is left out."""
         value = self._get(key, False)
         if type(value) is not bool:
-            bad(_join(self._path, key), f"this must be true or false, not {shown(value)}")
+            raise_malformed(_join_path(self._path, key), f"this must be true or false, not {abbreviate(value)}")
         return value
 
     def name(self, key: str, default: str | None = None, *, bytes_max: int = NAME_BYTES_MAX) -> str:
         """See `name`; the default may be anything."""
         value = self._get(key, default)
-        return value if value == default and default is not None else name(value, _join(self._path, key), bytes_max)
+        return (
+            value
+            if value == default and default is not None
+            else parse_name(value, _join_path(self._path, key), bytes_max)
+        )
 
     def names(self, key: str) -> frozenset[str]:
         """A list of names, none of them twice; empty where it is left out."""
-        path = _join(self._path, key)
-        value = listed(self._get(key, []), path)
-        found = frozenset(name(each, f"{path}[{place}]") for place, each in enumerate(value))
+        path = _join_path(self._path, key)
+        value = parse_list(self._get(key, []), path)
+        found = frozenset(parse_name(each, f"{path}[{place}]") for place, each in enumerate(value))
         if len(found) < len(value):
-            bad(path, "a name stands in it twice; name it once")
+            raise_malformed(path, "a name stands in it twice; name it once")
         return found
 
-    def numbered(self, key: str, high: int, read: Callable[[Any, str], T]) -> dict[int, T]:
+    def by_number(self, key: str, high: int, read: Callable[[Any, str], T]) -> dict[int, T]:
         """An object whose fields are named by whole numbers from 0 to `high`; empty where it is left out.
 
         Args:
             read: makes a value of its JSON; gets its path too.
         """
-        path = _join(self._path, key)
+        path = _join_path(self._path, key)
         return {
-            numeral(text, high, path): read(raw, _join(path, text))
-            for text, raw in table(self._get(key, {}), path).items()
+            parse_number_key(text, high, path): read(raw, _join_path(path, text))
+            for text, raw in parse_object(self._get(key, {}), path).items()
         }
 
     def _get(self, key: str, default: Any) -> Any:
         value = self._raw.get(key, default)
         if value is None:
-            bad(_join(self._path, key), "this is missing" if key not in self._raw else "this must not be null")
+            raise_malformed(
+                _join_path(self._path, key), "this is missing" if key not in self._raw else "this must not be null"
+            )
         return value
 
 
-def load(text: bytes) -> Any:
+def parse_json(text: bytes) -> Any:
     """The JSON of a text. Raises `Malformed`."""
     try:
-        return json.loads(text.decode(), object_pairs_hook=_pairs, parse_constant=_no_number)
+        return json.loads(text.decode(), object_pairs_hook=_object_of_pairs, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
-        bad(f"byte {error.start}", "this is not UTF-8")
+        raise_malformed(f"byte {error.start}", "this is not UTF-8")
     except json.JSONDecodeError as error:
-        bad(f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
+        raise_malformed(f"line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
     except (ValueError, RecursionError):
-        bad("", "this is not JSON that can be read")
+        raise_malformed("", "this is not JSON that can be read")
 
 
-def table(raw: Any, path: str) -> Mapping[str, Any]:
+def parse_object(raw: Any, path: str) -> Mapping[str, Any]:
     """An object, no field of which stands in it twice. Raises `Malformed`."""
-    if isinstance(raw, _Twice):
-        bad(path, f"{shown(raw.name)} stands in it twice; name it once")
+    if isinstance(raw, _ObjectWithDuplicate):
+        raise_malformed(path, f"{abbreviate(raw.name)} stands in it twice; name it once")
     if not isinstance(raw, dict):
-        bad(path, f"this must be an object, not {shown(raw)}")
+        raise_malformed(path, f"this must be an object, not {abbreviate(raw)}")
     return raw
 
 
-def members(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+def parse_object_of(raw: Any, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
     """An object that has none but these fields. Raises `Malformed`."""
-    found = table(raw, path)
+    found = parse_object(raw, path)
     for key in found:
         if key not in known:
-            bad(_join(path, key), f"there is no such field; there are {', '.join(known)}")
+            raise_malformed(_join_path(path, key), f"there is no such field; there are {', '.join(known)}")
     return found
 
 
-def listed(raw: Any, path: str) -> list[Any]:
+def parse_list(raw: Any, path: str) -> list[Any]:
     """A list. Raises `Malformed`."""
     if not isinstance(raw, list):
-        bad(path, f"this must be a list, not {shown(raw)}")
+        raise_malformed(path, f"this must be a list, not {abbreviate(raw)}")
     return raw
 
 
-def name(raw: Any, path: str, bytes_max: int = NAME_BYTES_MAX) -> str:
+def parse_name(raw: Any, path: str, bytes_max: int = NAME_BYTES_MAX) -> str:
     """A name: printable, not empty, at most so many bytes long. Raises `Malformed`."""
     if not isinstance(raw, str) or not raw or not raw.isprintable() or len(raw.encode()) > bytes_max:
-        bad(path, f"this must be a name of 1 to {bytes_max} bytes that can be printed, not {shown(raw)}")
+        raise_malformed(
+            path, f"this must be a name of 1 to {bytes_max} bytes that can be printed, not {abbreviate(raw)}"
+        )
     return raw
 
 
-def whole(low: int, high: int) -> Callable[[Any, str], int]:
-    """Reads a whole number from `low` to `high`; see `Fields.numbered`."""
+def integer_parser(low: int, high: int) -> Callable[[Any, str], int]:
+    """Reads a whole number from `low` to `high`; see `JsonObject.by_number`."""
 
     def read(raw: Any, path: str) -> int:
         if type(raw) is not int or not low <= raw <= high:
-            bad(path, f"this must be a whole number from {low} to {high}, not {shown(raw)}")
+            raise_malformed(path, f"this must be a whole number from {low} to {high}, not {abbreviate(raw)}")
         return raw
 
     return read
 
 
-def bad(path: str, problem: str) -> NoReturn:
+def raise_malformed(path: str, problem: str) -> NoReturn:
     """Raises `Malformed`."""
-    raise Malformed(path, problem)
+    raise MalformedDocument(path, problem)
 
 
-def numeral(text: str, high: int, path: str) -> int:
+def parse_number_key(text: str, high: int, path: str) -> int:
     """The number that names a field, from 0 to `high`: one number has one form. Raises `Malformed`."""
     if text.isascii() and text.isdigit() and len(text) <= len(str(high)):
         number = int(text)
         if number <= high and str(number) == text:
             return number
-    bad(_join(path, text), f"this must be named by a whole number from 0 to {high}")
+    raise_malformed(_join_path(path, text), f"this must be named by a whole number from 0 to {high}")
 
 
-def shown(raw: Any) -> str:
+def abbreviate(raw: Any) -> str:
     """A value as an error shows it: cut."""
-    return _cut(json.dumps(raw))
+    return _truncate(json.dumps(raw))
 
 
-class _Twice(dict[str, Any]):
+class _ObjectWithDuplicate(dict[str, Any]):
     """An object in which a name stands twice."""
 
     name: str
 
 
-def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) == len(pairs):
         return table
     names = [key for key, _ in pairs]
-    twice = _Twice(table)
+    twice = _ObjectWithDuplicate(table)
     twice.name = next(key for key in names if names.count(key) > 1)
     return twice
 
 
-def _no_number(text: str) -> NoReturn:
-    bad("", f"{text} is not a number of JSON")
+def _refuse_constant(text: str) -> NoReturn:
+    raise_malformed("", f"{text} is not a number of JSON")
 
 
-def _join(path: str, key: str) -> str:
-    part = key if key.isidentifier() and key.isascii() and len(key) <= _SHOWN_MAX else _cut(json.dumps(key)[1:-1])
+def _join_path(path: str, key: str) -> str:
+    part = (
+        key
+        if key.isidentifier() and key.isascii() and len(key) <= _SHOWN_CHARS_MAX
+        else _truncate(json.dumps(key)[1:-1])
+    )
     return f"{path}.{part}" if path else part
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "..."
+def _truncate(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS_MAX else text[:_SHOWN_CHARS_MAX] + "..."

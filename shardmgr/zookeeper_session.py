@@ -26,16 +26,16 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from shardmgr.registry import RegistryFailed, RegistryUnknown, RegistryUnreached
+from shardmgr.registry import RegistryFailed, RegistryOutcomeUnknown, RegistryUnreachable
 
 log = logging.getLogger(__name__)
 
 _RETRY_DELAY_S: Final = 0.05
 _RETRY_DELAY_S_MAX: Final = 0.5
-_PATIENCE: Final = 4
+_CONNECT_TIMEOUT_FRACTION: Final = 4
 """This part of a session timeout without a connection, or an answer to a reconnect, and another one is tried."""
 
-_REFUSED: Final = (
+_REFUSALS: Final = (
     kazoo_errors.BadArgumentsError,
     kazoo_errors.InvalidACLError,
     kazoo_errors.NoChildrenForEphemeralsError,
@@ -47,13 +47,13 @@ _REFUSED: Final = (
 """Answers after which nothing was written."""
 
 
-_Look: TypeAlias = tuple[str, str]
+_WatchedRead: TypeAlias = tuple[str, str]
 """A request that looks at a node, and the node's path."""
-_LOOKS: Final = ("get", "exists", "get_children")
-_NOTHING: Final = object()
+_WATCHED_REQUESTS: Final = ("get", "exists", "get_children")
+_NOT_CACHED: Final = object()
 
 
-class _AtOnce(queue.Queue[Any]):
+class _InlineQueue(queue.Queue[Any]):
     """Kazoo's queue of callbacks, each of which is called where it is put: by the thread that reads from the server.
 
     Kazoo has a thread for answers and another for watches. They would post in any order, and each costs a turn at the
@@ -67,10 +67,10 @@ class _AtOnce(queue.Queue[Any]):
             super().put(item, block, timeout)
 
 
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
+class _InlineHandler(SequentialThreadingHandler):  # type: ignore[misc]
     """Kazoo's threads, of which those that call back have nothing to do."""
 
-    queue_impl = _AtOnce
+    queue_impl = _InlineQueue
 
 
 class NodeMissing(Exception):
@@ -85,22 +85,22 @@ class NodeChanged(Exception):
     """It has another version."""
 
 
-class Listener(Protocol):
+class SessionListener(Protocol):
     """Who has sessions. Calls come on the event loop."""
 
-    def connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
+    def on_connected(self, session: ZooKeeperSession, timeout_ms: int, sent_ms: int) -> None:
         """It is reached, for the first time or again. The server took up what was asked at `sent_ms`, for `timeout_ms`."""
         ...
 
-    def suspended(self, session: ZooKeeperSession) -> None:
+    def on_suspended(self, session: ZooKeeperSession) -> None:
         """Its connection is gone."""
         ...
 
-    def over(self, session: ZooKeeperSession) -> None:
+    def on_session_over(self, session: ZooKeeperSession) -> None:
         """It is over, or kazoo has given up; nothing more comes of it."""
         ...
 
-    def touched(self) -> None:
+    def on_watch_fired(self) -> None:
         """Something that was watched may have changed."""
         ...
 
@@ -125,46 +125,51 @@ class ZooKeeperSession:
         timeout_ms: int,
         credentials: tuple[str, str] | None,
         boot_ms: Callable[[], int],
-        listener: Listener,
+        listener: SessionListener,
         logger: logging.Logger,
     ) -> None:
-        self.number = 0
+        self.session_id = 0
         """ZooKeeper's own for the session; 0 before it has begun."""
         self._acl = OPEN_ACL_UNSAFE if credentials is None else CREATOR_ALL_ACL
         self._boot_ms = boot_ms
         self._listener = listener
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._over = False
+        self._is_over = False
         """Guarded by the lock: kazoo would go on with another session in the same object."""
         self._futures: dict[asyncio.Future[Any], None] = {}
-        self._kept: dict[_Look, Any] = {}
+        self._cache: dict[_WatchedRead, Any] = {}
         """Answers about nodes that are watched, and have not changed since: as many as paths are looked at."""
-        self._thread = threading.get_ident()
-        self._connect_answer = (timeout_ms, 0)
+        self._loop_thread = threading.get_ident()
+        self._granted_timeout = (timeout_ms, 0)
         """The timeout of the session, and when it was asked for."""
-        self._ended: asyncio.Future[None] | None = None
+        self._closed: asyncio.Future[None] | None = None
         retry = KazooRetry(max_tries=-1, delay=_RETRY_DELAY_S, max_delay=_RETRY_DELAY_S_MAX)
         auth = None if credentials is None else [("digest", ":".join(credentials))]
         try:
             self._client = KazooClient(
-                hosts, timeout_ms / 1000, handler=_Handler(), connection_retry=retry, auth_data=auth, logger=logger
+                hosts,
+                timeout_ms / 1000,
+                handler=_InlineHandler(),
+                connection_retry=retry,
+                auth_data=auth,
+                logger=logger,
             )
         except (ValueError, kazoo_errors.ConfigurationError) as error:
             raise RegistryFailed(f"{hosts!r} is not a list of host:port,host:port: {error}") from error
-        self._mind_connects()
-        self._client.add_listener(self._state_changed)
+        self._intercept_connects()
+        self._client.add_listener(self._on_kazoo_state)
         self._client.start_async()
 
     # ------------------------------------------------------------------- calls
 
-    async def ask(self, writes: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
+    async def call(self, is_write: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
         """The answer to one of kazoo's requests, named without its `_async`.
 
         Raises:
             NodeMissing, NodeExists, NodeChanged: nothing was written.
             RegistryFailed: nothing was written.
-            RegistryUnknown: only where `writes`; it was sent, perhaps, and not answered.
+            RegistryOutcomeUnknown: only where `is_write`; it was sent, perhaps, and not answered.
         """
         try:
             return await self.submit(request, path, *args, **more)
@@ -178,63 +183,63 @@ class ZooKeeperSession:
             raise RegistryFailed(
                 f"ZooKeeper does not let this user {request} {path}: use the credentials with which it was created, or change its ACL"
             ) from None
-        except _REFUSED as error:
+        except _REFUSALS as error:
             raise RegistryFailed(f"ZooKeeper refuses to {request} {path}: {type(error).__name__}") from error
         except kazoo_errors.KazooException as error:
             text = (
                 f"ZooKeeper has not answered to {request} {path}: {type(error).__name__}; read again when it is reached"
             )
-            raise (RegistryUnknown if writes else RegistryUnreached)(text) from error
+            raise (RegistryOutcomeUnknown if is_write else RegistryUnreachable)(text) from error
 
-    async def look(self, request: str, path: str) -> Any:
-        """As `ask`; the node is watched, and the answer kept until it may have changed. Without a node, only `exists` is."""
-        return await self.ask(False, request, path, watch=self._watched)
+    async def call_watched(self, request: str, path: str) -> Any:
+        """As `call`; the node is watched, and the answer kept until it may have changed. Without a node, only `exists` is."""
+        return await self.call(False, request, path, watch=self._on_watch_event)
 
-    def kept(self, request: str, path: str) -> Any:
+    def cached(self, request: str, path: str) -> Any:
         """What `look` was answered, where that is still so as far as the server has said; None where nothing is kept.
 
         A server tells of a change before it lets anything be seen of it. So whatever is kept once a later request was
         answered is no older than that answer.
         """
-        return self._kept.get((request, path))
+        return self._cache.get((request, path))
 
     def is_missing(self, path: str) -> bool:
         """`look` has found that there is no such node, as `kept` says."""
-        return self._kept.get(("exists", path), _NOTHING) is None
+        return self._cache.get(("exists", path), _NOT_CACHED) is None
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
-        """Creates a node, and those above it. Raises as `ask` does."""
+        """Creates a node, and those above it. Raises as `call` does."""
         try:
-            await self.ask(True, "create", path, data, self._acl, ephemeral)
+            await self.call(True, "create", path, data, self._acl, ephemeral)
         except NodeMissing:
             parent = path.rpartition("/")[0]
             if not parent:
                 raise RegistryFailed(f"ZooKeeper has no node that could hold {path}: create its root folder") from None
             with contextlib.suppress(NodeExists):
                 await self.create(parent, b"")
-            await self.ask(True, "create", path, data, self._acl, ephemeral)
+            await self.call(True, "create", path, data, self._acl, ephemeral)
 
     def submit(self, request: str, path: str, *args: Any, **more: Any) -> asyncio.Future[Any]:
         """Sends a request. The future's exceptions are kazoo's, and `RegistryFailed` where nothing was sent."""
         future: asyncio.Future[Any] = self._loop.create_future()
         with self._lock:
-            if self._over:
-                future.set_exception(RegistryUnreached("the session with ZooKeeper is over; nothing was asked"))
+            if self._is_over:
+                future.set_exception(RegistryUnreachable("the session with ZooKeeper is over; nothing was asked"))
                 return future
             self._futures[future] = None
-            future.add_done_callback(self._forget)
+            future.add_done_callback(self._discard_future)
             result = getattr(self._client, f"{request}_async")(path, *args, **more)
         look = (request, path) if "watch" in more else None
 
         def answered(done: Any) -> None:
             # Called by this thread it was answered before anybody listened: what has happened since may be posted already.
-            kept = None if threading.get_ident() == self._thread else look
-            self._post(self._answered, future, kept, done.value, done.exception)
+            kept = None if threading.get_ident() == self._loop_thread else look
+            self._post_to_loop(self._on_answer, future, kept, done.value, done.exception)
 
         result.rawlink(answered)
         return future
 
-    def forget_what_was_seen(self) -> None:
+    def reset_last_zxid(self) -> None:
         """For a session of which nothing is wanted but to hear how it ended.
 
         A server that knows less than a user has seen lets it wait for another one that knows more. Of a server that has
@@ -242,33 +247,33 @@ class ZooKeeperSession:
         """
         self._client.last_zxid = 0
 
-    async def end(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float) -> None:
         """Closes the session at the server where it is reached; waits for that at most so long. Safe to repeat."""
-        if self._ended is None:
-            self._ended = self._loop.create_future()
+        if self._closed is None:
+            self._closed = self._loop.create_future()
             with self._lock:
-                self._over = True
+                self._is_over = True
             for future in list(self._futures):
-                _settle(future, None, kazoo_errors.ConnectionClosedError())
+                _resolve_future(future, None, kazoo_errors.ConnectionClosedError())
             # Kazoo joins its threads, for longer than anybody should wait; at exit nobody waits for a daemon.
-            threading.Thread(target=self._stop, name="zookeeper-stop", daemon=True).start()
-        await asyncio.wait([self._ended], timeout=timeout_s)
+            threading.Thread(target=self._stop_kazoo, name="zookeeper-stop", daemon=True).start()
+        await asyncio.wait([self._closed], timeout=timeout_s)
 
-    def _forget(self, future: asyncio.Future[Any]) -> None:
+    def _discard_future(self, future: asyncio.Future[Any]) -> None:
         del self._futures[future]
         if not future.cancelled():
             future.exception()
 
     # --------------------------------------------------------- kazoo's threads
 
-    def _watched(self, event: Any) -> None:
+    def _on_watch_event(self, event: Any) -> None:
         """The watch of every look: something has happened to a node, or, without a path, the connection is gone.
 
         Kazoo keeps it once for each path, and forgets it with the first event.
         """
-        self._post(self._touched, event.path)
+        self._post_to_loop(self._on_node_change, event.path)
 
-    def _mind_connects(self) -> None:
+    def _intercept_connects(self) -> None:
         """Kazoo tells neither the timeout that the server grants nor when it asked for it; both pass here.
 
         And of one server it waits for a connection, and for the answer to a reconnect, for as long as a session may
@@ -280,7 +285,7 @@ class ZooKeeperSession:
         invoke, dial = connection._invoke, handler.create_connection
 
         def patient(timeout_s: float) -> float:
-            return min(timeout_s, self._connect_answer[0] / _PATIENCE / 1000)
+            return min(timeout_s, self._granted_timeout[0] / _CONNECT_TIMEOUT_FRACTION / 1000)
 
         def dialled(*args: Any, timeout: float, **more: Any) -> Any:
             return dial(*args, timeout=patient(timeout), **more)
@@ -291,65 +296,65 @@ class ZooKeeperSession:
             sent_ms = self._boot_ms()
             answer = invoke(patient(timeout_s) if request.session_id else timeout_s, request, xid)
             if answer[0].time_out > 0:  # else the session is over, and so is this object
-                self._connect_answer = (answer[0].time_out, sent_ms)
+                self._granted_timeout = (answer[0].time_out, sent_ms)
             return answer
 
         handler.create_connection = dialled
         connection._invoke = minded
 
-    def _state_changed(self, state: str) -> None:
+    def _on_kazoo_state(self, state: str) -> None:
         with self._lock:
-            if self._over:
+            if self._is_over:
                 return
             if state == KazooState.LOST:
-                self._over = True
+                self._is_over = True
         if state == KazooState.CONNECTED:
-            self._post(self._connected, self._client.client_id[0], *self._connect_answer)
+            self._post_to_loop(self._on_connected, self._client.client_id[0], *self._granted_timeout)
         elif state == KazooState.SUSPENDED:
-            self._post(self._listener.suspended, self)
+            self._post_to_loop(self._listener.on_suspended, self)
         else:
-            self._post(self._listener.over, self)
+            self._post_to_loop(self._listener.on_session_over, self)
 
-    def _stop(self) -> None:
+    def _stop_kazoo(self) -> None:
         try:
             self._client.stop()
             self._client.close()
         except Exception as error:
             log.warning("a session with ZooKeeper did not end cleanly: %s", error)
-        self._post(self._has_ended)
+        self._post_to_loop(self._on_kazoo_stopped)
 
-    def _post(self, call: Callable[..., None], *args: Any) -> None:
+    def _post_to_loop(self, call: Callable[..., None], *args: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is there to hear it
             self._loop.call_soon_threadsafe(call, *args)
 
     # ---------------------------------------------------------------- the loop
 
-    def _answered(self, future: asyncio.Future[Any], look: _Look | None, value: Any, error: Any) -> None:
+    def _on_answer(self, future: asyncio.Future[Any], cache_key: _WatchedRead | None, value: Any, error: Any) -> None:
         """Keeps the answer in the turn in which it comes: what is heard next may be that it has changed."""
-        if look is not None and error is None:
-            self._kept[look] = value
-        _settle(future, value, error)
+        if cache_key is not None and error is None:
+            self._cache[cache_key] = value
+        _resolve_future(future, value, error)
 
-    def _touched(self, path: str | None) -> None:
+    def _on_node_change(self, path: str | None) -> None:
         if path is None:
-            self._kept.clear()
+            self._cache.clear()
         else:
-            for request in _LOOKS:
-                self._kept.pop((request, path), None)
-        self._listener.touched()
+            for request in _WATCHED_REQUESTS:
+                self._cache.pop((request, path), None)
+        self._listener.on_watch_fired()
 
-    def _connected(self, number: int, timeout_ms: int, sent_ms: int) -> None:
-        self._kept.clear()  # no server watches over this connection what was asked over another
-        self.number = number
-        self._listener.connected(self, timeout_ms, sent_ms)
+    def _on_connected(self, number: int, timeout_ms: int, sent_ms: int) -> None:
+        self._cache.clear()  # no server watches over this connection what was asked over another
+        self.session_id = number
+        self._listener.on_connected(self, timeout_ms, sent_ms)
 
-    def _has_ended(self) -> None:
-        assert self._ended is not None
-        if not self._ended.done():
-            self._ended.set_result(None)
+    def _on_kazoo_stopped(self) -> None:
+        assert self._closed is not None
+        if not self._closed.done():
+            self._closed.set_result(None)
 
 
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _resolve_future(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if future.done():
         return
     if error is None:

@@ -24,11 +24,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from foqs.core.item import State  # noqa: E402 - the project need not be installed
-from foqs.core.life import LEASED_ANEW, TABLE, Kind  # noqa: E402
+from foqs.core.life import LEASED_AGAIN, TABLE, EventKind  # noqa: E402
 
 BEGIN: Final = "<!-- life:begin -->"
 END: Final = "<!-- life:end -->"
-_CHANGES: Final = ((Kind.EXTEND, ""), (Kind.DUE, LEASED_ANEW))
+_CHANGES: Final = ((EventKind.EXTEND, ""), (EventKind.DUE, LEASED_AGAIN))
 """Ways that end in the state where they began, and yet change what the picture is about."""
 
 WIDTH: Final = 1150
@@ -134,7 +134,7 @@ def _arrows() -> dict[tuple[str, str], list[str]]:
     """Every pair of states with a way between them, and the labels of the ways."""
     arrows = {(_START, "READY"): ["enqueue"], (_START, "DEFERRED"): ["enqueue with delay"]}
     for (state, kind), rule in TABLE.items():
-        for condition, following in rule.ways:
+        for condition, following in rule.outcomes:
             if following is state and (kind, condition) not in _CHANGES:
                 continue
             label = kind.value if not condition else f"{kind.value} ({condition})"
@@ -170,15 +170,15 @@ def _arrow(ends: tuple[str, str], labels: list[str]) -> Iterator[str]:
 def table() -> str:
     """What every event does in every state."""
     lines = [f"| | {' | '.join(state.name for state in State)} |", "|---" * (len(State) + 1) + "|"]
-    for kind in Kind:
+    for kind in EventKind:
         cells = [_cell(state, kind) for state in State]
         lines.append(f"| **{kind.value}** | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(state: State, kind: Kind) -> str:
+def _cell(state: State, kind: EventKind) -> str:
     ways = []
-    for condition, following in TABLE[state, kind].ways:
+    for condition, following in TABLE[state, kind].outcomes:
         become = "gone" if following is None else "stays" if following is state else following.name
         ways.append(f"{condition}: {become}" if condition else become)
     return "<br>".join(ways)

@@ -24,15 +24,15 @@ def parse_addresses(url: str) -> list[tuple[str, int]]:
         problem = f"{url!r} must begin with {SCHEME} or {SCHEME_TLS}, as in foqs://127.0.0.1:7411"
         raise InvalidArgument(problem, field="url")
     rest = url.partition("://")[2]
-    return [_parse(part, url) for part in rest.rstrip("/").split(",")]
+    return [_parse_address(part, url) for part in rest.rstrip("/").split(",")]
 
 
-def speaks_tls(url: str) -> bool:
+def is_tls_url(url: str) -> bool:
     """Whether the hosts of a URL speak TLS."""
     return url.startswith(SCHEME_TLS)
 
 
-def _parse(part: str, url: str) -> tuple[str, int]:
+def _parse_address(part: str, url: str) -> tuple[str, int]:
     host, colon, port = part.rpartition(":")
     if part.startswith("[") and (part.endswith("]") or host.endswith("]")):
         host, colon, port = (part, "", "") if part.endswith("]") else (host, colon, port)

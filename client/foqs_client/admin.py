@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from foqs_client import errors
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 
 PERMISSIONS: Final = {"enqueue": 1, "consume": 2, "admin": 3}
-_NAMES: Final = {number: name for name, number in PERMISSIONS.items()}
+_PERMISSION_NAMES: Final = {number: name for name, number in PERMISSIONS.items()}
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,7 +47,7 @@ class Namespace:
     weight: int | None = None
 
 
-FIELDS: Final = tuple(field.name for field in dataclasses.fields(Namespace))
+NAMESPACE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(Namespace))
 
 
 @dataclass(slots=True, frozen=True)
@@ -82,20 +82,20 @@ class AdminCalls:
 
     namespace: str
 
-    async def _call(self, method: Method, request: Any, timeout_ms: int | None) -> Any:
+    async def _call(self, method: ThriftMethod, request: Any, timeout_ms: int | None) -> Any:
         raise NotImplementedError
 
     async def create_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:
         """Makes a namespace. Raises InvalidArgument where it exists with other settings."""
-        return _namespace(await self._call(_CREATE, _request(settings), timeout_ms))
+        return _namespace(await self._call(_CREATE, _namespace_request(settings), timeout_ms))
 
     async def update_namespace(self, settings: Namespace, *, timeout_ms: int | None = None) -> Namespace:
         """Changes what is not None. Raises NamespaceNotFound."""
-        return _namespace(await self._call(_UPDATE, _request(settings), timeout_ms))
+        return _namespace(await self._call(_UPDATE, _namespace_request(settings), timeout_ms))
 
     async def get_namespace(self, name: str | None = None, *, timeout_ms: int | None = None) -> Namespace:
         """Looks at one. Raises NamespaceNotFound."""
-        return _namespace(await self._call(_GET, self._name(name), timeout_ms))
+        return _namespace(await self._call(_GET, self._namespace_name(name), timeout_ms))
 
     async def list_namespaces(
         self, limit: int = 100, cursor: str | None = None, *, timeout_ms: int | None = None
@@ -106,11 +106,11 @@ class AdminCalls:
 
     async def delete_namespace(self, name: str, *, timeout_ms: int | None = None) -> None:
         """Deletes a namespace, with its grants and pauses. Raises InvalidArgument while it holds items."""
-        await self._call(_DELETE, self._name(name), timeout_ms)
+        await self._call(_DELETE, self._namespace_name(name), timeout_ms)
 
     async def usage(self, name: str | None = None, *, timeout_ms: int | None = None) -> Usage:
         """What a namespace holds."""
-        reply = await self._call(_USAGE, self._name(name), timeout_ms)
+        reply = await self._call(_USAGE, self._namespace_name(name), timeout_ms)
         return Usage(reply.items, reply.bytes, reply.topics, reply.enqueues_last_minute)
 
     async def set_grant(
@@ -125,16 +125,16 @@ class AdminCalls:
                 )
             numbers.append(PERMISSIONS[permission])
         grant = ttypes.Grant(principal, self.namespace if namespace is None else namespace, numbers)
-        await self._call(_GRANT, ttypes.GrantRequest(grant), timeout_ms)
+        await self._call(_SET_GRANT, ttypes.GrantRequest(grant), timeout_ms)
 
     async def grants(self, namespace: str | None = None, *, timeout_ms: int | None = None) -> list[Grant]:
         """The namespace's grants, by principal."""
-        reply = await self._call(_GRANTS, self._name(namespace), timeout_ms)
+        reply = await self._call(_LIST_GRANTS, self._namespace_name(namespace), timeout_ms)
         return [
             Grant(
                 raw.principal or "",
                 raw.namespace_name or "",
-                tuple(_NAMES.get(number, str(number)) for number in raw.permissions or ()),
+                tuple(_PERMISSION_NAMES.get(number, str(number)) for number in raw.permissions or ()),
             )
             for raw in reply.grants or ()
         ]
@@ -164,29 +164,31 @@ class AdminCalls:
         """Replaces all of it by what was exported. Raises InvalidArgument naming what is wrong and where."""
         await self._call(_IMPORT, ttypes.ConfigDocument(json), timeout_ms)
 
-    def _name(self, name: str | None) -> Any:
+    def _namespace_name(self, name: str | None) -> Any:
         return ttypes.NamespaceName(self.namespace if name is None else name)
 
 
-def _request(settings: Namespace) -> Any:
-    return ttypes.NamespaceRequest(ttypes.NamespaceSettings(**{name: getattr(settings, name) for name in FIELDS}))
+def _namespace_request(settings: Namespace) -> Any:
+    return ttypes.NamespaceRequest(
+        ttypes.NamespaceSettings(**{name: getattr(settings, name) for name in NAMESPACE_FIELDS})
+    )
 
 
 def _namespace(raw: Any) -> Namespace:
-    values = {name: getattr(raw, name) for name in FIELDS}
+    values = {name: getattr(raw, name) for name in NAMESPACE_FIELDS}
     return Namespace(**{**values, "name": raw.name or ""})
 
 
-_CREATE: Final = Method("createNamespace", writes=True)
-_UPDATE: Final = Method("updateNamespace", writes=True)
-_GET: Final = Method("getNamespace")
-_LIST: Final = Method("listNamespaces")
-_DELETE: Final = Method("deleteNamespace", writes=True)
-_USAGE: Final = Method("getUsage")
-_GRANT: Final = Method("setGrant", writes=True)
-_GRANTS: Final = Method("listGrants")
-_PAUSE: Final = Method("pauseTopic", writes=True)
-_RESUME: Final = Method("resumeTopic", writes=True)
-_PURGE: Final = Method("purgeTopic", writes=True)
-_EXPORT: Final = Method("exportConfig")
-_IMPORT: Final = Method("importConfig", writes=True)
+_CREATE: Final = ThriftMethod("createNamespace", is_write=True)
+_UPDATE: Final = ThriftMethod("updateNamespace", is_write=True)
+_GET: Final = ThriftMethod("getNamespace")
+_LIST: Final = ThriftMethod("listNamespaces")
+_DELETE: Final = ThriftMethod("deleteNamespace", is_write=True)
+_USAGE: Final = ThriftMethod("getUsage")
+_SET_GRANT: Final = ThriftMethod("setGrant", is_write=True)
+_LIST_GRANTS: Final = ThriftMethod("listGrants")
+_PAUSE: Final = ThriftMethod("pauseTopic", is_write=True)
+_RESUME: Final = ThriftMethod("resumeTopic", is_write=True)
+_PURGE: Final = ThriftMethod("purgeTopic", is_write=True)
+_EXPORT: Final = ThriftMethod("exportConfig")
+_IMPORT: Final = ThriftMethod("importConfig", is_write=True)

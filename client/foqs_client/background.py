@@ -16,21 +16,21 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeAlias, TypeVar
 
 T = TypeVar("T")
-Begin: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+MakeCoroutine: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 FINISH_S_MAX: Final = 2.0
 """How long `close` waits for calls that end by themselves, before it cancels them."""
 
 
-class Closed(Exception):
+class LoopClosed(Exception):
     """The thread was closed before the call, or under it."""
 
-    def __init__(self, *, begun: bool) -> None:
-        super().__init__("this was closed" + (" while the call was under way" if begun else ""))
-        self.begun = begun
+    def __init__(self, *, was_started: bool) -> None:
+        super().__init__("this was closed" + (" while the call was under way" if was_started else ""))
+        self.was_started = was_started
 
 
-class Background:
+class BackgroundLoop:
     """An event loop in a thread of its own, safe to use from any other thread.
 
     Args:
@@ -42,69 +42,69 @@ class Background:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._process = 0
+        self._pid = 0
         self._closed = False
 
-    def run(self, begin: Begin[T]) -> T:
-        """The result of a coroutine, made by `begin` and run to its end; an interrupt cancels it.
+    def run(self, make_coroutine: MakeCoroutine[T]) -> T:
+        """The result of a coroutine, made by `make_coroutine` and run to its end; an interrupt cancels it.
 
         Raises:
             Closed: the thread is closed; `begun` says whether the coroutine ran.
             RuntimeError: this thread runs an event loop, which must not be blocked;
                 or the process was forked after the first call.
         """
-        future = self._submit(begin)
+        future = self._submit(make_coroutine)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
-            raise Closed(begun=True) from None
+            raise LoopClosed(was_started=True) from None
         finally:
             future.cancel()  # an interrupt: nobody waits any more
 
-    def close(self, last: Begin[None]) -> None:
-        """Runs `last`, ends what is under way, and the thread; safe to repeat. In a forked process it does nothing."""
+    def close(self, cleanup: MakeCoroutine[None]) -> None:
+        """Runs `cleanup`, ends what is under way, and the thread; safe to repeat. In a forked process it does nothing."""
         with self._lock:
             loop, thread, self._closed, self._loop = self._loop, self._thread, True, None
-        if loop is None or thread is None or os.getpid() != self._process:
+        if loop is None or thread is None or os.getpid() != self._pid:
             return
         if thread is threading.current_thread():
             # Collected as garbage by the thread itself, which cannot wait for itself.
-            loop.create_task(last()).add_done_callback(lambda _: loop.stop())
+            loop.create_task(cleanup()).add_done_callback(lambda _: loop.stop())
             return
         try:
-            asyncio.run_coroutine_threadsafe(_finish(last), loop).result()
+            asyncio.run_coroutine_threadsafe(_finish(cleanup), loop).result()
         finally:
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
-    def _submit(self, begin: Begin[T]) -> concurrent.futures.Future[T]:
+    def _submit(self, make_coroutine: MakeCoroutine[T]) -> concurrent.futures.Future[T]:
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("this call would block the running event loop; use the asynchronous class here")
         with self._lock:
             if self._closed:
-                raise Closed(begun=False)
+                raise LoopClosed(was_started=False)
             if self._loop is None:
                 self._start()
-            elif os.getpid() != self._process:
+            elif os.getpid() != self._pid:
                 raise RuntimeError("this was used before the process was forked; make a new one in the child")
             assert self._loop is not None
-            return asyncio.run_coroutine_threadsafe(begin(), self._loop)
+            return asyncio.run_coroutine_threadsafe(make_coroutine(), self._loop)
 
     def _start(self) -> None:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_turn, args=(loop,), name=self._name, daemon=True)
+        self._thread = threading.Thread(target=_run_loop, args=(loop,), name=self._name, daemon=True)
         self._thread.start()
-        self._loop, self._process = loop, os.getpid()
+        self._loop, self._pid = loop, os.getpid()
 
 
-async def _finish(last: Begin[None]) -> None:
-    await last()
+async def _finish(cleanup: MakeCoroutine[None]) -> None:
+    await cleanup()
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if others:
         await asyncio.wait(others, timeout=FINISH_S_MAX)
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """The thread."""
     try:
         loop.run_forever()

@@ -23,22 +23,22 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from foqs_client import convert, errors
-from foqs_client.address import parse_addresses, speaks_tls
+from foqs_client.address import is_tls_url, parse_addresses
 from foqs_client.admin import AdminCalls
-from foqs_client.attempts import PAUSE_S_MAX, ById, Deleting
-from foqs_client.calls import REPLY_GRACE_S, ROUTING, Calls
+from foqs_client.attempts import BACKOFF_S_MAX, RetriedCallById, RetriedDeletion
+from foqs_client.calls import GET_ROUTING, REPLY_GRACE_S, RoutedCalls
 from foqs_client.cluster import ClusterCalls
-from foqs_client.credentials import Tls, greeting, secured
-from foqs_client.gather import Gatherer
-from foqs_client.heads import Heads
+from foqs_client.credentials import Tls, make_handshake, tls_connect
+from foqs_client.gather import Coalescer
+from foqs_client.heads import BestPriorities
 from foqs_client.idl import ttypes
-from foqs_client.keyed import AutomaticKeys, Enqueue
-from foqs_client.message import Method
-from foqs_client.polls import SLICE_MS, Kind, Polls
-from foqs_client.pool import Pool
+from foqs_client.keyed import AutomaticKeys, RetriedEnqueue
+from foqs_client.message import ThriftMethod
+from foqs_client.polls import POLL_MS_MAX, DequeueKind, LongPolls
+from foqs_client.pool import ConnectionPool
 from foqs_client.router import Router
 from foqs_client.routes import Address
-from foqs_client.takers import Takers
+from foqs_client.takers import SharedDequeues
 from foqs_client.transport import Connect
 from foqs_client.types import (
     BulkPage,
@@ -58,13 +58,13 @@ from foqs_client.types import (
 )
 
 TIMEOUT_MS_DEFAULT: Final = 10_000
-COMMIT_MS: Final = 30_000
+COMMIT_TIMEOUT_MS: Final = 30_000
 """The time of a write that no caller waits for: a slow database needs it, where a flush waits for the one under way."""
 Lease: TypeAlias = Delivery | tuple[str, int]
 """A delivery, or its (id, token)."""
 
 
-class Client(Calls, AdminCalls, ClusterCalls):
+class Client(RoutedCalls, AdminCalls, ClusterCalls):
     """A queue, over one or more connections.
 
     Opened when calls need them, and again after a loss. Use it as
@@ -88,7 +88,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
             its new items while they have room. None: all hosts are alike.
         tls: with `foqss://`, files in place of the system's CAs, and the client's own
             certificate; or a context of the caller's.
-        gather: small calls of one kind that are made in the same turn of the event loop,
+        coalesce: small calls of one kind that are made in the same turn of the event loop,
             by several callers, are sent as one, and each caller gets its own results. It
             saves most of what a call costs and delays none. False: each is sent as it was made.
         rng: makes keys, and spreads calls and the pauses between their attempts; the system's randomness unless given.
@@ -106,7 +106,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         timeout_ms: int = TIMEOUT_MS_DEFAULT,
         connections: int = 1,
         automatic_keys: bool = True,
-        gather: bool = True,
+        coalesce: bool = True,
         token: str | None = None,
         token_file: str | Path | None = None,
         region: str | None = None,
@@ -117,29 +117,31 @@ class Client(Calls, AdminCalls, ClusterCalls):
         self.namespace = namespace
         self.timeout_ms = timeout_ms
         addresses = parse_addresses(url)
-        if speaks_tls(url):
+        if is_tls_url(url):
             tls = tls or Tls()
-            connect = connect or secured(tls.context() if isinstance(tls, Tls) else tls)
+            connect = connect or tls_connect(tls.context() if isinstance(tls, Tls) else tls)
         elif tls is not None:
             raise errors.InvalidArgument("this address is without TLS; begin it with foqss://", field="tls")
         certified = isinstance(tls, Tls) and tls.cert_file is not None
-        greet = greeting(token, token_file, certified)
-        self._pool = Pool(addresses, connections, connect, greet)
+        greet = make_handshake(token, token_file, certified)
+        self._pool = ConnectionPool(addresses, connections, connect, greet)
         self._rng = rng = rng or SystemRandom()
         self._router = Router(
             self._pool,
             addresses,
-            lambda address: Pool([address], connections, connect, greet),
-            self._ask_routing,
+            lambda address: ConnectionPool([address], connections, connect, greet),
+            self._fetch_routing,
             follow=len(addresses) > 1,
             region=region,
             rng=rng,
         )
-        self._polls = Polls(self._release_surplus)
-        self._gatherer = Gatherer() if gather else None
-        self._takers = Takers(self._gatherer, self._polls.give_back) if self._gatherer is not None else None
-        self._heads = Heads()
-        self._keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
+        self._polls = LongPolls(self._release_surplus)
+        self._coalescer = Coalescer() if coalesce else None
+        self._shared_dequeues = (
+            SharedDequeues(self._coalescer, self._polls.release_in_background) if self._coalescer is not None else None
+        )
+        self._best_priorities = BestPriorities()
+        self._automatic_keys = AutomaticKeys(rng, self._router.next_slot) if automatic_keys else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -153,8 +155,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         """Closes the connections. Calls under way end as after their loss."""
         await self._polls.close()
         await self._router.close()
-        if self._gatherer is not None:
-            await self._gatherer.close()
+        if self._coalescer is not None:
+            await self._coalescer.close()
 
     # ---------------------------------------------------------- the way of items
 
@@ -169,16 +171,18 @@ class Client(Calls, AdminCalls, ClusterCalls):
         """
         if not items:
             return []
-        self._router.look()
+        self._router.refresh_if_due()
         given = convert.items(items)
         if timeout_ms is None:
             timeout_ms = self.timeout_ms
         begun = asyncio.get_running_loop().time()
-        sent, first = await self._first_of_items(given, timeout_ms)
+        sent, first = await self._send_items_coalesced(given, timeout_ms)
         if not isinstance(first, errors.FoqsError) and [result.error for result in first].count(None) == len(given):
             return first
-        attempts = Enqueue(given, sent, self._keys)
-        return await attempts.go_on(first, self._send_items_again, begun, timeout_ms, self._pool.pause, self._rng)
+        attempts = RetriedEnqueue(given, sent, self._automatic_keys)
+        return await attempts.retry_until_done(
+            first, self._resend_items, begun, timeout_ms, self._pool.sleep_unless_closed, self._rng
+        )
 
     async def dequeue(
         self,
@@ -197,27 +201,27 @@ class Client(Calls, AdminCalls, ClusterCalls):
             lease_ms: overrides the items' own lease durations.
             timeout_ms: where not given, the client's own on top of `wait_ms`.
         """
-        self._router.look()
+        self._router.refresh_if_due()
         if timeout_ms is None:
             timeout_ms = self.timeout_ms + max(0, wait_ms)
-        if self._router.is_reading_first:
+        if self._router.is_first_refresh_running:
             # What is ready, or comes, at other hosts than the first would not be seen.
-            took_ms = await self._router.settled_within(timeout_ms)
+            took_ms = await self._router.wait_refreshed_within(timeout_ms)
             if took_ms:
                 wait_ms, timeout_ms = max(0, wait_ms - took_ms), max(1, timeout_ms - took_ms)
-        if self._router.routes is not None:
-            return await self._dequeue_anywhere(wants, wait_ms, lease_ms, items_max, timeout_ms)
+        if self._router.routing_table is not None:
+            return await self._dequeue_from_any(wants, wait_ms, lease_ms, items_max, timeout_ms)
 
         async def ask(wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
-            return await self._dequeue_at(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
+            return await self._dequeue_from(None, wants, wait_ms, lease_ms, items_max, timeout_ms)
 
-        if self._takers is None or items_max is not None:
+        if self._shared_dequeues is None or items_max is not None:
             return await ask(wants, wait_ms, timeout_ms)
-        return await self._takers.take(wants, wait_ms, lease_ms, timeout_ms, ask)
+        return await self._shared_dequeues.dequeue(wants, wait_ms, lease_ms, timeout_ms, ask)
 
-    async def _dequeue_at(
+    async def _dequeue_from(
         self,
-        at: Address | None,
+        host: Address | None,
         wants: Mapping[str, int],
         wait_ms: int,
         lease_ms: int | None,
@@ -226,76 +230,78 @@ class Client(Calls, AdminCalls, ClusterCalls):
     ) -> list[Delivery]:
         topics = [ttypes.TopicCount(topic, count) for topic, count in wants.items()]
         request = ttypes.DequeueRequest(self.namespace, topics, wait_ms=wait_ms, lease_ms=lease_ms, items_max=items_max)
-        if at is not None:
+        if host is not None:
             request.local_only = (
                 True  # the client asks all hosts, and knows better than they do what it has taken where
             )
-        reply = await self._call(_DEQUEUE, request, timeout_ms, at)
+        reply = await self._call(_DEQUEUE, request, timeout_ms, host)
         deliveries: list[Delivery] = reply.items or []
-        if at is not None:
+        if host is not None:
             now = asyncio.get_running_loop().time()
-            self._heads.told(at, wants, reply.heads, now, some=bool(deliveries))
+            self._best_priorities.on_dequeue_reply(host, wants, reply.heads, now, has_items=bool(deliveries))
         return deliveries
 
-    async def _dequeue_anywhere(
+    async def _dequeue_from_any(
         self, wants: Mapping[str, int], wait_ms: int, lease_ms: int | None, items_max: int | None, timeout_ms: int
     ) -> list[Delivery]:
         """From the host that has the best, else from the next; who waits, waits at all of them."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         failure: errors.FoqsError | None = None
-        wanted = Kind(tuple(wants.items()), lease_ms, items_max, waits=True)
-        now = wanted._replace(waits=False)
-        slice_ms = min(wait_ms, SLICE_MS)
+        wanted = DequeueKind(tuple(wants.items()), lease_ms, items_max, is_long_poll=True)
+        now = wanted._replace(is_long_poll=False)
+        slice_ms = min(wait_ms, POLL_MS_MAX)
         until = begun + min(wait_ms, timeout_ms) / 1_000
         answered_by = begun + timeout_ms / 1_000 + REPLY_GRACE_S
 
         async def ask(at: Address, wait_ms: int) -> list[Delivery]:
             # A slow host may take all of the call's time to commit leases.
             left_ms = max(1, timeout_ms - int((loop.time() - begun) * 1_000))
-            return await self._dequeue_at(at, wants, wait_ms, lease_ms, items_max, left_ms)
+            return await self._dequeue_from(at, wants, wait_ms, lease_ms, items_max, left_ms)
 
         async def poll(at: Address) -> list[Delivery]:
             over = loop.time() + slice_ms / 1_000
             found = await ask(at, slice_ms)
             if not found and (early_s := over - loop.time()) > 0:
-                await asyncio.sleep(min(early_s, PAUSE_S_MAX))  # a host that stops answers at once, again and again
+                await asyncio.sleep(min(early_s, BACKOFF_S_MAX))  # a host that stops answers at once, again and again
             return found
 
         async def look(at: Address) -> list[Delivery]:
             try:
                 return await ask(at, 0)
-            except _ELSEWHERE:
-                self._heads.told(at, wants, (), loop.time(), some=False)
+            except _RETRYABLE_ELSEWHERE:
+                self._best_priorities.on_dequeue_reply(at, wants, (), loop.time(), has_items=False)
                 raise
 
-        hosts = self._heads.order(self._mapped_hosts(), wants, begun)
+        hosts = self._best_priorities.order(self._routed_hosts(), wants, begun)
         if wait_ms > 0:
-            if self._polls.has_some(wanted):
-                found = await self._polls.first(wanted, (), poll, answered_by)
+            if self._polls.has_deliveries(wanted):
+                found = await self._polls.poll_all(wanted, (), poll, answered_by)
                 if found:
                     return found
             # Hosts that have nothing are not asked in vain: a poll waits there, and tells when something comes.
             for at in hosts:
-                if self._heads.has_nothing(at, wants, begun):
-                    self._polls.begin(wanted, at, poll)
-            waited = self._polls.left_at(wanted)
+                if self._best_priorities.is_known_empty(at, wants, begun):
+                    self._polls.start_detached(wanted, at, poll)
+            waited = self._polls.detached_hosts(wanted)
             hosts = [at for at in hosts if at not in waited]
         if hosts:
             try:
-                found = await self._polls.sweep(now, hosts, look, self._router.unreachable, patient=wait_ms <= 0)
-            except _ELSEWHERE as error:
+                found = await self._polls.poll_one_by_one(
+                    now, hosts, look, self._router.on_unreachable, wait_for_slow=wait_ms <= 0
+                )
+            except _RETRYABLE_ELSEWHERE as error:
                 failure = error
             else:
                 if found:
                     return found
-        while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routes is not None:
-            slice_ms = min(left_ms, SLICE_MS)
+        while (left_ms := int((until - loop.time()) * 1_000)) > 0 and self._router.routing_table is not None:
+            slice_ms = min(left_ms, POLL_MS_MAX)
             try:
-                found = await self._polls.first(wanted, self._mapped_hosts(), poll, answered_by)
-            except _ELSEWHERE as error:
+                found = await self._polls.poll_all(wanted, self._routed_hosts(), poll, answered_by)
+            except _RETRYABLE_ELSEWHERE as error:
                 failure = error
-                if not await self._pool.pause(PAUSE_S_MAX):
+                if not await self._pool.sleep_unless_closed(BACKOFF_S_MAX):
                     raise
                 continue
             failure = None
@@ -303,23 +309,30 @@ class Client(Calls, AdminCalls, ClusterCalls):
                 return found
         if failure is None:
             return []
-        if wait_ms <= 0 or self._router.routes is None or loop.time() >= begun + timeout_ms / 1_000:
+        if wait_ms <= 0 or self._router.routing_table is None or loop.time() >= begun + timeout_ms / 1_000:
             raise failure
         # A loop that stood still may run its timers first: patience and the wait are over, and answers are there unread.
-        return await self._polls.sweep(now, self._mapped_hosts(), look, self._router.unreachable, patient=True)
+        return await self._polls.poll_one_by_one(
+            now, self._routed_hosts(), look, self._router.on_unreachable, wait_for_slow=True
+        )
 
-    def _mapped_hosts(self) -> list[Address]:
+    def _routed_hosts(self) -> list[Address]:
         return [at for at in self._router.hosts() if at is not None]
 
     async def _release_surplus(self, deliveries: Sequence[Delivery]) -> None:
-        outcomes = await self._by_id(
-            _RELEASE, ttypes.ReleaseRequest, convert.leases(deliveries), ById, COMMIT_MS, at_once=True
+        outcomes = await self._call_by_id(
+            _RELEASE,
+            ttypes.ReleaseRequest,
+            convert.leases(deliveries),
+            RetriedCallById,
+            COMMIT_TIMEOUT_MS,
+            immediate=True,
         )
         now = asyncio.get_running_loop().time()
         for delivery, outcome in zip(deliveries, outcomes, strict=True):
             at = self.owner(delivery.id)
             if outcome.error is None and at is not None:
-                self._heads.returned(at, delivery.topic, delivery.priority, now)
+                self._best_priorities.on_released(at, delivery.topic, delivery.priority, now)
 
     # Calls by id are tried again as enqueues with a key are. Repeating them is safe: an
     # ack or cancel that was done before finds nothing to do; the others name a lease that
@@ -327,7 +340,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
 
     async def ack(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Done: deletes the items. Tried again within its time, after which `already_gone` may be its own doing."""
-        return await self._by_id(_ACK, ttypes.AckRequest, convert.leases(leases), Deleting, timeout_ms)
+        return await self._call_by_id(_ACK, ttypes.AckRequest, convert.leases(leases), RetriedDeletion, timeout_ms)
 
     async def nack(self, nacks: Sequence[Nack | Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Not done: to be delivered again, or never (`dead`). A bare lease backs off by the namespace's policy.
@@ -336,7 +349,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         written. An item is nacked once: a repeat that finds the lease over leaves the
         outcome unknown.
         """
-        return await self._by_id(_NACK, ttypes.NackRequest, convert.nacks(nacks), ById, timeout_ms)
+        return await self._call_by_id(_NACK, ttypes.NackRequest, convert.nacks(nacks), RetriedCallById, timeout_ms)
 
     async def extend(
         self, leases: Sequence[Lease], *, lease_ms: int | None = None, timeout_ms: int | None = None
@@ -348,7 +361,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         and have ended since.
         """
         extensions = [ttypes.Extension(lease.id, lease.token, lease_ms) for lease in convert.leases(leases)]
-        return await self._by_id(_EXTEND, ttypes.ExtendLeaseRequest, extensions, ById, timeout_ms)
+        return await self._call_by_id(_EXTEND, ttypes.ExtendLeaseRequest, extensions, RetriedCallById, timeout_ms)
 
     async def release(self, leases: Sequence[Lease], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Not tried: gives items back without counting the attempt.
@@ -356,11 +369,13 @@ class Client(Calls, AdminCalls, ClusterCalls):
         Tried again within its time. An attempt is given back once: a repeat that finds
         the lease over leaves the outcome unknown.
         """
-        return await self._by_id(_RELEASE, ttypes.ReleaseRequest, convert.leases(leases), ById, timeout_ms)
+        return await self._call_by_id(
+            _RELEASE, ttypes.ReleaseRequest, convert.leases(leases), RetriedCallById, timeout_ms
+        )
 
     async def cancel(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
         """Deletes items in any state. Tried again within its time, as `ack` is."""
-        return await self._by_id(_CANCEL, ttypes.CancelRequest, list(ids), Deleting, timeout_ms)
+        return await self._call_by_id(_CANCEL, ttypes.CancelRequest, list(ids), RetriedDeletion, timeout_ms)
 
     async def update(self, ids: Sequence[str], change: Change, *, timeout_ms: int | None = None) -> list[Outcome]:
         """Changes priority, time or metadata of items; of leased and dead ones no time.
@@ -368,8 +383,8 @@ class Client(Calls, AdminCalls, ClusterCalls):
         Tried again within its time: a delay counts from the last attempt.
         """
         changed = convert.change(change)
-        return await self._by_id(
-            _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, changed), list(ids), ById, timeout_ms
+        return await self._call_by_id(
+            _UPDATE, lambda name, ids: ttypes.UpdateRequest(name, ids, changed), list(ids), RetriedCallById, timeout_ms
         )
 
     async def redrive(self, ids: Sequence[str], *, timeout_ms: int | None = None) -> list[Outcome]:
@@ -378,7 +393,7 @@ class Client(Calls, AdminCalls, ClusterCalls):
         Tried again within its time: a repeat that finds an item not dead leaves the
         outcome unknown.
         """
-        return await self._by_id(_REDRIVE, ttypes.RedriveRequest, list(ids), ById, timeout_ms)
+        return await self._call_by_id(_REDRIVE, ttypes.RedriveRequest, list(ids), RetriedCallById, timeout_ms)
 
     # ------------------------------------------------------------------ by filter
 
@@ -482,23 +497,23 @@ class Client(Calls, AdminCalls, ClusterCalls):
 
     async def routing(self, *, timeout_ms: int | None = None) -> Routing:
         """Hosts and shards."""
-        return convert.routing(await self._call(ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
+        return convert.routing(await self._call(GET_ROUTING, ttypes.GetRoutingRequest(), timeout_ms))
 
 
-_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
+_RETRYABLE_ELSEWHERE: Final = (errors.Unavailable, errors.Overloaded, errors.UnknownOutcome)
 """What one host answers to a dequeue that another may still fill; items that nobody received come back."""
-_DEQUEUE: Final = Method("dequeue", writes=True, into=Delivery)
-_ACK: Final = Method("ack", writes=True)
-_NACK: Final = Method("nack", writes=True)
-_EXTEND: Final = Method("extendLease", writes=True)
-_RELEASE: Final = Method("release", writes=True)
-_CANCEL: Final = Method("cancel", writes=True)
-_UPDATE: Final = Method("update", writes=True)
-_REDRIVE: Final = Method("redrive", writes=True)
-_BULK: Final = Method("bulk", writes=True)
-_COUNT: Final = Method("countItems")
-_DEAD: Final = Method("listDead")
-_TOPICS: Final = Method("getActiveTopics")
-_ITEM: Final = Method("getItem")
-_EXPLAIN: Final = Method("explain")
-_PEEK: Final = Method("peek")
+_DEQUEUE: Final = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
+_ACK: Final = ThriftMethod("ack", is_write=True)
+_NACK: Final = ThriftMethod("nack", is_write=True)
+_EXTEND: Final = ThriftMethod("extendLease", is_write=True)
+_RELEASE: Final = ThriftMethod("release", is_write=True)
+_CANCEL: Final = ThriftMethod("cancel", is_write=True)
+_UPDATE: Final = ThriftMethod("update", is_write=True)
+_REDRIVE: Final = ThriftMethod("redrive", is_write=True)
+_BULK: Final = ThriftMethod("bulk", is_write=True)
+_COUNT: Final = ThriftMethod("countItems")
+_DEAD: Final = ThriftMethod("listDead")
+_TOPICS: Final = ThriftMethod("getActiveTopics")
+_ITEM: Final = ThriftMethod("getItem")
+_EXPLAIN: Final = ThriftMethod("explain")
+_PEEK: Final = ThriftMethod("peek")

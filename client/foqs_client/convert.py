@@ -30,17 +30,17 @@ from foqs_client.types import (
     Topic,
 )
 
-STATES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
-_NUMBERS: Final = {name: number for number, name in STATES.items()}
+STATE_NAMES: Final = {1: "deferred", 2: "ready", 3: "leased", 4: "dead"}
+_STATE_NUMBERS: Final = {name: number for number, name in STATE_NAMES.items()}
 
 
 def state_number(state: str) -> int:
     """The number of a state's name. Raises InvalidArgument."""
     try:
-        return _NUMBERS[state]
+        return _STATE_NUMBERS[state]
     except KeyError:
         raise errors.InvalidArgument(
-            f"{state!r} is not a state; use one of {', '.join(_NUMBERS)}", field="state"
+            f"{state!r} is not a state; use one of {', '.join(_STATE_NUMBERS)}", field="state"
         ) from None
 
 
@@ -58,7 +58,7 @@ def error(failed: Any) -> errors.FoqsError:
     )
 
 
-def _bytes(data: object, field: str) -> bytes:
+def _require_bytes(data: object, field: str) -> bytes:
     if not isinstance(data, bytes | bytearray | memoryview):
         raise errors.InvalidArgument(f"this must be bytes, not {type(data).__name__}", field=field)
     return bytes(data)
@@ -69,12 +69,14 @@ def items(given: Sequence[Item]) -> list[Item]:
     items = list(given)
     for item in items:
         if not (type(item.payload) is bytes is type(item.metadata)):
-            return [_of_bytes(item) for item in items]
+            return [_with_bytes(item) for item in items]
     return items
 
 
-def _of_bytes(item: Item) -> Item:
-    return replace(item, payload=_bytes(item.payload, "payload"), metadata=_bytes(item.metadata, "metadata"))
+def _with_bytes(item: Item) -> Item:
+    return replace(
+        item, payload=_require_bytes(item.payload, "payload"), metadata=_require_bytes(item.metadata, "metadata")
+    )
 
 
 def enqueued(results: Sequence[Any] | None) -> list[Enqueued]:
@@ -102,7 +104,7 @@ def _nack(given: Nack | Delivery | tuple[str, int]) -> Any:
         return ttypes.Nack(given.id, given.token)
     if given.metadata is None or type(given.metadata) is bytes:
         return given
-    return replace(given, metadata=_bytes(given.metadata, "metadata"))
+    return replace(given, metadata=_require_bytes(given.metadata, "metadata"))
 
 
 def outcomes(results: Sequence[Any] | None) -> list[Outcome]:
@@ -132,7 +134,7 @@ def item_view(view: Any) -> ItemView:
     return ItemView(
         id=view.id,
         topic=view.topic,
-        state=STATES.get(view.state, str(view.state)),
+        state=STATE_NAMES.get(view.state, str(view.state)),
         priority=view.priority or 0,
         payload=view.payload,
         metadata=view.metadata,
@@ -163,7 +165,7 @@ def explanation(reply: Any) -> Explanation:
 
 def change(given: Change) -> Any:
     """A `Change` struct. Raises InvalidArgument."""
-    metadata = None if given.metadata is None else _bytes(given.metadata, "change.metadata")
+    metadata = None if given.metadata is None else _require_bytes(given.metadata, "change.metadata")
     return ttypes.Change(given.priority, given.delay_ms, given.deliver_after_ms, metadata)
 
 
@@ -222,11 +224,11 @@ def shard(info: Any) -> Shard:
         weight=info.weight,
         draining=bool(info.draining),
         pinned_to=info.pinned_to,
-        slots=_slots(info.slots),
+        slots=_key_slots(info.slots),
     )
 
 
-def _slots(bits: bytes | None) -> tuple[int, ...]:
+def _key_slots(bits: bytes | None) -> tuple[int, ...]:
     """The numbers of the bits that are set; the lowest of the first byte is 0."""
     if not bits:
         return ()

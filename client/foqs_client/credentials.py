@@ -18,14 +18,14 @@ from typing import Any, Final, TypeAlias
 
 from foqs_client import convert, errors
 from foqs_client.idl import ttypes
-from foqs_client.link import Link, NoReply, NotSent
-from foqs_client.message import Method, Refused, Unreadable
+from foqs_client.link import HostConnection, NoReply, NotSent
+from foqs_client.message import Refused, ThriftMethod, Unreadable
 
 TOKEN_BYTES_MAX: Final = 4_096
-_AUTHENTICATE: Final = Method("authenticate")
+_AUTHENTICATE: Final = ThriftMethod("authenticate")
 _NO_TLS: Final = "if it speaks no TLS, its address begins with foqs://"
 
-Greet: TypeAlias = Callable[[Link, float], Awaitable[None]]
+Handshake: TypeAlias = Callable[[HostConnection, float], Awaitable[None]]
 """Makes a new link ready for calls, by a moment of the loop's clock. Raises OSError, and FoqsError for good."""
 
 
@@ -62,7 +62,7 @@ class Tls:
         return context
 
 
-def secured(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
+def tls_connect(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
     """A `Connect` that speaks TLS; it raises OSError, `Untrusted` where the host's certificate is not accepted."""
 
     async def connect(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> Any:
@@ -70,7 +70,7 @@ def secured(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
         try:
             return await loop.create_connection(factory, host, port, ssl=context, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
-            raise Untrusted(f"its certificate is not accepted: {error.verify_message}") from None
+            raise UntrustedCertificate(f"its certificate is not accepted: {error.verify_message}") from None
         except ssl.SSLError as error:
             raise OSError(f"the TLS handshake failed ({_reason(error)}); {_NO_TLS}") from None
         except (ConnectionResetError, ConnectionAbortedError):
@@ -79,15 +79,15 @@ def secured(context: ssl.SSLContext) -> Callable[..., Awaitable[Any]]:
     return connect
 
 
-class Untrusted(OSError):
+class UntrustedCertificate(OSError):
     """The host's certificate is not one that the client accepts: trying again changes nothing."""
 
 
-def greeting(token: str | None, token_file: str | Path | None, certified: bool) -> Greet | None:
+def make_handshake(token: str | None, token_file: str | Path | None, has_certificate: bool) -> Handshake | None:
     """What authenticates a new connection; None where there is nothing to show.
 
     Args:
-        certified: the client shows a certificate, and wants to know that it was accepted.
+        has_certificate: the client shows a certificate, and wants to know that it was accepted.
 
     Raises:
         InvalidArgument: the token cannot be one, or its file cannot be read.
@@ -95,20 +95,20 @@ def greeting(token: str | None, token_file: str | Path | None, certified: bool) 
     if token is not None and token_file is not None:
         raise errors.InvalidArgument("give the token or its file, not both", field="token_file")
     if token is not None:
-        _checked(token, "token")
+        _checked_token(token, "token")
     if token_file is not None:
         read_token(token_file)
-    elif token is None and not certified:
+    elif token is None and not has_certificate:
         return None
 
-    async def greet(link: Link, deadline: float) -> None:
+    async def greet(link: HostConnection, deadline: float) -> None:
         shown = token if token_file is None else read_token(token_file)
         await authenticate(link, shown, deadline)
 
     return greet
 
 
-async def authenticate(link: Link, token: str | None, deadline: float) -> None:
+async def authenticate(connection: HostConnection, token: str | None, deadline: float) -> None:
     """Shows a token, or asks whether the certificate was accepted.
 
     Raises:
@@ -116,14 +116,14 @@ async def authenticate(link: Link, token: str | None, deadline: float) -> None:
         FoqsError: the host said no.
     """
     body = _AUTHENTICATE.encode(ttypes.AuthenticateRequest(token))
-    seqid, reply = link.send(_AUTHENTICATE, body, deadline)
+    seqid, reply = connection.send(_AUTHENTICATE, body, deadline)
     try:
         failed = _AUTHENTICATE.decode(await reply).failed
     except (NotSent, NoReply, Unreadable, Refused) as error:
         hint = "" if token is not None else "; the host may not accept the client's certificate"
         raise OSError(f"{error}{hint}") from None
     finally:
-        link.forget(seqid)
+        connection.forget(seqid)
     if failed is not None:
         refusal = convert.error(failed.error)
         if isinstance(refusal, errors.Unavailable | errors.Overloaded | errors.DeadlineExceeded):
@@ -148,10 +148,10 @@ def read_token(file: str | Path) -> str:
         problem = f"others than its owner may use {file} (mode {mode & 0o777:o}); run: chmod 600 {file}"
         raise errors.InvalidArgument(problem, field="token_file")
     line, _, _ = data.partition(b"\n")
-    return _checked(line.decode("ascii", "replace").rstrip("\r"), "token_file")
+    return _checked_token(line.decode("ascii", "replace").rstrip("\r"), "token_file")
 
 
-def _checked(token: str, field: str) -> str:
+def _checked_token(token: str, field: str) -> str:
     if not token or len(token) > TOKEN_BYTES_MAX or not token.isascii() or not token.isprintable():
         problem = f"this is no token; it is a line of 1 to {TOKEN_BYTES_MAX} printable ASCII characters"
         raise errors.InvalidArgument(problem, field=field)

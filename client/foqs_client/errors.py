@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final, Self
 
-_PLACE: Final = re.compile(r"\[(\d+)\]")
+_ENTRY_INDEX: Final = re.compile(r"\[(\d+)\]")
 """Of an entry in its call, in an error's field."""
 
 
@@ -42,11 +42,11 @@ class FoqsError(Exception):
         self.retry_after_ms = retry_after_ms
         self.owner = owner
 
-    def moved(self, places: int = 0) -> Self:
+    def with_shifted_index(self, offset: int = 0) -> Self:
         """The same, of a call whose entries begin so many places later than those of the call that was sent."""
         field = self.field
-        if field is not None and places:
-            field = _PLACE.sub(lambda place: f"[{int(place[1]) - places}]", field, count=1)
+        if field is not None and offset:
+            field = _ENTRY_INDEX.sub(lambda place: f"[{int(place[1]) - offset}]", field, count=1)
         return type(self)(self.message, field=field, retry_after_ms=self.retry_after_ms, owner=self.owner)
 
     def __str__(self) -> str:

@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final
 
-from foqs_client.attempts import Attempts
+from foqs_client.attempts import RetriedCall
 from foqs_client.errors import FoqsError, KeyConflict, UnknownOutcome
-from foqs_client.routes import SLOTS
+from foqs_client.routes import KEY_SLOT_COUNT
 from foqs_client.types import Enqueued, Item
 
 _UNIQUE_BITS: Final = 64
-_UNTOLD: Final = Enqueued(error=UnknownOutcome("the host's reply does not name this item; it may have been written"))
+_MISSING_RESULT: Final = Enqueued(
+    error=UnknownOutcome("the host's reply does not name this item; it may have been written")
+)
 
 
 class AutomaticKeys:
@@ -38,14 +40,14 @@ class AutomaticKeys:
     def __init__(self, rng: Random, next_slot: Callable[[], int | None] = lambda: None) -> None:
         self._rng = rng
         self._next_slot = next_slot
-        self.was_chosen = False
-        self._slot = rng.randrange(SLOTS)
+        self.was_slot_chosen = False
+        self._slot = rng.randrange(KEY_SLOT_COUNT)
 
-    def give(self, items: Iterable[Item]) -> list[Item]:
+    def with_keys(self, items: Iterable[Item]) -> list[Item]:
         """The items, each with a key: slot, time, chance, place."""
         chosen = self._next_slot()
-        self.was_chosen = chosen is not None
-        self._slot = (self._slot + 1) % SLOTS if chosen is None else chosen
+        self.was_slot_chosen = chosen is not None
+        self._slot = (self._slot + 1) % KEY_SLOT_COUNT if chosen is None else chosen
         call = f"~{self._slot:03x}{time.time_ns() // 1_000_000:012x}{self._rng.getrandbits(_UNIQUE_BITS):016x}-"
         return [
             Item(
@@ -67,38 +69,40 @@ class AutomaticKeys:
         ]
 
 
-class Enqueue(Attempts[Item, Enqueued]):
+class RetriedEnqueue(RetriedCall[Item, Enqueued]):
     """One enqueue, attempt by attempt.
 
     Args:
         items: as the caller gave them.
-        sent: as the first attempt sent them: with the keys that were made for it.
-        keys: makes those that are missing; None: items without a key stay without, and are tried once.
+        first_sent: as the first attempt sent them: with the keys that were made for it.
+        automatic_keys: makes those that are missing; None: items without a key stay without, and are tried once.
     """
 
-    telling = (KeyConflict,)
+    not_written_errors = (KeyConflict,)
     """Its key is another item's, so it was never written, and never will be."""
 
-    def __init__(self, items: Sequence[Item], sent: Sequence[Item], keys: AutomaticKeys | None) -> None:
-        super().__init__(sent, _UNTOLD)
-        self._items = items
-        self._keys = keys
+    def __init__(self, items: Sequence[Item], first_sent: Sequence[Item], automatic_keys: AutomaticKeys | None) -> None:
+        super().__init__(first_sent, _MISSING_RESULT)
+        self._original_items = items
+        self._automatic_keys = automatic_keys
 
-    def take(self, told: Sequence[Enqueued]) -> bool:
-        again = super().take(told)
-        if self._keys is not None and not self._unknown:
+    def record_results(self, results: Sequence[Enqueued]) -> bool:
+        again = super().record_results(results)
+        if self._automatic_keys is not None and not self._unknown_outcomes:
             # Another slot, perhaps of a shard that is better off.
-            self.sent = self._keys.give([self._items[place] for place in self._places])
-            if self._keys.was_chosen:
-                self._asked_ms = 0  # it was another shard that asked for time
+            self.unfinished_entries = self._automatic_keys.with_keys(
+                [self._original_items[place] for place in self._indexes]
+            )
+            if self._automatic_keys.was_slot_chosen:
+                self._retry_after_ms = 0  # it was another shard that asked for time
         return again
 
-    def failed(self, error: FoqsError) -> Enqueued:
+    def failure_result(self, error: FoqsError) -> Enqueued:
         return Enqueued(error=error)
 
-    def succeeded(self, place: int, result: Enqueued) -> Enqueued:
-        ours = self._items[place].idempotency_key is None
+    def success_result(self, index: int, result: Enqueued) -> Enqueued:
+        ours = self._original_items[index].idempotency_key is None
         return Enqueued(result.id) if ours else result
 
-    def may_repeat(self, entry: Item) -> bool:
+    def is_repeatable(self, entry: Item) -> bool:
         return entry.idempotency_key is not None

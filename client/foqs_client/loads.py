@@ -26,7 +26,7 @@ FULL_S: Final = 0.25
 """A host that refused items for want of room gets none for so long where another may take them."""
 
 
-class Loads:
+class HostLoads:
     """Args:
     region: of the client; None: all hosts are alike.
     rng: draws one of two hosts.
@@ -36,63 +36,63 @@ class Loads:
         self._region = region
         self._rng = rng
         self._turn = 0
-        self._told: dict[Address, float] = {}
+        self._reported_loads: dict[Address, float] = {}
         """What waited there, for what the host can take."""
-        self._told_at_s = 0.0
+        self._reported_at_s = 0.0
         self._capacity: dict[Address, int] = {}
-        self._near: frozenset[Address] | None = None
+        self._region_hosts: frozenset[Address] | None = None
         """The hosts of the region; None: all."""
-        self._under_way: dict[Address, int] = {}
+        self._in_flight_items: dict[Address, int] = {}
         """Items that this client has sent and that are not answered."""
-        self._full: dict[Address, float] = {}
+        self._full_until_s: dict[Address, float] = {}
         """Hosts that refused items, and until when they get none where others may take them."""
 
-    def heard(self, routing: Routing, now_s: float) -> None:
+    def on_routing_read(self, routing: Routing, now_s: float) -> None:
         """What hosts say of themselves."""
         self._capacity = {host.address: host.capacity or 1 for host in routing.hosts}
-        self._told = {host.address: (host.load or 0.0) / (host.capacity or 1) for host in routing.hosts}
-        self._told_at_s = now_s
+        self._reported_loads = {host.address: (host.load or 0.0) / (host.capacity or 1) for host in routing.hosts}
+        self._reported_at_s = now_s
         if self._region is not None:
-            self._near = frozenset(host.address for host in routing.hosts if host.region == self._region)
+            self._region_hosts = frozenset(host.address for host in routing.hosts if host.region == self._region)
 
-    def begun(self, at: Address, items: int) -> None:
+    def add_in_flight(self, host: Address, items: int) -> None:
         """So many are being sent there."""
-        self._under_way[at] = self._under_way.get(at, 0) + items
+        self._in_flight_items[host] = self._in_flight_items.get(host, 0) + items
 
-    def ended(self, at: Address, items: int) -> None:
+    def remove_in_flight(self, host: Address, items: int) -> None:
         """They are answered, or nobody waits for them any more."""
-        left = self._under_way[at] - items
+        left = self._in_flight_items[host] - items
         if left:
-            self._under_way[at] = left
+            self._in_flight_items[host] = left
         else:
-            del self._under_way[at]
+            del self._in_flight_items[host]
 
-    def refused(self, at: Address, now_s: float) -> None:
+    def on_refused(self, host: Address, now_s: float) -> None:
         """It had no room."""
-        self._full[at] = now_s + FULL_S
+        self._full_until_s[host] = now_s + FULL_S
 
-    def strain(self, at: Address, now_s: float) -> float:
+    def load(self, host: Address, now_s: float) -> float:
         """What waits at a host, for what it can take, as far as can be known."""
-        age_s = max(0.0, now_s - self._told_at_s)
-        told = self._told.get(at, 0.0) * math.pow(0.5, age_s / HALF_LIFE_S)
-        return told + self._under_way.get(at, 0) / self._capacity.get(at, 1)
+        age_s = max(0.0, now_s - self._reported_at_s)
+        told = self._reported_loads.get(host, 0.0) * math.pow(0.5, age_s / HALF_LIFE_S)
+        return told + self._in_flight_items.get(host, 0) / self._capacity.get(host, 1)
 
     def order(self, hosts: Sequence[Address], now_s: float) -> Sequence[Address]:
         """All of them, the one first that shall get new items."""
         best, others = hosts, []
-        if self._near is not None or self._full:
-            self._full = {at: until_s for at, until_s in self._full.items() if until_s > now_s}
+        if self._region_hosts is not None or self._full_until_s:
+            self._full_until_s = {at: until_s for at, until_s in self._full_until_s.items() if until_s > now_s}
             ranked = sorted(hosts, key=self._rank)
             best = [at for at in ranked if self._rank(at) == self._rank(ranked[0])]
             others = ranked[len(best) :]
         self._turn = (self._turn + 1) % len(best)
         order = [*best[self._turn :], *best[: self._turn], *others]
-        strain = self.strain(order[0], now_s)
+        strain = self.load(order[0], now_s)
         if strain > BUSY_ITEMS and len(best) > 1:
             other = self._rng.randrange(1, len(best))
-            if 2 * self.strain(order[other], now_s) < strain:
+            if 2 * self.load(order[other], now_s) < strain:
                 order[0], order[other] = order[other], order[0]
         return order
 
-    def _rank(self, at: Address) -> tuple[bool, bool]:
-        return (at in self._full, self._near is not None and at not in self._near)
+    def _rank(self, host: Address) -> tuple[bool, bool]:
+        return (host in self._full_until_s, self._region_hosts is not None and host not in self._region_hosts)

@@ -13,7 +13,7 @@ from foqs_client import convert
 from foqs_client.types import Host, Routing
 
 
-def changed(before: Routing | None, reply: Any) -> Routing | None:
+def apply_routing_change(before: Routing | None, reply: Any) -> Routing | None:
     """The map as a reply of getRouting makes it; None where that tells of a change to another map."""
     if reply.hosts is None:
         return before  # a host that knows no changes, and has nothing new
@@ -31,13 +31,13 @@ def changed(before: Routing | None, reply: Any) -> Routing | None:
     shards.update((shard.shard, shard) for shard in map(convert.shard, reply.shards or ()))
     return Routing(
         version=reply.version,
-        hosts=_loaded(sorted(hosts.values(), key=_by_name), reply.loads),
+        hosts=_with_loads(sorted(hosts.values(), key=_by_name), reply.loads),
         shards=[shards[number] for number in sorted(shards)],
         tier=reply.tier,
     )
 
 
-def _loaded(hosts: list[Host], loads: list[float] | None) -> list[Host]:
+def _with_loads(hosts: list[Host], loads: list[float] | None) -> list[Host]:
     """With these loads, of hosts by nonce."""
     if loads is None or len(loads) != len(hosts):
         return hosts

@@ -20,21 +20,21 @@ from foqs_client.errors import FoqsError, Unavailable
 from foqs_client.routes import Address
 from foqs_client.types import Delivery
 
-SLICE_MS: Final = 2_000
+POLL_MS_MAX: Final = 2_000
 """No poll waits longer for items to come."""
 
 HOLD_S: Final = 0.1
 """What a poll brings that nobody waits for is kept for the next call: a consumer is often busy for a moment only."""
-LEAVE_S: Final = 1.0
+RELEASE_S_MAX: Final = 1.0
 """When the client closes, releasing is waited for no longer; leases end by themselves."""
-PATIENCE_S: Final = 0.5
+SLOW_HOST_S: Final = 0.5
 """A host that has nothing to wait for answers sooner, unless it is frozen, or far too busy."""
 
 Poll: TypeAlias = "asyncio.Task[list[Delivery]]"
 Release: TypeAlias = Callable[[Sequence[Delivery]], Awaitable[object]]
 
 
-class Kind(NamedTuple):
+class DequeueKind(NamedTuple):
     """What a call asks for. Calls of one kind may take over each other's polls.
 
     Attributes:
@@ -44,20 +44,20 @@ class Kind(NamedTuple):
     wants: tuple[tuple[str, int], ...]
     lease_ms: int | None
     items_max: int | None
-    waits: bool
+    is_long_poll: bool
 
-    def keep(self, found: Sequence[Delivery]) -> int:
+    def accepted_count(self, deliveries: Sequence[Delivery]) -> int:
         """How many of these, from the first, the call may have."""
         left = dict(self.wants)
-        found = found[: self.items_max]
-        for place, delivery in enumerate(found):
+        deliveries = deliveries[: self.items_max]
+        for place, delivery in enumerate(deliveries):
             if not left.get(delivery.topic, 0):
                 return place
             left[delivery.topic] -= 1
-        return len(found)
+        return len(deliveries)
 
 
-class Polls:
+class LongPolls:
     """Those of one client.
 
     Args:
@@ -66,40 +66,40 @@ class Polls:
 
     def __init__(self, release: Release) -> None:
         self._release = release
-        self._left: dict[Kind, dict[Address, Poll]] = {}
-        self._waiting: dict[asyncio.Future[None], tuple[Kind, list[Delivery]]] = {}
+        self._detached: dict[DequeueKind, dict[Address, Poll]] = {}
+        self._waiting_calls: dict[asyncio.Future[None], tuple[DequeueKind, list[Delivery]]] = {}
         """Calls under way: what each has got so far, and a future that is done when it got something from another call's poll."""
         self._releasing: dict[asyncio.Task[object], None] = {}
         """In the order in which they began."""
 
-    async def first(
+    async def poll_all(
         self,
-        kind: Kind,
+        kind: DequeueKind,
         hosts: Sequence[Address],
-        begin: Callable[[Address], Awaitable[list[Delivery]]],
+        start_poll: Callable[[Address], Awaitable[list[Delivery]]],
         until_s: float,
     ) -> list[Delivery]:
         """What the first host brings that answers; empty where it has nothing, and the other polls go on.
 
         Args:
-            begin: a poll at a host.
+            start_poll: a poll at a host.
             until_s: when to stop waiting for an answer, on the loop's clock.
 
         Raises:
             FoqsError: no host answered; of the last one.
         """
         loop = asyncio.get_running_loop()
-        polls = self._take_over(kind)
+        polls = self._reattach(kind)
         for host in hosts:
             if host not in polls:
-                polls[host] = asyncio.ensure_future(begin(host))
+                polls[host] = asyncio.ensure_future(start_poll(host))
         found: list[Delivery] = []
         failures: list[FoqsError] = []
         answers = 0
-        with self._waits(kind, found) as given:
+        with self._waiting_call(kind, found) as given:
             try:
                 while polls and not answers and not found and (left_s := until_s - loop.time()) > 0:
-                    await _any_of(given, polls, left_s)
+                    await _wait_any(given, polls, left_s)
                     for host in [host for host, poll in polls.items() if poll.done()]:
                         try:
                             found += polls.pop(host).result()
@@ -107,33 +107,35 @@ class Polls:
                         except FoqsError as error:
                             failures.append(error)
             finally:
-                self._leave(kind, polls)
+                self._detach(kind, polls)
         if not answers and not found:
             raise failures[-1] if failures else Unavailable("no host has answered yet")
-        wanted = kind.keep(found)
-        self.give_back(found[wanted:])
+        wanted = kind.accepted_count(found)
+        self.release_in_background(found[wanted:])
         return found[:wanted]
 
-    def begin(self, kind: Kind, host: Address, begin: Callable[[Address], Awaitable[list[Delivery]]]) -> None:
+    def start_detached(
+        self, kind: DequeueKind, host: Address, start_poll: Callable[[Address], Awaitable[list[Delivery]]]
+    ) -> None:
         """Has a poll wait at a host, for the next call of this kind, unless one does."""
-        if host not in self._left.get(kind, ()):
-            self._leave(kind, {host: asyncio.ensure_future(begin(host))})
+        if host not in self._detached.get(kind, ()):
+            self._detach(kind, {host: asyncio.ensure_future(start_poll(host))})
 
-    def left_at(self, kind: Kind) -> Sequence[Address]:
+    def detached_hosts(self, kind: DequeueKind) -> Sequence[Address]:
         """Where polls of this kind still wait that no call waits for: nothing has come there since they began."""
-        return [host for host, poll in self._left.get(kind, {}).items() if not poll.done()]
+        return [host for host, poll in self._detached.get(kind, {}).items() if not poll.done()]
 
-    def has_some(self, kind: Kind) -> bool:
+    def has_deliveries(self, kind: DequeueKind) -> bool:
         """A poll of this kind has brought something that no call has taken."""
-        return any(_found(poll) for poll in self._left.get(kind, {}).values())
+        return any(_deliveries_of(poll) for poll in self._detached.get(kind, {}).values())
 
-    async def sweep(
+    async def poll_one_by_one(
         self,
-        kind: Kind,
+        kind: DequeueKind,
         hosts: Sequence[Address],
-        begin: Callable[[Address], Awaitable[list[Delivery]]],
-        slow: Callable[[Address], None],
-        patient: bool,
+        start_poll: Callable[[Address], Awaitable[list[Delivery]]],
+        on_slow: Callable[[Address], None],
+        wait_for_slow: bool,
     ) -> list[Delivery]:
         """What the first host brings that has something, asked one after the other; empty when none has.
 
@@ -141,22 +143,22 @@ class Polls:
         answered an earlier call of this kind is not waited for.
 
         Args:
-            begin: as of `first`.
-            slow: told of a host that has not answered in time.
-            patient: where no host has answered in time, the first answer is waited for.
+            start_poll: as of `first`.
+            on_slow: told of a host that has not answered in time.
+            wait_for_slow: where no host has answered in time, the first answer is waited for.
 
         Raises:
             FoqsError: no host answered; of the last one.
         """
         loop = asyncio.get_running_loop()
-        polls = self._take_over(kind)
+        polls = self._reattach(kind)
         found: list[Delivery] = []
         failures: list[FoqsError] = []
         answers = 0
 
         async def look(timeout_s: float | None) -> None:
             nonlocal answers
-            await _any_of(given, polls, timeout_s)
+            await _wait_any(given, polls, timeout_s)
             for other in [other for other, poll in polls.items() if poll.done()]:
                 try:
                     found.extend(polls.pop(other).result())
@@ -164,118 +166,118 @@ class Polls:
                 except FoqsError as error:
                     failures.append(error)
 
-        with self._waits(kind, found) as given:
+        with self._waiting_call(kind, found) as given:
             try:
                 for host in hosts:
                     if host in polls and not polls[host].done():
                         continue
                     if host not in polls:
-                        polls[host] = asyncio.ensure_future(begin(host))
-                    until_s = loop.time() + PATIENCE_S
+                        polls[host] = asyncio.ensure_future(start_poll(host))
+                    until_s = loop.time() + SLOW_HOST_S
                     while host in polls and not found and (left_s := until_s - loop.time()) > 0:
                         await look(left_s)
                     if found:
                         break
                     if host in polls:
-                        slow(host)
-                while patient and polls and not answers and not found:
+                        on_slow(host)
+                while wait_for_slow and polls and not answers and not found:
                     await look(None)
             finally:
-                self._leave(kind, polls)
+                self._detach(kind, polls)
         if not answers and not found:
             raise failures[-1] if failures else Unavailable("no host has answered yet")
-        wanted = kind.keep(found)
-        self.give_back(found[wanted:])
+        wanted = kind.accepted_count(found)
+        self.release_in_background(found[wanted:])
         return found[:wanted]
 
     async def close(self) -> None:
         """Ends all that is under way: the hosts see the connections go, and take back what they would have brought."""
         held: list[Delivery] = []
-        for left in self._left.values():
-            for host in [host for host, poll in left.items() if _found(poll)]:
+        for left in self._detached.values():
+            for host in [host for host, poll in left.items() if _deliveries_of(poll)]:
                 held += left.pop(host).result()  # no call that is still made gets what is released
-        self.give_back(held)
+        self.release_in_background(held)
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + LEAVE_S
+        until_s = loop.time() + RELEASE_S_MAX
         while self._releasing and (left_s := until_s - loop.time()) > 0:
             await asyncio.wait(list(self._releasing), timeout=left_s)
-        polls = [poll for left in self._left.values() for poll in left.values()]
+        polls = [poll for left in self._detached.values() for poll in left.values()]
         for task in (*polls, *self._releasing):
             task.cancel()
         await asyncio.gather(*polls, *self._releasing, return_exceptions=True)
 
-    def _take_over(self, kind: Kind) -> dict[Address, Poll]:
-        return self._left.pop(kind, {})
+    def _reattach(self, kind: DequeueKind) -> dict[Address, Poll]:
+        return self._detached.pop(kind, {})
 
-    def _leave(self, kind: Kind, polls: dict[Address, Poll]) -> None:
+    def _detach(self, kind: DequeueKind, polls: dict[Address, Poll]) -> None:
         """They go on, for the next call of this kind or for nobody."""
-        left = self._left.setdefault(kind, {})
+        left = self._detached.setdefault(kind, {})
         for host, poll in polls.items():
             if host in left:
                 # Two calls were under way: one poll is enough.
-                poll.add_done_callback(lambda poll: self._ended(kind, poll))
+                poll.add_done_callback(lambda poll: self._assign_or_release(kind, poll))
             else:
                 left[host] = poll
-                poll.add_done_callback(lambda poll, host=host: self._ended_left(kind, host, poll))  # type: ignore[misc]
+                poll.add_done_callback(lambda poll, host=host: self._on_detached_ended(kind, host, poll))  # type: ignore[misc]
         if not left:
-            del self._left[kind]
+            del self._detached[kind]
 
-    def _ended_left(self, kind: Kind, host: Address, poll: Poll) -> None:
-        if self._left.get(kind, {}).get(host) is not poll:
+    def _on_detached_ended(self, kind: DequeueKind, host: Address, poll: Poll) -> None:
+        if self._detached.get(kind, {}).get(host) is not poll:
             return
-        found = _found(poll)
-        if found and not self._may_be_given(kind, found):
-            asyncio.get_running_loop().call_later(HOLD_S, self._held_long_enough, kind, host, poll)
+        found = _deliveries_of(poll)
+        if found and not self._find_waiting_call(kind, found):
+            asyncio.get_running_loop().call_later(HOLD_S, self._on_hold_ended, kind, host, poll)
         else:
-            self._held_long_enough(kind, host, poll)
+            self._on_hold_ended(kind, host, poll)
 
-    def _held_long_enough(self, kind: Kind, host: Address, poll: Poll) -> None:
-        left = self._left.get(kind, {})
+    def _on_hold_ended(self, kind: DequeueKind, host: Address, poll: Poll) -> None:
+        left = self._detached.get(kind, {})
         if left.get(host) is poll:
             del left[host]
             if not left:
-                del self._left[kind]
-            self._ended(kind, poll)
+                del self._detached[kind]
+            self._assign_or_release(kind, poll)
 
-    def _ended(self, kind: Kind, poll: Poll) -> None:
+    def _assign_or_release(self, kind: DequeueKind, poll: Poll) -> None:
         """Nobody waits for it: what it brings is given to a call that still waits, else released."""
-        found = _found(poll)
-        while found and (call := self._may_be_given(kind, found)) is not None:
-            wanted, got = self._waiting[call]
-            count = wanted.keep(found)
+        found = _deliveries_of(poll)
+        while found and (call := self._find_waiting_call(kind, found)) is not None:
+            wanted, got = self._waiting_calls[call]
+            count = wanted.accepted_count(found)
             got += found[:count]
             found = found[count:]
             call.set_result(None)
-        self.give_back(found)
+        self.release_in_background(found)
 
-    def _may_be_given(self, kind: Kind, found: Sequence[Delivery]) -> asyncio.Future[None] | None:
+    def _find_waiting_call(self, kind: DequeueKind, deliveries: Sequence[Delivery]) -> asyncio.Future[None] | None:
         """The oldest call under way that got nothing yet and would keep the first of these, which were leased for as long as it asks."""
-        for call, (wanted, got) in self._waiting.items():
-            if not call.done() and not got and wanted.lease_ms == kind.lease_ms and wanted.keep(found):
+        for call, (wanted, got) in self._waiting_calls.items():
+            if not call.done() and not got and wanted.lease_ms == kind.lease_ms and wanted.accepted_count(deliveries):
                 return call
         return None
 
     @contextmanager
-    def _waits(self, kind: Kind, found: list[Delivery]) -> Iterator[asyncio.Future[None]]:
+    def _waiting_call(self, kind: DequeueKind, deliveries: list[Delivery]) -> Iterator[asyncio.Future[None]]:
         """A call is under way: other calls' polls may add to what it found, and the future is done then."""
         given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[given] = kind, found
+        self._waiting_calls[given] = kind, deliveries
         try:
             yield given
         except BaseException:
-            self.give_back(found)  # the call has gone
+            self.release_in_background(deliveries)  # the call has gone
             raise
         finally:
-            del self._waiting[given]
+            del self._waiting_calls[given]
 
-    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    def release_in_background(self, deliveries: Sequence[Delivery]) -> None:
         """Releases these; nobody waits for it."""
         if deliveries:
-            task: asyncio.Task[object] = asyncio.ensure_future(self._released(deliveries))
+            task: asyncio.Task[object] = asyncio.ensure_future(self._try_release(deliveries))
             self._releasing[task] = None
             task.add_done_callback(self._releasing.pop)
 
-    async def _released(self, deliveries: Sequence[Delivery]) -> None:
+    async def _try_release(self, deliveries: Sequence[Delivery]) -> None:
         """What cannot be released comes back when its lease ends."""
         try:
             await self._release(deliveries)
@@ -283,12 +285,12 @@ class Polls:
             return
 
 
-async def _any_of(given: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:
+async def _wait_any(given: asyncio.Future[None], polls: Mapping[Address, Poll], timeout_s: float | None) -> None:
     """Returns when one of these is done."""
     futures: list[asyncio.Future[Any]] = [given, *polls.values()]
     await asyncio.wait(futures, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _found(poll: Poll) -> list[Delivery]:
+def _deliveries_of(poll: Poll) -> list[Delivery]:
     """What a poll has brought by now."""
     return poll.result() if poll.done() and not poll.cancelled() and poll.exception() is None else []

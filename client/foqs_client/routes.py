@@ -20,14 +20,14 @@ R = TypeVar("R")
 Address: TypeAlias = tuple[str, int]
 """Where a host is reached: host and port."""
 
-SLOTS: Final = 1_024
+KEY_SLOT_COUNT: Final = 1_024
 """The slots of a tier: what the contract's keys hash to, or name."""
 _HEX: Final = frozenset("0123456789abcdef")
-_NAMED: Final = 4
+_SLOT_PREFIX_CHARACTERS: Final = 4
 """Characters of a key that name its slot: `~` and three digits."""
 
 
-class Routes:
+class RoutingTable:
     """Of one tier.
 
     Args:
@@ -46,64 +46,64 @@ class Routes:
             host.address for host in hosts
         ]
         self._owners = {shard.shard: shard.owner for shard in shards if shard.owner is not None}
-        self._slots: list[Address | None] = [None] * SLOTS
-        self._slots_at: dict[Address, list[int]] = {}
+        self._key_slot_owners: list[Address | None] = [None] * KEY_SLOT_COUNT
+        self._key_slots_by_host: dict[Address, list[int]] = {}
         for shard in shards:
-            slots = [slot for slot in shard.slots if slot < SLOTS]
+            slots = [slot for slot in shard.slots if slot < KEY_SLOT_COUNT]
             if shard.owner is None or not slots:
                 continue
             for slot in slots:
-                self._slots[slot] = shard.owner
+                self._key_slot_owners[slot] = shard.owner
             # A shard that takes no new items would refuse none with a key, but is to become empty.
             if shard.state == "owned" and not shard.draining:
-                self._slots_at.setdefault(shard.owner, []).extend(slots)
+                self._key_slots_by_host.setdefault(shard.owner, []).extend(slots)
 
     def owner(self, id: str) -> Address | None:
         """The host of an item's shard; None where it is not known."""
         shard, _, _ = id.partition("-")
         return self._owners.get(int(shard)) if shard.isascii() and shard.isdigit() else None
 
-    def holder(self, key: str) -> Address | None:
+    def key_owner(self, key: str) -> Address | None:
         """The host of a key's slot; None where it is not known."""
-        return self._slots[slot_of(key)]
+        return self._key_slot_owners[key_slot_of(key)]
 
-    def slots_at(self, host: Address) -> Sequence[int]:
+    def key_slots_of(self, host: Address) -> Sequence[int]:
         """The slots whose keys a host takes."""
-        return self._slots_at.get(host, ())
+        return self._key_slots_by_host.get(host, ())
 
 
-def slot_of(key: str) -> int:
+def key_slot_of(key: str) -> int:
     """The slot of a key: named by the key itself, else by its checksum."""
-    head = key[:_NAMED]
-    if len(head) == _NAMED and head[0] == "~" and _HEX.issuperset(head[1:]):
+    head = key[:_SLOT_PREFIX_CHARACTERS]
+    if len(head) == _SLOT_PREFIX_CHARACTERS and head[0] == "~" and _HEX.issuperset(head[1:]):
         slot = int(head[1:], 16)
-        if slot < SLOTS:
+        if slot < KEY_SLOT_COUNT:
             return slot
-    return crc32(key.encode()) % SLOTS
+    return crc32(key.encode()) % KEY_SLOT_COUNT
 
 
-async def spread(
+async def call_by_host(
     entries: Sequence[E],
-    where: Callable[[E], Address | None],
-    ask: Callable[[Address | None, Sequence[E]], Awaitable[list[R]]],
-    failed: Callable[[FoqsError], R],
+    host_of: Callable[[E], Address | None],
+    call: Callable[[Address | None, Sequence[E]], Awaitable[list[R]]],
+    failure_result: Callable[[FoqsError], R],
 ) -> list[R]:
     """Asks each host for its entries, at the same time; a result for each entry, in order.
 
     Args:
-        where: the host of an entry; None: any will do.
-        failed: the result of an entry whose host did not answer.
+        host_of: the host of an entry; None: any will do.
+        failure_result: the result of an entry whose host did not answer.
 
     Raises:
         FoqsError: no host answered; of the first of them, where that is true of all entries.
     """
     groups: dict[Address | None, list[int]] = {}
     for place, entry in enumerate(entries):
-        groups.setdefault(where(entry), []).append(place)
+        groups.setdefault(host_of(entry), []).append(place)
     if len(groups) == 1:
-        return await ask(next(iter(groups)), entries)
+        return await call(next(iter(groups)), entries)
     parts = [[entries[place] for place in places] for places in groups.values()]
-    answers = await asyncio.gather(*map(ask, groups, parts), return_exceptions=True)
+    answers = await asyncio.gather(*map(call, groups, parts), return_exceptions=True)
     failures = [answer for answer in answers if isinstance(answer, BaseException)]
     unknown = sum(isinstance(failure, UnknownOutcome) for failure in failures)
     for failure in failures:
@@ -112,7 +112,7 @@ async def spread(
             raise failure
     results: dict[int, R] = {}
     for places, answer in zip(groups.values(), answers, strict=True):
-        found = [failed(answer)] * len(places) if isinstance(answer, FoqsError) else answer
+        found = [failure_result(answer)] * len(places) if isinstance(answer, FoqsError) else answer
         results.update(zip(places, found, strict=False))  # type: ignore[arg-type]
     if len(results) < len(entries):
         return []  # a host did not name every entry: as where it is the only one

@@ -19,7 +19,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeAlias, TypeVar
 from weakref import finalize
 
 from foqs_client import errors
-from foqs_client.background import Background, Begin, Closed
+from foqs_client.background import BackgroundLoop, LoopClosed, MakeCoroutine
 from foqs_client.client import Client
 
 P = ParamSpec("P")
@@ -39,7 +39,7 @@ def _blocking(
     return call
 
 
-def _made_as(make: Callable[P, Client]) -> Callable[[_Init], Callable[Concatenate[SyncClient, P], None]]:
+def _constructed_like(make: Callable[P, Client]) -> Callable[[_Init], Callable[Concatenate[SyncClient, P], None]]:
     """A constructor that takes what the client's takes."""
 
     def decorate(init: _Init) -> Callable[Concatenate[SyncClient, P], None]:
@@ -63,19 +63,19 @@ class SyncClient:
     runs, use `Client`: a call here would block the loop, and raises RuntimeError.
     """
 
-    @_made_as(Client)
+    @_constructed_like(Client)
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._background = Background("foqs-client")
-        self._end: Callable[[], object] = finalize(self, self._background.close, client.close)
+        self._background = BackgroundLoop("foqs-client")
+        self._finalize: Callable[[], object] = finalize(self, self._background.close, client.close)
 
     @classmethod
-    def of(cls, client: Client, background: Background) -> Self:
+    def wrap(cls, client: Client, background: BackgroundLoop) -> Self:
         """The face of a client that runs in a thread which is not this object's to end."""
         self = cls.__new__(cls)
         self._client = client
         self._background = background
-        self._end = lambda: background.run(client.close)
+        self._finalize = lambda: background.run(client.close)
         return self
 
     def __enter__(self) -> Self:
@@ -88,8 +88,8 @@ class SyncClient:
 
     def close(self) -> None:
         """Closes the connections and ends the thread; safe to repeat. Calls under way end as after a loss."""
-        with suppress(Closed):
-            self._end()
+        with suppress(LoopClosed):
+            self._finalize()
 
     enqueue = _blocking(Client.enqueue)
     dequeue = _blocking(Client.dequeue)
@@ -133,11 +133,11 @@ class SyncClient:
     drain_shard = _blocking(Client.drain_shard)
     undrain_shard = _blocking(Client.undrain_shard)
 
-    def _run(self, begin: Begin[T]) -> T:
+    def _run(self, make_coroutine: MakeCoroutine[T]) -> T:
         try:
-            return self._background.run(begin)
-        except Closed as closed:
-            if closed.begun:
+            return self._background.run(make_coroutine)
+        except LoopClosed as closed:
+            if closed.was_started:
                 raise errors.UnknownOutcome(
                     "the client was closed while the call was under way; it may have taken effect"
                 ) from None

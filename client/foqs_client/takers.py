@@ -15,96 +15,100 @@ from functools import partial
 from typing import TypeAlias
 
 from foqs_client.errors import FoqsError
-from foqs_client.gather import ENTRIES_EACH_MAX, PERHAPS_ANOTHERS, Gatherer, Part, Size
+from foqs_client.gather import ENTRIES_PER_CALLER_MAX, MAYBE_CAUSED_BY_OTHERS, CallSize, Coalescer, Participant
 from foqs_client.types import Delivery
 
 Wants: TypeAlias = Mapping[str, int]
-Taker: TypeAlias = Part[Wants, list[Delivery] | FoqsError]
-Ask: TypeAlias = Callable[[Wants, int, int], Awaitable[list[Delivery]]]
+WaitingDequeue: TypeAlias = Participant[Wants, list[Delivery] | FoqsError]
+SendDequeue: TypeAlias = Callable[[Wants, int, int], Awaitable[list[Delivery]]]
 """Asks a host for so many of each topic, with milliseconds to wait and of the call."""
 
 
-class Takers:
+class SharedDequeues:
     """Those of one client.
 
     Args:
-        give_back: releases what nobody wants any more.
+        release: releases what nobody wants any more.
     """
 
-    def __init__(self, gatherer: Gatherer, give_back: Callable[[Sequence[Delivery]], None]) -> None:
-        self._gatherer = gatherer
-        self._give_back = give_back
+    def __init__(self, coalescer: Coalescer, release: Callable[[Sequence[Delivery]], None]) -> None:
+        self._coalescer = coalescer
+        self._release = release
 
-    async def take(self, wants: Wants, wait_ms: int, lease_ms: int | None, timeout_ms: int, ask: Ask) -> list[Delivery]:
-        """What `ask` brings, asked together with other calls for the same topics and times. Raises FoqsError."""
-        size = _size(wants)
+    async def dequeue(
+        self, wants: Wants, wait_ms: int, lease_ms: int | None, timeout_ms: int, send: SendDequeue
+    ) -> list[Delivery]:
+        """What `send` brings, asked together with other calls for the same topics and times. Raises FoqsError."""
+        size = _size_of_wants(wants)
         if size is None:
-            return await ask(wants, wait_ms, timeout_ms)
+            return await send(wants, wait_ms, timeout_ms)
         kind = ("dequeue", tuple(wants), wait_ms, lease_ms, timeout_ms)
         share: asyncio.Future[list[Delivery] | FoqsError | None]
-        share, begun = self._gatherer.join(kind, wants, size)
+        share, begun = self._coalescer.join(kind, wants, size)
         try:
             if begun is None:
                 answer = await share
             else:
-                answer = await self._gatherer.lead(begun, partial(self._serve, wait_ms, timeout_ms, ask))
+                answer = await self._coalescer.lead(begun, partial(self._serve, wait_ms, timeout_ms, send))
         except asyncio.CancelledError:
-            self._left(share)
+            self._on_caller_cancelled(share)
             raise
         if answer is None:
-            return await ask(wants, wait_ms, timeout_ms)
+            return await send(wants, wait_ms, timeout_ms)
         if isinstance(answer, FoqsError):
             raise answer
         return answer
 
-    async def _serve(self, wait_ms: int, timeout_ms: int, ask: Ask, takers: Sequence[Taker]) -> None:
+    async def _serve(self, wait_ms: int, timeout_ms: int, send: SendDequeue, waiting: Sequence[WaitingDequeue]) -> None:
         """Asks for all of them until each has its answer."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         left_wait_ms, left_ms = wait_ms, timeout_ms
-        while takers:
-            wants = {topic: sum([taker.given[topic] for taker in takers]) for topic in takers[0].given}
+        while waiting:
+            wants = {topic: sum([taker.request[topic] for taker in waiting]) for topic in waiting[0].request}
             try:
-                found = await ask(wants, left_wait_ms, left_ms)
+                found = await send(wants, left_wait_ms, left_ms)
             except FoqsError as error:
-                for taker in takers:
+                for taker in waiting:
                     # A copy for each: an error that is raised is changed by it.
-                    taker.tell(None if isinstance(error, PERHAPS_ANOTHERS) else error.moved())
+                    taker.set_reply(None if isinstance(error, MAYBE_CAUSED_BY_OTHERS) else error.with_shifted_index())
                 return
-            takers = self._deal(found, takers)
+            waiting = self._distribute(found, waiting)
             passed_ms = int((loop.time() - begun) * 1_000)
             left_wait_ms, left_ms = max(0, wait_ms - passed_ms), timeout_ms - passed_ms
             if not found or left_ms < 1:
                 break
-        for taker in takers:
-            taker.tell([])
+        for taker in waiting:
+            taker.set_reply([])
 
-    def _deal(self, found: Sequence[Delivery], takers: Sequence[Taker]) -> Sequence[Taker]:
+    def _distribute(
+        self, deliveries: Sequence[Delivery], dequeues: Sequence[WaitingDequeue]
+    ) -> Sequence[WaitingDequeue]:
         """Tells those that get something, releases what nobody wants, and returns those that go on waiting."""
-        waiting = [taker for taker in takers if taker.waits]
-        shares, surplus = deal(found, [taker.given for taker in waiting])
+        waiting = [taker for taker in dequeues if taker.is_waiting]
+        shares, surplus = distribute(deliveries, [taker.request for taker in waiting])
         for taker, share in zip(waiting, shares, strict=True):
             if share:
-                taker.tell(share)
+                taker.set_reply(share)
         if surplus:
-            self._give_back(surplus)
-        return [taker for taker in waiting if taker.waits]
+            self._release(surplus)
+        return [taker for taker in waiting if taker.is_waiting]
 
-    def _left(self, share: asyncio.Future[list[Delivery] | FoqsError | None]) -> None:
+    def _on_caller_cancelled(self, reply: asyncio.Future[list[Delivery] | FoqsError | None]) -> None:
         """Its caller has gone: what it was given just then is nobody's."""
-        if share.done() and not share.cancelled() and share.exception() is None:
-            answer = share.result()
+        if reply.done() and not reply.cancelled() and reply.exception() is None:
+            answer = reply.result()
             if answer and not isinstance(answer, FoqsError):
-                self._give_back(answer)
+                self._release(answer)
 
 
-def deal(found: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple[list[list[Delivery]], list[Delivery]]:
+def distribute(deliveries: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple[list[list[Delivery]], list[Delivery]]:
     """(for each caller what it gets, what is left over): the first callers first, none more than it wants of a topic."""
     shares: list[list[Delivery]] = [[] for _ in wanted]
     left: dict[str, list[int]] = {}
     first: dict[str, int] = {}
     surplus = []
-    for delivery in found:
+    for delivery in deliveries:
         topic = delivery.topic
         if topic not in left:
             left[topic] = [wants.get(topic, 0) for wants in wanted]
@@ -121,11 +125,11 @@ def deal(found: Sequence[Delivery], wanted: Sequence[Wants]) -> tuple[list[list[
     return shares, surplus
 
 
-def _size(wants: Wants) -> Size | None:
+def _size_of_wants(wants: Wants) -> CallSize | None:
     """Of what is wanted; None of much, and of what a host will refuse."""
     entries = 0
     for count in wants.values():
         if type(count) is not int or count < 1:
             return None
         entries += count
-    return (entries, 0, ()) if 0 < entries <= ENTRIES_EACH_MAX else None
+    return (entries, 0, ()) if 0 < entries <= ENTRIES_PER_CALLER_MAX else None

@@ -11,66 +11,68 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from foqs_client.credentials import Greet, Untrusted
-from foqs_client.link import Link, NotSent
+from foqs_client.credentials import Handshake, UntrustedCertificate
+from foqs_client.link import HostConnection, NotSent
 
-Factory: TypeAlias = Callable[[], asyncio.BaseProtocol]
-Connect: TypeAlias = Callable[[Factory, str, int], Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]]
+ProtocolFactory: TypeAlias = Callable[[], asyncio.BaseProtocol]
+Connect: TypeAlias = Callable[
+    [ProtocolFactory, str, int], Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]]
+]
 """As `loop.create_connection`: (protocol factory, host, port)."""
 
 CONNECT_TIMEOUT_S: Final = 3.0
-RETRY_PAUSE_S_MIN: Final = 0.05
-RETRY_PAUSE_S_MAX: Final = 1.0
+BACKOFF_S_MIN: Final = 0.05
+BACKOFF_S_MAX: Final = 1.0
 
 
-class Transport:
+class HostConnector:
     """A link to the first of some hosts that can be reached.
 
     Args:
         addresses: tried in turn, beginning with the one that worked last.
         connect: opens a connection; the running loop's `create_connection` unless given.
-        greet: what is done with a new link before any call; what it raises that is
+        handshake: what is done with a new link before any call; what it raises that is
             no OSError ends the calls that wait for the link.
     """
 
     def __init__(
-        self, addresses: Sequence[tuple[str, int]], connect: Connect | None = None, greet: Greet | None = None
+        self, addresses: Sequence[tuple[str, int]], connect: Connect | None = None, handshake: Handshake | None = None
     ) -> None:
         self._addresses = list(addresses)
         self._connect = connect
-        self._greet = greet
+        self._handshake = handshake
         self._current = 0
-        self._link: Link | None = None
-        self._opening: asyncio.Task[Link] | None = None
-        self._not_before = 0.0
+        self._connection: HostConnection | None = None
+        self._opening: asyncio.Task[HostConnection] | None = None
+        self._retry_not_before_s = 0.0
         """When an attempt that nobody waits for may begin: a while after a failure."""
-        self._failed = (0.0, "")
+        self._last_failure = (0.0, "")
         """Until when the last failure is the answer to who does not wait for another attempt, and why it failed."""
         self._closed = False
 
-    def know(self, addresses: Sequence[tuple[str, int]]) -> None:
+    def set_addresses(self, addresses: Sequence[tuple[str, int]]) -> None:
         """These from now on; a link that is open stays."""
         current = self._addresses[self._current]
         self._addresses = list(addresses)
         self._current = self._addresses.index(current) if current in self._addresses else 0
 
     @property
-    def link_now(self) -> Link | None:
+    def current_connection(self) -> HostConnection | None:
         """The link, while it is open."""
-        link = self._link
-        return link if link is not None and link.open else None
+        link = self._connection
+        return link if link is not None and link.is_open else None
 
     @property
-    def ready_link(self) -> Link | None:
+    def ready_connection(self) -> HostConnection | None:
         """The link, when calls may be sent on it now."""
-        link = self._link
-        return link if link is not None and link.ready else None
+        link = self._connection
+        return link if link is not None and link.is_ready else None
 
-    async def link(self, deadline: float, *, patient: bool = True) -> Link:
+    async def wait_for_connection(self, deadline: float, *, retry_connect: bool = True) -> HostConnection:
         """A link that is ready; no await lies between the check and the return.
 
         Args:
-            patient: where it cannot be had, it is tried again until the deadline.
+            retry_connect: where it cannot be had, it is tried again until the deadline.
 
         Raises:
             NotSent: there was none by this moment of the loop's clock, no host's
@@ -78,52 +80,57 @@ class Transport:
             FoqsError: the host does not want this client.
         """
         loop = asyncio.get_running_loop()
-        pause_s = RETRY_PAUSE_S_MIN
+        pause_s = BACKOFF_S_MIN
         why = "there was no time"
-        failed_until, failure = self._failed
-        if not patient and loop.time() < failed_until and self.link_now is None:
-            raise self._nobody(failure)
+        failed_until, failure = self._last_failure
+        if not retry_connect and loop.time() < failed_until and self.current_connection is None:
+            raise self._no_connection_error(failure)
         while loop.time() < deadline:
-            link = self._link
+            link = self._connection
             try:
                 async with asyncio.timeout_at(deadline):
-                    is_new = link is None or not link.open
-                    if link is None or not link.open:
-                        link = await self._open()
-                    await link.writable()
-                if is_new and not link.open:
-                    raise self._passed_over(link, loop.time())
+                    is_new = link is None or not link.is_open
+                    if link is None or not link.is_open:
+                        link = await self._wait_opened()
+                    await link.wait_writable()
+                if is_new and not link.is_open:
+                    raise self._closed_at_once_error(link, loop.time())
             except TimeoutError:
                 break
             except OSError as error:
                 why = _reason(error)
-                if not patient:
+                if not retry_connect:
                     break
                 await asyncio.sleep(max(0.0, min(pause_s, deadline - loop.time())))
-                pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
+                pause_s = min(2 * pause_s, BACKOFF_S_MAX)
                 continue
-            if link.ready:
+            if link.is_ready:
                 return link
-        raise self._nobody(why)
+        raise self._no_connection_error(why)
 
-    def _passed_over(self, link: Link, now_s: float) -> OSError:
+    def _closed_at_once_error(self, connection: HostConnection, now_s: float) -> OSError:
         """A link was opened and closed at once, which is as good as a refusal; another address is tried first."""
         error = ConnectionResetError("the host closed the connection at once")
-        if link is self._link:
-            self._link = None
+        if connection is self._connection:
+            self._connection = None
             self._current = (self._current + 1) % len(self._addresses)
-            self._pause(now_s, error)
+            self._record_failure(now_s, error)
         return error
 
-    def _nobody(self, why: str) -> NotSent:
+    def _no_connection_error(self, reason: str) -> NotSent:
         hosts = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        return NotSent(f"no connection to {hosts}: {why}; is the host running there?")
+        return NotSent(f"no connection to {hosts}: {reason}; is the host running there?")
 
-    def open_soon(self) -> None:
+    def open_in_background(self) -> None:
         """Begins to open the link, for later calls; nobody waits, and a failure is tried again after a while."""
         loop = asyncio.get_running_loop()
-        if self.link_now is None and self._opening is None and not self._closed and loop.time() >= self._not_before:
-            self._begin(loop)
+        if (
+            self.current_connection is None
+            and self._opening is None
+            and not self._closed
+            and loop.time() >= self._retry_not_before_s
+        ):
+            self._start_opening(loop)
 
     async def close(self) -> None:
         """Closes the connection; calls that wait end as `NoReply`."""
@@ -132,15 +139,15 @@ class Transport:
         if opening is not None:
             opening.cancel()
             await asyncio.gather(opening, return_exceptions=True)
-        link, self._link = self._link, None
+        link, self._connection = self._connection, None
         if link is not None:
-            await link.closed()
+            await link.close_and_wait()
 
-    async def _open(self) -> Link:
+    async def _wait_opened(self) -> HostConnection:
         """One attempt at every address, shared by all calls that wait for it."""
         if self._closed:
             raise NotSent("the client is closed")
-        opening = self._opening or self._begin(asyncio.get_running_loop())
+        opening = self._opening or self._start_opening(asyncio.get_running_loop())
         try:
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
@@ -149,39 +156,39 @@ class Transport:
                 raise NotSent("the client is closed") from None
             raise
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[Link]:
+    def _start_opening(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[HostConnection]:
         opening = self._opening = loop.create_task(self._open_any())
-        opening.add_done_callback(self._opened)
+        opening.add_done_callback(self._on_opened)
         return opening
 
-    def _opened(self, task: asyncio.Task[Link]) -> None:
+    def _on_opened(self, task: asyncio.Task[HostConnection]) -> None:
         self._opening = None
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
-            self._link = task.result()
+            self._connection = task.result()
         else:
-            self._pause(task.get_loop().time(), error)
+            self._record_failure(task.get_loop().time(), error)
 
-    def _pause(self, now_s: float, error: BaseException) -> None:
+    def _record_failure(self, now_s: float, error: BaseException) -> None:
         """An attempt has just failed."""
-        self._not_before = now_s + RETRY_PAUSE_S_MAX
+        self._retry_not_before_s = now_s + BACKOFF_S_MAX
         if isinstance(error, OSError):
-            self._failed = now_s + RETRY_PAUSE_S_MIN, _reason(error)
+            self._last_failure = now_s + BACKOFF_S_MIN, _reason(error)
 
-    async def _open_any(self) -> Link:
+    async def _open_any(self) -> HostConnection:
         loop = asyncio.get_running_loop()
         connect = self._connect or loop.create_connection
         failures: list[OSError | TimeoutError] = []
         for _ in self._addresses:
             host, port = self._addresses[self._current]
-            link = Link(loop)
+            link = HostConnection(loop)
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     await connect(lambda link=link: link, host, port)  # type: ignore[misc]
-                    if self._greet is not None:
-                        await self._greet(link, loop.time() + CONNECT_TIMEOUT_S)
+                    if self._handshake is not None:
+                        await self._handshake(link, loop.time() + CONNECT_TIMEOUT_S)
             except (OSError, TimeoutError) as error:
                 link.abort()
                 failures.append(error)
@@ -192,7 +199,7 @@ class Transport:
             else:
                 return link
         why = "; ".join(dict.fromkeys(map(_reason, failures)))
-        if all(isinstance(failure, Untrusted) for failure in failures):
+        if all(isinstance(failure, UntrustedCertificate) for failure in failures):
             raise NotSent(f"no host could be trusted: {why}; name the CA that signed it, and the host as it says")
         raise OSError(why)
 

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 @dataclass_transform(frozen_default=True)
-def _value(kind: type[T]) -> type[T]:
+def _value_class(kind: type[T]) -> type[T]:
     """A frozen dataclass for what is made by the hundred thousand.
 
     Frozen for the type checker alone: at run time, guarding each field costs
@@ -28,7 +28,7 @@ def _value(kind: type[T]) -> type[T]:
     return dataclass(slots=True, unsafe_hash=True)(kind)
 
 
-@_value
+@_value_class
 class Item:
     """An item to enqueue. What is None takes the namespace's default.
 
@@ -60,7 +60,7 @@ class Item:
         return 2 if self.at_most_once else None
 
 
-@_value
+@_value_class
 class Enqueued:
     """What became of one item: an id (it is durable) or an error."""
 
@@ -77,7 +77,7 @@ class Enqueued:
         return self.id
 
 
-@_value
+@_value_class
 class Delivery:
     """A delivered item. `id` and `token` together are its lease."""
 
@@ -97,7 +97,7 @@ class Delivery:
     """Time since the enqueue."""
 
 
-@_value
+@_value_class
 class Nack:
     """A lease given back. Without a time the namespace's backoff decides; `dead` gives the item up."""
 

@@ -19,7 +19,7 @@ TOKENS_BYTES_MAX: Final = 4_096
 """Of a file of tokens."""
 
 
-class BadFile(Exception):
+class UnusableFile(Exception):
     """A file that cannot be used. `problem` says why, `remedy` what to do; neither tells its content."""
 
     def __init__(self, file: str, problem: str, remedy: str) -> None:
@@ -33,7 +33,7 @@ def read_secret(file: str, bytes_max: int) -> bytes:
     """The bytes of a file that nobody else may use.
 
     Raises:
-        BadFile: it cannot be read, is longer than `bytes_max`, or others may use it.
+        UnusableFile: it cannot be read, is longer than `bytes_max`, or others may use it.
     """
     try:
         # A pipe would make the open wait for its other end.
@@ -45,28 +45,30 @@ def read_secret(file: str, bytes_max: int) -> bytes:
             os.close(descriptor)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise BadFile(file, f"it cannot be read ({reason})", "name a file that this user may read") from None
+        raise UnusableFile(file, f"it cannot be read ({reason})", "name a file that this user may read") from None
     if data is None:
-        raise BadFile(file, "it is not a regular file", "name a file that holds the secret")
+        raise UnusableFile(file, "it is not a regular file", "name a file that holds the secret")
     if found.st_uid not in (os.geteuid(), 0):
-        raise BadFile(file, f"it belongs to another user (uid {found.st_uid})", f"run: chown {os.geteuid()} {file}")
+        raise UnusableFile(
+            file, f"it belongs to another user (uid {found.st_uid})", f"run: chown {os.geteuid()} {file}"
+        )
     if found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
-        raise BadFile(file, f"others than its owner may use it (mode {mode:o})", f"run: chmod 600 {file}")
+        raise UnusableFile(file, f"others than its owner may use it (mode {mode:o})", f"run: chmod 600 {file}")
     if len(data) > bytes_max:
-        raise BadFile(file, f"it is longer than {bytes_max} bytes", "name a file that holds the secret alone")
+        raise UnusableFile(file, f"it is longer than {bytes_max} bytes", "name a file that holds the secret alone")
     return data
 
 
 def read_password(file: str, bytes_max: int = 1_024) -> str:
-    """One line of text, without its line end. Raises BadFile."""
+    """One line of text, without its line end. Raises UnusableFile."""
     data = read_secret(file, bytes_max)
     try:
         text = data.decode().rstrip("\r\n")
     except UnicodeDecodeError:
         text = ""
     if not text or "\n" in text:
-        raise BadFile(
+        raise UnusableFile(
             file, "it is not one line of text", f"write the password into it, alone, and run: chmod 600 {file}"
         )
     return text
@@ -76,19 +78,21 @@ def read_tokens(file: str) -> list[bytes]:
     """The tokens of a principal: a line each, all of them valid, so that a secret can be changed without a gap.
 
     Raises:
-        BadFile: the file cannot be used, is empty, or holds too many, or too short ones.
+        UnusableFile: the file cannot be used, is empty, or holds too many, or too short ones.
     """
     lines = read_secret(file, TOKENS_BYTES_MAX).splitlines()
     while lines and not lines[-1].strip():
         lines.pop()
     remedy = "write one secret a line into it: openssl rand -hex 32"
     if not lines:
-        raise BadFile(file, "it is empty", remedy)
+        raise UnusableFile(file, "it is empty", remedy)
     if len(lines) > TOKENS_MAX:
-        raise BadFile(file, f"it has {len(lines)} lines, and {TOKENS_MAX} secrets are the most", remedy)
+        raise UnusableFile(file, f"it has {len(lines)} lines, and {TOKENS_MAX} secrets are the most", remedy)
     for place, line in enumerate(lines, 1):
         if len(line) < SECRET_BYTES_MIN:
-            raise BadFile(file, f"line {place} has {len(line)} bytes, and {SECRET_BYTES_MIN} are the least", remedy)
+            raise UnusableFile(
+                file, f"line {place} has {len(line)} bytes, and {SECRET_BYTES_MIN} are the least", remedy
+            )
         if line != line.strip() or not line.isascii() or not line.decode().isprintable():
-            raise BadFile(file, f"line {place} holds more than printable ASCII without spaces around", remedy)
+            raise UnusableFile(file, f"line {place} holds more than printable ASCII without spaces around", remedy)
     return lines

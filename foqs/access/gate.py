@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from foqs.access.keyring import Keyring, common_name
-from foqs.access.options import NAME_BYTES_MAX
-from foqs.access.rules import Grants, Principal
+from foqs.access.options import PRINCIPAL_NAME_BYTES_MAX
+from foqs.access.rules import PermissionLookup, Principal
 
 
 @dataclass(slots=True, frozen=True)
-class GateLimits:
+class AuthenticationLimits:
     """What a peer that nobody knows may cost; see `[auth]` in configs/foqs.toml."""
 
     timeout_s: float = 10.0
@@ -25,7 +25,7 @@ class GateLimits:
     failures_max: int = 3
 
 
-class Observer(Protocol):
+class AuthenticationObserver(Protocol):
     """Who counts."""
 
     def authenticated(self, principal: str) -> None:
@@ -38,19 +38,19 @@ class Observer(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Known:
+class AuthenticatedPrincipal:
     """A principal, and what it was known by."""
 
     principal: Principal
-    proof: bytes
+    credential_digest: bytes
 
 
-class Gate:
+class Authenticator:
     """What one host knows of its peers.
 
     Args:
         administrators: the principals that may do everything.
-        grants: what the others may do.
+        permissions_of: what the others may do.
 
     Attributes:
         keyring: replaced when the files are read again.
@@ -60,27 +60,27 @@ class Gate:
         self,
         keyring: Keyring,
         administrators: Collection[str],
-        grants: Grants,
-        observer: Observer,
-        limits: GateLimits | None = None,
+        permissions_of: PermissionLookup,
+        observer: AuthenticationObserver,
+        limits: AuthenticationLimits | None = None,
     ) -> None:
         self.keyring = keyring
-        self.grants = grants
+        self.permissions_of = permissions_of
         self.observer = observer
-        self.limits = limits or GateLimits()
+        self.limits = limits or AuthenticationLimits()
         self._administrators = frozenset(administrators)
 
-    def by_token(self, token: bytes) -> Known | None:
+    def authenticate_token(self, token: bytes) -> AuthenticatedPrincipal | None:
         """Whose token it is; None: nobody's."""
-        found = self.keyring.holder(token)
-        return None if found is None else Known(self._principal(found[0]), found[1])
+        found = self.keyring.find_token(token)
+        return None if found is None else AuthenticatedPrincipal(self._principal(found[0]), found[1])
 
-    def by_certificate(self, certificate: Mapping[str, object] | None) -> Known | None:
+    def authenticate_certificate(self, certificate: Mapping[str, object] | None) -> AuthenticatedPrincipal | None:
         """Whose verified certificate (as `ssl` gives it) it is; None: nobody's."""
-        name, proof = common_name(certificate), self.keyring.client_ca
-        if proof is None or not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
+        name, proof = common_name(certificate), self.keyring.client_ca_digest
+        if proof is None or not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
             return None
-        return Known(self._principal(name), proof)
+        return AuthenticatedPrincipal(self._principal(name), proof)
 
     def _principal(self, name: str) -> Principal:
         return Principal(name, name in self._administrators)

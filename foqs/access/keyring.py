@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from foqs.access.files import BadFile, read_secret, read_tokens
+from foqs.access.files import UnusableFile, read_secret, read_tokens
 
 PEM_BYTES_MAX: Final = 1 << 20
 """Of a certificate or key file."""
 
 
-class BadKey(Exception):
-    """An option whose file cannot be used: `key` is the option's dotted name."""
+class UnusableOptionFile(Exception):
+    """An option whose file cannot be used: `option` is the option's dotted name."""
 
-    def __init__(self, key: str, cause: BadFile) -> None:
-        super().__init__(f"{cause.file}: {key}: {cause.problem}; {cause.remedy}")
-        self.key = key
+    def __init__(self, option: str, cause: UnusableFile) -> None:
+        super().__init__(f"{cause.file}: {option}: {cause.problem}; {cause.remedy}")
+        self.option = option
         self.cause = cause
 
 
@@ -51,22 +51,22 @@ class Keyring:
         client_ca: the last one; None: certificates are not asked for.
     """
 
-    tokens: Mapping[bytes, str] = field(default_factory=dict, repr=False)
-    context: ssl.SSLContext | None = None
-    client_ca: bytes | None = None
+    principal_by_digest: Mapping[bytes, str] = field(default_factory=dict, repr=False)
+    tls_context: ssl.SSLContext | None = None
+    client_ca_digest: bytes | None = None
 
-    def holder(self, token: bytes) -> tuple[str, bytes] | None:
+    def find_token(self, token: bytes) -> tuple[str, bytes] | None:
         """The principal that a token belongs to, and the token's digest; None when it is nobody's."""
         digest = hashlib.sha256(token).digest()
         found = None
-        for known, name in self.tokens.items():
+        for known, name in self.principal_by_digest.items():
             if hmac.compare_digest(known, digest):
                 found = name, known
         return found
 
-    def holds(self, proof: bytes) -> bool:
+    def is_valid_credential(self, credential_digest: bytes) -> bool:
         """Whether a principal that was known by this would be known by it now."""
-        return proof in self.tokens or proof == self.client_ca
+        return credential_digest in self.principal_by_digest or credential_digest == self.client_ca_digest
 
 
 def read_keyring(token_files: Mapping[str, str], tls: TlsFiles | None) -> Keyring:
@@ -76,63 +76,67 @@ def read_keyring(token_files: Mapping[str, str], tls: TlsFiles | None) -> Keyrin
         token_files: by principal.
 
     Raises:
-        BadKey: one of them cannot be used.
+        UnusableOptionFile: one of them cannot be used.
     """
     tokens: dict[bytes, str] = {}
     for name, file in token_files.items():
         key = f"auth.principals.{name}.token_file"
         try:
             found = read_tokens(file)
-        except BadFile as error:
-            raise BadKey(key, error) from None
+        except UnusableFile as error:
+            raise UnusableOptionFile(key, error) from None
         for token in found:
             other = tokens.setdefault(hashlib.sha256(token).digest(), name)
             if other != name:
                 problem = f"it holds a secret of {other!r} too"
-                raise BadKey(key, BadFile(file, problem, "give every principal secrets of its own"))
+                raise UnusableOptionFile(key, UnusableFile(file, problem, "give every principal secrets of its own"))
     if tls is None:
         return Keyring(tokens)
-    context, client_ca = _tls(tls)
+    context, client_ca = _load_tls(tls)
     return Keyring(tokens, context, client_ca)
 
 
-def _tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:
+def _load_tls(files: TlsFiles) -> tuple[ssl.SSLContext, bytes | None]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     try:
         read_secret(files.key, PEM_BYTES_MAX)
-    except BadFile as error:
-        raise BadKey("server.tls_key_file", error) from None
-    _read_public("server.tls_cert_file", files.cert)
+    except UnusableFile as error:
+        raise UnusableOptionFile("server.tls_key_file", error) from None
+    _read_public_file("server.tls_cert_file", files.cert)
     try:
         # A key with a passphrase must not make the host ask for it.
         context.load_cert_chain(files.cert, files.key, password=lambda: "")
     except (ssl.SSLError, OSError) as error:
         problem = f"it and the key in {files.key} cannot be used ({_reason(error)})"
         remedy = "name a PEM file of the certificate and its chain, and its own key without a passphrase"
-        raise BadKey("server.tls_cert_file", BadFile(files.cert, problem, remedy)) from None
+        raise UnusableOptionFile("server.tls_cert_file", UnusableFile(files.cert, problem, remedy)) from None
     if not files.client_ca:
         return context, None
     key = "server.tls_client_ca_file"
-    data = _read_public(key, files.client_ca)
+    data = _read_public_file(key, files.client_ca)
     try:
         context.load_verify_locations(cadata=data.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
         problem = f"it holds no certificate that can be read ({_reason(error)})"
-        raise BadKey(key, BadFile(files.client_ca, problem, "name a PEM file of the clients' CA")) from None
+        raise UnusableOptionFile(
+            key, UnusableFile(files.client_ca, problem, "name a PEM file of the clients' CA")
+        ) from None
     # A client may come with a token instead.
     context.verify_mode = ssl.CERT_OPTIONAL
     return context, hashlib.sha256(data).digest()
 
 
-def _read_public(key: str, file: str) -> bytes:
+def _read_public_file(option: str, file: str) -> bytes:
     try:
         with Path(file).open("rb") as stream:
             return stream.read(PEM_BYTES_MAX)
     except OSError as error:
         problem = f"it cannot be read ({error.strerror})"
-        raise BadKey(key, BadFile(file, problem, "name a PEM file that this user may read")) from None
+        raise UnusableOptionFile(
+            option, UnusableFile(file, problem, "name a PEM file that this user may read")
+        ) from None
 
 
 def _reason(error: Exception) -> str:

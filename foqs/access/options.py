@@ -9,10 +9,10 @@ from typing import Final, Self
 
 from pydantic import model_validator
 
-from foqs.options import MS, Invalid, Options, ServerOptions, is_loopback, option
+from foqs.options import MS, InvalidOption, Options, ServerOptions, is_loopback, option
 
 PRINCIPALS_MAX: Final = 1_000
-NAME_BYTES_MAX: Final = 255
+PRINCIPAL_NAME_BYTES_MAX: Final = 255
 
 
 class PrincipalOptions(Options):
@@ -53,24 +53,24 @@ class AuthOptions(Options):
     )
 
     @model_validator(mode="after")
-    def _names_are_names(self) -> Self:
+    def _check_principal_names(self) -> Self:
         if len(self.principals) > PRINCIPALS_MAX:
-            raise Invalid(
+            raise InvalidOption(
                 f"{len(self.principals)} are more than {PRINCIPALS_MAX}",
                 "know them by client certificates, which need no table",
                 "principals",
             )
         for name in self.principals:
-            if not name or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
-                raise Invalid(
+            if not name or not name.isprintable() or len(name.encode()) > PRINCIPAL_NAME_BYTES_MAX:
+                raise InvalidOption(
                     "a principal's name is printable text",
-                    f"choose one of 1 to {NAME_BYTES_MAX} bytes",
+                    f"choose one of 1 to {PRINCIPAL_NAME_BYTES_MAX} bytes",
                     f"principals.{name!a}",
                 )
         return self
 
 
-def listening_is_safe(server: ServerOptions, auth: AuthOptions) -> None:
+def check_listen_addresses(server: ServerOptions, auth: AuthOptions) -> None:
     """Refuses to be reached by other machines without knowing who they are. Raises Invalid."""
     if server.insecure_listen:
         return
@@ -78,27 +78,27 @@ def listening_is_safe(server: ServerOptions, auth: AuthOptions) -> None:
         lacks = [] if auth.enabled else ["auth.enabled"]
         lacks += [] if server.tls_cert_file else ["server.tls_cert_file"]
         if lacks:
-            raise Invalid(
+            raise InvalidOption(
                 f"listening on {server.host or 'every address'} would let anybody who can connect read and delete items, "
                 f"as {' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'} not set",
                 "set that, listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
                 "server.host",
             )
     if not is_loopback(server.http_host):
-        raise Invalid(
+        raise InvalidOption(
             f"listening on {server.http_host or 'every address'} would show metrics to anybody who can connect",
             "listen on 127.0.0.1, or accept it with --insecure-listen or server.insecure_listen=true",
             "server.http_host",
         )
 
 
-def somebody_can_be_known(server: ServerOptions, auth: AuthOptions) -> None:
+def check_authentication(server: ServerOptions, auth: AuthOptions) -> None:
     """Refuses TLS and authentication that are there by half, or let nobody in. Raises Invalid."""
     if bool(server.tls_cert_file) != bool(server.tls_key_file):
         absent = "tls_key_file" if server.tls_cert_file else "tls_cert_file"
-        raise Invalid("a certificate and its key go together", "set both, or neither", f"server.{absent}")
+        raise InvalidOption("a certificate and its key go together", "set both, or neither", f"server.{absent}")
     if server.tls_client_ca_file and not (server.tls_cert_file and auth.enabled):
-        raise Invalid(
+        raise InvalidOption(
             "nobody would look at clients' certificates",
             "set auth.enabled and server.tls_cert_file too, or leave it empty",
             "server.tls_client_ca_file",
@@ -106,14 +106,14 @@ def somebody_can_be_known(server: ServerOptions, auth: AuthOptions) -> None:
     if not auth.enabled or server.tls_client_ca_file:
         return
     if not auth.principals:
-        raise Invalid(
+        raise InvalidOption(
             "there is no principal, so that nobody could call",
             "add [auth.principals.NAME] with a token_file, or set server.tls_client_ca_file",
             "auth.principals",
         )
     for name, options in auth.principals.items():
         if not options.token_file:
-            raise Invalid(
+            raise InvalidOption(
                 f"nobody could show to be {name}",
                 "name a file with its secrets, or set server.tls_client_ca_file",
                 f"auth.principals.{name}.token_file",

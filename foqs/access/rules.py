@@ -16,24 +16,24 @@ from typing import Final, TypeAlias
 from foqs.core.errors import PermissionDenied
 from foqs.core.permission import Permission as Permission
 
-Grants: TypeAlias = Callable[[str, str], Collection[int]]
+PermissionLookup: TypeAlias = Callable[[str, str], Collection[int]]
 """(principal, namespace) to the permissions granted; asked at every call, so it must be a look-up."""
 
 
 @dataclass(slots=True, frozen=True)
 class Principal:
-    """Who calls. One with `admin` may do everything, in every namespace and to the cluster."""
+    """Who calls. One with `is_admin` may do everything, in every namespace and to the cluster."""
 
     name: str
-    admin: bool = False
+    is_admin: bool = False
 
 
 class Scope(enum.Enum):
     """What a call concerns."""
 
-    NOTHING = enum.auto()
+    PUBLIC = enum.auto()
     """Allowed before a principal is known."""
-    ANY = enum.auto()
+    AUTHENTICATED = enum.auto()
     """Nothing that is somebody's: allowed to every principal."""
     NAMESPACE = enum.auto()
     """One namespace: a grant on it is needed."""
@@ -42,7 +42,7 @@ class Scope(enum.Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Need:
+class Requirement:
     """What a call needs.
 
     Attributes:
@@ -52,11 +52,11 @@ class Need:
 
     scope: Scope
     any_of: tuple[Permission, ...] = ()
-    namespace: str = "namespace_name"
+    namespace_field: str = "namespace_name"
 
     def refusal(self, principal: Principal, granted: Collection[int]) -> PermissionDenied | None:
         """Why the principal may not; None when it may. `granted` is on the call's namespace."""
-        if principal.admin or self.scope is Scope.ANY or self.scope is Scope.NOTHING:
+        if principal.is_admin or self.scope is Scope.AUTHENTICATED or self.scope is Scope.PUBLIC:
             return None
         for permission in self.any_of:
             if permission in granted:
@@ -74,36 +74,36 @@ class Need:
         )
 
 
-_ANYBODY: Final = Need(Scope.NOTHING)
-_SIGNED_IN: Final = Need(Scope.ANY)
-_CLUSTER: Final = Need(Scope.CLUSTER)
-_ENQUEUE: Final = Need(Scope.NAMESPACE, (Permission.ENQUEUE,))
-_CONSUME: Final = Need(Scope.NAMESPACE, (Permission.CONSUME,))
-_LOOK: Final = Need(Scope.NAMESPACE, (Permission.CONSUME, Permission.ADMIN))
-_ADMIN: Final = Need(Scope.NAMESPACE, (Permission.ADMIN,))
+_PUBLIC: Final = Requirement(Scope.PUBLIC)
+_AUTHENTICATED: Final = Requirement(Scope.AUTHENTICATED)
+_CLUSTER: Final = Requirement(Scope.CLUSTER)
+_ENQUEUE: Final = Requirement(Scope.NAMESPACE, (Permission.ENQUEUE,))
+_CONSUME: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME,))
+_READ: Final = Requirement(Scope.NAMESPACE, (Permission.CONSUME, Permission.ADMIN))
+_ADMIN: Final = Requirement(Scope.NAMESPACE, (Permission.ADMIN,))
 
-NEEDS: Final[Mapping[str, Need]] = {
-    "authenticate": _ANYBODY,
-    "getRouting": _SIGNED_IN,
+REQUIREMENTS: Final[Mapping[str, Requirement]] = {
+    "authenticate": _PUBLIC,
+    "getRouting": _AUTHENTICATED,
     "enqueue": _ENQUEUE,
     "dequeue": _CONSUME,
     "ack": _CONSUME,
     "nack": _CONSUME,
     "extendLease": _CONSUME,
     "release": _CONSUME,
-    "getActiveTopics": _LOOK,
-    "peek": _LOOK,
-    "getItem": _LOOK,
-    "explain": _LOOK,
-    "countItems": _LOOK,
-    "listDead": _LOOK,
+    "getActiveTopics": _READ,
+    "peek": _READ,
+    "getItem": _READ,
+    "explain": _READ,
+    "countItems": _READ,
+    "listDead": _READ,
     "cancel": _ADMIN,
     "update": _ADMIN,
     "bulk": _ADMIN,
     "redrive": _ADMIN,
     "getNamespace": _ADMIN,
     "getUsage": _ADMIN,
-    "setGrant": Need(Scope.NAMESPACE, (Permission.ADMIN,), "grant.namespace_name"),
+    "setGrant": Requirement(Scope.NAMESPACE, (Permission.ADMIN,), "grant.namespace_name"),
     "listGrants": _ADMIN,
     "pauseTopic": _ADMIN,
     "resumeTopic": _ADMIN,

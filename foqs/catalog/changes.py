@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.catalog.document import Document, Namespace, Permission
-from foqs.catalog.settings import RANGES
-from foqs.catalog.slots import SlotsTaken, joined, rivals, shared_out
+from foqs.catalog.settings import SETTING_RANGES
+from foqs.catalog.slots import SlotConflict, conflicting_slots, with_even_division, with_slots
 from foqs.core import validate
 from foqs.core.errors import InvalidArgument, NamespaceNotFound, Unavailable
 
@@ -26,10 +26,10 @@ def create(
     Args:
         incarnation: of the new namespace, which no namespace of this name had before.
     """
-    fresh = Namespace(tier, _checked(settings), incarnation=incarnation)
+    fresh = Namespace(tier, _checked_settings(settings), incarnation=incarnation)
     there = document.namespaces.get(name)
     if there is None:
-        return _with(document, name, fresh)
+        return _with_namespace(document, name, fresh)
     if there.deleting is not None:
         raise Unavailable(f"the namespace {name!r} is being deleted; try again", retry_after_ms=1_000)
     _check_tier(name, there, tier)
@@ -43,71 +43,77 @@ def create(
 
 def update(document: Document, name: str, tier: str | None, settings: Mapping[str, int]) -> Document:
     """Other settings; those not given stay as they are, and so does a tier that is recorded. Raises `NamespaceNotFound`, `InvalidArgument`."""
-    there = find(document, name, "settings.name")
+    there = find_namespace(document, name, "settings.name")
     _check_tier(name, there, tier)
     changed = replace(
-        there, tier=there.tier if tier is None else tier, settings={**there.settings, **_checked(settings)}
+        there, tier=there.tier if tier is None else tier, settings={**there.settings, **_checked_settings(settings)}
     )
-    return document if changed == there else _with(document, name, changed)
+    return document if changed == there else _with_namespace(document, name, changed)
 
 
 def delete(document: Document, name: str) -> Document:
     """One namespace less. Raises `NamespaceNotFound`."""
-    find(document, name)
+    find_namespace(document, name)
     rest = {other: namespace for other, namespace in document.namespaces.items() if other != name}
-    return _next(document, namespaces=rest)
+    return _next_version(document, namespaces=rest)
 
 
-def begin_deletion(document: Document, name: str) -> Document:
+def start_deletion(document: Document, name: str) -> Document:
     """No host takes in anything for a namespace any more. Raises `NamespaceNotFound`."""
-    there = find(document, name)
-    return document if there.deleting is not None else _with(document, name, replace(there, deleting=frozenset()))
+    there = find_namespace(document, name)
+    return (
+        document
+        if there.deleting is not None
+        else _with_namespace(document, name, replace(there, deleting=frozenset()))
+    )
 
 
-def end_deletion(document: Document, name: str) -> Document:
+def cancel_deletion(document: Document, name: str) -> Document:
     """A namespace that is being deleted stays; nothing where there is none."""
     there = document.namespaces.get(name)
     if there is None or there.deleting is None:
         return document
-    return _with(document, name, replace(there, deleting=None))
+    return _with_namespace(document, name, replace(there, deleting=None))
 
 
-def found_empty(document: Document, name: str, shards: Collection[int], sharing: Collection[int]) -> Document:
+def record_empty_shards(
+    document: Document, name: str, empty_shards: Collection[int], all_shards: Collection[int]
+) -> Document:
     """These shards hold nothing of a namespace that is being deleted; it is gone when that was said of all.
 
     Args:
-        sharing: all shards that may hold something of it; none where that is not known.
+        all_shards: all shards that may hold something of it; none where that is not known.
     """
     there = document.namespaces.get(name)
     if there is None or there.deleting is None:
         return document
-    empty = there.deleting.union(shards)
-    if sharing and empty >= set(sharing):
+    empty = there.deleting.union(empty_shards)
+    if all_shards and empty >= set(all_shards):
         return delete(document, name)
-    return document if empty == there.deleting else _with(document, name, replace(there, deleting=empty))
+    return document if empty == there.deleting else _with_namespace(document, name, replace(there, deleting=empty))
 
 
 def grant(document: Document, name: str, principal: str, permissions: frozenset[Permission]) -> Document:
     """A principal has these permissions in a namespace, and no others; none revokes. Raises `NamespaceNotFound`."""
-    there = find(document, name, "grant.namespace_name")
+    there = find_namespace(document, name, "grant.namespace_name")
     grants = {who: given for who, given in there.grants.items() if who != principal}
     if permissions:
         grants[principal] = permissions
-    return document if grants == there.grants else _with(document, name, replace(there, grants=grants))
+    return document if grants == there.grants else _with_namespace(document, name, replace(there, grants=grants))
 
 
 def pause(document: Document, name: str, topic: str, *, paused: bool) -> Document:
     """A topic hands nothing out, or does so again. Raises `NamespaceNotFound`."""
-    there = find(document, name)
+    there = find_namespace(document, name)
     topics = there.paused | {topic} if paused else there.paused - {topic}
-    return document if topics == there.paused else _with(document, name, replace(there, paused=topics))
+    return document if topics == there.paused else _with_namespace(document, name, replace(there, paused=topics))
 
 
-def restore(document: Document, other: Document, *, incarnation: int = 0) -> Document:
-    """All that `other` holds, in place of what there is; the version goes on.
+def restore(document: Document, imported: Document, *, incarnation: int = 0) -> Document:
+    """All that `imported` holds, in place of what there is; the version goes on.
 
-    A namespace that exists keeps its incarnation. One that was deleted since `other` was
-    exported is created again; `other` is believed where the catalog is younger than it.
+    A namespace that exists keeps its incarnation. One that was deleted since `imported` was
+    exported is created again; `imported` is believed where the catalog is younger than it.
 
     Slots that it gives to shards are added to those that are recorded. That a
     shard has none is for the shard to say, for it may have got some since.
@@ -119,17 +125,17 @@ def restore(document: Document, other: Document, *, incarnation: int = 0) -> Doc
         InvalidArgument: a slot is recorded as another shard's.
     """
     slots = dict(document.slots)
-    for tier, held in other.slots.items():
+    for tier, held in imported.slots.items():
         for shard, its in held.items():
             try:
-                slots[tier] = joined(slots.get(tier, {}), shard, its) if its else slots.get(tier, {})
-            except SlotsTaken as error:
+                slots[tier] = with_slots(slots.get(tier, {}), shard, its) if its else slots.get(tier, {})
+            except SlotConflict as error:
                 raise InvalidArgument(
                     f"slots.{tier}.{shard}: {error}, and keys are there; leave `slots` out of the document",
                     field="json",
                 ) from None
     slots = {tier: held for tier, held in slots.items() if held}
-    is_younger = document.version < other.version
+    is_younger = document.version < imported.version
 
     def incarnation_of(name: str, given: Namespace) -> int:
         there = document.namespaces.get(name)
@@ -139,14 +145,14 @@ def restore(document: Document, other: Document, *, incarnation: int = 0) -> Doc
 
     namespaces = {
         name: replace(own, deleting=None, incarnation=incarnation_of(name, own))
-        for name, own in other.namespaces.items()
+        for name, own in imported.namespaces.items()
     }
     same = document.version > 0 and (document.namespaces, document.slots) == (namespaces, slots)
-    return document if same else _next(document, namespaces=namespaces, slots=slots)
+    return document if same else _next_version(document, namespaces=namespaces, slots=slots)
 
 
 def record_slots(
-    document: Document, tier: str, held: Mapping[int, frozenset[int]], sharing: Collection[int]
+    document: Document, tier: str, held_slots: Mapping[int, frozenset[int]], tier_shards: Collection[int]
 ) -> Document:
     """What the tables of these shards hold is recorded, and the slots of a new tier are divided.
 
@@ -155,47 +161,49 @@ def record_slots(
     write down.
 
     Args:
-        sharing: all shards of the tier; none where that is not known.
+        tier_shards: all shards of the tier; none where that is not known.
     """
     there = document.slots.get(tier, {})
     after = there
-    for shard, slots in sorted(held.items()):
-        if not rivals(after, shard, slots):
-            after = joined(after, shard, slots)
-    after = shared_out(after, sharing)
-    return document if after == there else _next(document, slots={**document.slots, tier: after})
+    for shard, slots in sorted(held_slots.items()):
+        if not conflicting_slots(after, shard, slots):
+            after = with_slots(after, shard, slots)
+    after = with_even_division(after, tier_shards)
+    return document if after == there else _next_version(document, slots={**document.slots, tier: after})
 
 
-def find(document: Document, name: str, field: str = "namespace_name") -> Namespace:
+def find_namespace(document: Document, name: str, field: str = "namespace_name") -> Namespace:
     """A namespace. Raises `NamespaceNotFound`."""
     namespace = document.namespaces.get(name)
     if namespace is None:
-        raise no_namespace(name, field)
+        raise namespace_not_found(name, field)
     return namespace
 
 
-def no_namespace(name: str, field: str = "namespace_name") -> NamespaceNotFound:
+def namespace_not_found(name: str, field: str = "namespace_name") -> NamespaceNotFound:
     """What says that there is none of this name."""
     return NamespaceNotFound(
         f"there is no namespace {name!r}; make it with createNamespace (foqs namespace create)", field=field
     )
 
 
-def _check_tier(name: str, there: Namespace, tier: str | None) -> None:
+def _check_tier(name: str, namespace: Namespace, tier: str | None) -> None:
     """A namespace stays in its tier: its items and keys are there. Raises `InvalidArgument`."""
-    if tier is not None and there.tier not in (None, tier):
+    if tier is not None and namespace.tier not in (None, tier):
         raise InvalidArgument(
-            f"the namespace {name!r} belongs to tier {there.tier!r}; ask a host of that tier", field="settings.tier"
+            f"the namespace {name!r} belongs to tier {namespace.tier!r}; ask a host of that tier", field="settings.tier"
         )
 
 
-def _checked(settings: Mapping[str, int]) -> Mapping[str, int]:
-    return {key: validate.number(value, *RANGES[key], f"settings.{key}") for key, value in settings.items()}
+def _checked_settings(settings: Mapping[str, int]) -> Mapping[str, int]:
+    return {
+        key: validate.check_number(value, *SETTING_RANGES[key], f"settings.{key}") for key, value in settings.items()
+    }
 
 
-def _with(document: Document, name: str, namespace: Namespace) -> Document:
-    return _next(document, namespaces={**document.namespaces, name: namespace})
+def _with_namespace(document: Document, name: str, namespace: Namespace) -> Document:
+    return _next_version(document, namespaces={**document.namespaces, name: namespace})
 
 
-def _next(document: Document, **changes: Any) -> Document:
+def _next_version(document: Document, **changes: Any) -> Document:
     return replace(document, version=document.version + 1, **changes)

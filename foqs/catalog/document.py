@@ -15,17 +15,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from foqs.catalog.settings import RANGES
-from foqs.catalog.slots import Holdings, SlotsTaken, joined, slots_of_span, spans
+from foqs.catalog.settings import SETTING_RANGES
+from foqs.catalog.slots import SlotAssignment, SlotConflict, format_slots, parse_slot_range, with_slots
 from foqs.core import validate
 from foqs.core.errors import FoqsError
 from foqs.core.item import SHARD_MAX
 from foqs.core.keys import INCARNATION_MAX
 from foqs.core.permission import Permission as Permission
-from shardmgr.model import Malformed as Malformed
-from shardmgr.strict import listed, load, members, numeral, shown, table, whole
+from shardmgr.model import MalformedDocument as MalformedDocument
+from shardmgr.strict import (
+    abbreviate,
+    integer_parser,
+    parse_json,
+    parse_list,
+    parse_number_key,
+    parse_object,
+    parse_object_of,
+)
 
-FORMAT: Final = 1
+FORMAT_VERSION: Final = 1
 VERSION_MAX: Final = (1 << 63) - 1
 
 
@@ -35,7 +43,7 @@ class Namespace:
 
     tier: str | None = None
     settings: Mapping[str, int] = field(default_factory=dict)
-    """Only those that it sets; see `settings.RANGES`."""
+    """Only those that it sets; see `settings.SETTING_RANGES`."""
     grants: Mapping[str, frozenset[Permission]] = field(default_factory=dict)
     """By principal; never an empty one."""
     paused: frozenset[str] = frozenset()
@@ -52,11 +60,11 @@ class Document:
 
     version: int
     namespaces: Mapping[str, Namespace]
-    slots: Mapping[str, Holdings] = field(default_factory=dict)
+    slots: Mapping[str, SlotAssignment] = field(default_factory=dict)
     """By tier."""
 
 
-EMPTY: Final = Document(0, {})
+EMPTY_DOCUMENT: Final = Document(0, {})
 
 
 # ------------------------------------------------------------------- to JSON
@@ -64,17 +72,17 @@ EMPTY: Final = Document(0, {})
 
 def render(document: Document) -> str:
     """The document as JSON, the same text for equal documents."""
-    namespaces = {name: _plain(namespace) for name, namespace in sorted(document.namespaces.items())}
-    whole: dict[str, Any] = {"format": FORMAT, "version": document.version, "namespaces": namespaces}
+    namespaces = {name: _namespace_to_json(namespace) for name, namespace in sorted(document.namespaces.items())}
+    whole: dict[str, Any] = {"format": FORMAT_VERSION, "version": document.version, "namespaces": namespaces}
     if document.slots:
         whole["slots"] = {
-            tier: {str(shard): spans(slots) for shard, slots in sorted(held.items())}
+            tier: {str(shard): format_slots(slots) for shard, slots in sorted(held.items())}
             for tier, held in sorted(document.slots.items())
         }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
-def _plain(namespace: Namespace) -> dict[str, Any]:
+def _namespace_to_json(namespace: Namespace) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     if namespace.tier is not None:
         plain["tier"] = namespace.tier
@@ -103,79 +111,88 @@ def parse(text: str | bytes) -> Document:
     Raises:
         Malformed: it is none; the error names the place.
     """
-    raw = load(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
-    fields = members(raw, "", ("format", "version", "namespaces", "slots"))
+    raw = parse_json(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+    fields = parse_object_of(raw, "", ("format", "version", "namespaces", "slots"))
     form = fields.get("format")
-    if form != FORMAT or type(form) is not int:
-        raise Malformed("format", f"{shown(form)} is not a format that this version reads; it reads {FORMAT}")
-    version = whole(0, VERSION_MAX)(fields.get("version"), "version")
-    namespaces = table(fields.get("namespaces"), "namespaces")
-    slots = table(fields.get("slots", {}), "slots")
+    if form != FORMAT_VERSION or type(form) is not int:
+        raise MalformedDocument(
+            "format", f"{abbreviate(form)} is not a format that this version reads; it reads {FORMAT_VERSION}"
+        )
+    version = integer_parser(0, VERSION_MAX)(fields.get("version"), "version")
+    namespaces = parse_object(fields.get("namespaces"), "namespaces")
+    slots = parse_object(fields.get("slots", {}), "slots")
     return Document(
         version,
-        {_name(name, "namespaces"): _namespace(name, part) for name, part in namespaces.items()},
-        {_name(tier, "slots"): _holdings(f"slots.{tier}", part) for tier, part in slots.items()},
+        {_parse_name(name, "namespaces"): _parse_namespace(name, part) for name, part in namespaces.items()},
+        {_parse_name(tier, "slots"): _parse_slot_assignment(f"slots.{tier}", part) for tier, part in slots.items()},
     )
 
 
-def _namespace(name: str, raw: Any) -> Namespace:
+def _parse_namespace(name: str, raw: Any) -> Namespace:
     path = f"namespaces.{name}"
-    found = members(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
-    settings = members(found.get("settings", {}), f"{path}.settings", tuple(RANGES))
-    grants = table(found.get("grants", {}), f"{path}.grants")
-    paused = listed(found.get("paused", []), f"{path}.paused")
+    found = parse_object_of(raw, path, ("tier", "settings", "grants", "paused", "deleting", "incarnation"))
+    settings = parse_object_of(found.get("settings", {}), f"{path}.settings", tuple(SETTING_RANGES))
+    grants = parse_object(found.get("grants", {}), f"{path}.grants")
+    paused = parse_list(found.get("paused", []), f"{path}.paused")
     deleting = found.get("deleting")
     tier = found.get("tier")
     return Namespace(
-        None if tier is None else _name(tier, f"{path}.tier"),
-        {key: whole(*RANGES[key])(value, f"{path}.settings.{key}") for key, value in settings.items()},
-        {_name(who, f"{path}.grants"): _permissions(given, f"{path}.grants.{who}") for who, given in grants.items()},
-        frozenset(_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
-        None if deleting is None else _shards(deleting, f"{path}.deleting"),
-        whole(0, INCARNATION_MAX)(found.get("incarnation", 0), f"{path}.incarnation"),
+        None if tier is None else _parse_name(tier, f"{path}.tier"),
+        {key: integer_parser(*SETTING_RANGES[key])(value, f"{path}.settings.{key}") for key, value in settings.items()},
+        {
+            _parse_name(who, f"{path}.grants"): _parse_permissions(given, f"{path}.grants.{who}")
+            for who, given in grants.items()
+        },
+        frozenset(_parse_name(topic, f"{path}.paused[{place}]") for place, topic in enumerate(paused)),
+        None if deleting is None else _parse_shards(deleting, f"{path}.deleting"),
+        integer_parser(0, INCARNATION_MAX)(found.get("incarnation", 0), f"{path}.incarnation"),
     )
 
 
-def _shards(raw: Any, path: str) -> frozenset[int]:
-    return frozenset(whole(0, SHARD_MAX)(shard, f"{path}[{at}]") for at, shard in enumerate(listed(raw, path)))
+def _parse_shards(raw: Any, path: str) -> frozenset[int]:
+    return frozenset(
+        integer_parser(0, SHARD_MAX)(shard, f"{path}[{at}]") for at, shard in enumerate(parse_list(raw, path))
+    )
 
 
-def _holdings(path: str, raw: Any) -> Holdings:
+def _parse_slot_assignment(path: str, raw: Any) -> SlotAssignment:
     held: dict[int, frozenset[int]] = {}
     taken: set[int] = set()
-    for name, texts in table(raw, path).items():
-        shard = numeral(name, SHARD_MAX, path)
+    for name, texts in parse_object(raw, path).items():
+        shard = parse_number_key(name, SHARD_MAX, path)
         where = f"{path}.{shard}"
         slots: set[int] = set()
-        for place, text in enumerate(listed(texts, where)):
+        for place, text in enumerate(parse_list(texts, where)):
             try:
-                slots.update(slots_of_span(text if isinstance(text, str) else ""))
+                slots.update(parse_slot_range(text if isinstance(text, str) else ""))
             except ValueError as error:
-                raise Malformed(f"{where}[{place}]", f"{shown(text)} names no slots: {error}") from None
+                raise MalformedDocument(f"{where}[{place}]", f"{abbreviate(text)} names no slots: {error}") from None
         try:
             before = held.get(shard, frozenset())
-            held[shard] = before | slots if taken.isdisjoint(slots) else joined(held, shard, slots)[shard]
-        except SlotsTaken as error:
-            raise Malformed(where, f"{error}; a slot has one shard") from None
+            held[shard] = before | slots if taken.isdisjoint(slots) else with_slots(held, shard, slots)[shard]
+        except SlotConflict as error:
+            raise MalformedDocument(where, f"{error}; a slot has one shard") from None
         taken |= slots
     return held
 
 
-def _permissions(raw: Any, path: str) -> frozenset[Permission]:
-    names = listed(raw, path)
+def _parse_permissions(raw: Any, path: str) -> frozenset[Permission]:
+    names = parse_list(raw, path)
     if not names:
-        raise Malformed(path, "this grants nothing; leave the principal out")
+        raise MalformedDocument(path, "this grants nothing; leave the principal out")
     known = {permission.name.lower(): permission for permission in Permission}
     for place, name in enumerate(names):
         if not isinstance(name, str) or name not in known:
-            raise Malformed(f"{path}[{place}]", f"{shown(name)} is not a permission; use {', '.join(known)}")
+            raise MalformedDocument(
+                f"{path}[{place}]", f"{abbreviate(name)} is not a permission; use {', '.join(known)}"
+            )
     return frozenset(known[name] for name in names)
 
 
-def _name(raw: Any, path: str) -> str:
+def _parse_name(raw: Any, path: str) -> str:
     if not isinstance(raw, str):
-        raise Malformed(path, f"this must be a text, not {shown(raw)}")
+        raise MalformedDocument(path, f"this must be a text, not {abbreviate(raw)}")
     try:
-        return validate.name(raw.encode("utf-8", "surrogatepass"), "")
+        return validate.decode_name(raw.encode("utf-8", "surrogatepass"), "")
     except FoqsError as error:
-        raise Malformed(path, f"{shown(raw)} is not a name: {error.message}") from None
+        raise MalformedDocument(path, f"{abbreviate(raw)} is not a name: {error.message}") from None

@@ -19,13 +19,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
-from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknown, require_before
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
+from foqs.catalog.port import CatalogFailed, CatalogFull, CatalogUnknownOutcome, check_replaceable
 
 _LOCK_WAIT_S: Final = 2.0
-_LOCK_LOOK_S: Final = 0.01
+_LOCK_POLL_S: Final = 0.01
 
-_Mark: TypeAlias = tuple[int, int, int] | None
+_Fingerprint: TypeAlias = tuple[int, int, int] | None
 
 
 class FileCatalog:
@@ -40,30 +40,30 @@ class FileCatalog:
         self._path = path
         self._bytes_max = bytes_max
         self._poll_s = poll_s
-        self._seen: tuple[_Mark, int] | None = None
+        self._last_loaded: tuple[_Fingerprint, int] | None = None
         """The file as it was when it was loaded last, and its version."""
 
     async def load(self) -> Document:
-        return await asyncio.to_thread(self._load)
+        return await asyncio.to_thread(self._load_sync)
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
-        await asyncio.to_thread(self._replace, document, before)
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
+        await asyncio.to_thread(self._replace_sync, document, expected)
 
-    async def changed(self, version: int) -> None:
+    async def wait_for_change(self, known_version: int) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            if self._seen != (await asyncio.to_thread(self._mark), version):
+            if self._last_loaded != (await asyncio.to_thread(self._fingerprint), known_version):
                 return
 
     # ------------------------------------------------------------- in a thread
 
-    def _load(self) -> Document:
-        mark = self._mark()  # before the read: what comes after it is seen as a change
+    def _load_sync(self) -> Document:
+        mark = self._fingerprint()  # before the read: what comes after it is seen as a change
         document = self._read()
-        self._seen = mark, document.version
+        self._last_loaded = mark, document.version
         return document
 
-    def _mark(self) -> _Mark:
+    def _fingerprint(self) -> _Fingerprint:
         """Differs between two files that stood here one after the other."""
         try:
             found = self._path.stat()
@@ -76,7 +76,7 @@ class FileCatalog:
             with self._path.open("rb") as file:
                 data = file.read(self._bytes_max + 1)
         except FileNotFoundError:
-            return EMPTY
+            return EMPTY_DOCUMENT
         except OSError as error:
             raise CatalogFailed(
                 f"{self._path} cannot be read: {error.strerror}; give this user the right to read and write it"
@@ -85,12 +85,12 @@ class FileCatalog:
             raise CatalogFailed(f"{self._path} has more than {self._bytes_max} bytes; raise catalog.bytes_max")
         try:
             return parse(data)
-        except Malformed as error:
+        except MalformedDocument as error:
             raise CatalogFailed(
                 f"{self._path} is damaged: {error}; mend that place, or move the file away and import an export"
             ) from None
 
-    def _replace(self, document: Document, before: Document | None) -> None:
+    def _replace_sync(self, document: Document, expected: Document | None) -> None:
         data = render(document).encode()
         if len(data) > self._bytes_max:
             raise CatalogFull(
@@ -98,7 +98,7 @@ class FileCatalog:
                 "raise it or delete what is not needed"
             )
         with self._locked():
-            require_before(self._read(), document, before)
+            check_replaceable(self._read(), document, expected)
             self._write(data)
 
     @contextlib.contextmanager
@@ -119,7 +119,7 @@ class FileCatalog:
                 except OSError:
                     if time.monotonic() > deadline:
                         raise CatalogFailed(f"another process holds {name}; see that it is not stopped") from None
-                    time.sleep(_LOCK_LOOK_S)
+                    time.sleep(_LOCK_POLL_S)
             yield
 
     def _write(self, data: bytes) -> None:
@@ -141,4 +141,4 @@ class FileCatalog:
             finally:
                 os.close(folder)
         except OSError as error:
-            raise CatalogUnknown(f"{self._path.parent} cannot be synced: {error.strerror}") from error
+            raise CatalogUnknownOutcome(f"{self._path.parent} cannot be synced: {error.strerror}") from error

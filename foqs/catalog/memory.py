@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from foqs.catalog.document import EMPTY, Document, render
-from foqs.catalog.port import CatalogFull, require_before
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
+from foqs.catalog.port import CatalogFull, check_replaceable
 
 BYTES_MAX: Final = 1_000_000
 
@@ -17,23 +17,23 @@ BYTES_MAX: Final = 1_000_000
 class MemoryCatalog:
     """See `port.Catalog`."""
 
-    def __init__(self, document: Document = EMPTY, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, document: Document = EMPTY_DOCUMENT, bytes_max: int = BYTES_MAX) -> None:
         self._document = document
         self._bytes_max = bytes_max
-        self._turned = asyncio.Event()
+        self._change_event = asyncio.Event()
 
     async def load(self) -> Document:
         return self._document
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
-        require_before(self._document, document, before)
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
+        check_replaceable(self._document, document, expected)
         size = len(render(document).encode())
         if size > self._bytes_max:
             raise CatalogFull(f"the catalog would have {size} bytes; at most {self._bytes_max} are allowed")
         self._document = document
-        turned, self._turned = self._turned, asyncio.Event()
+        turned, self._change_event = self._change_event, asyncio.Event()
         turned.set()
 
-    async def changed(self, version: int) -> None:
-        while self._document.version == version:
-            await self._turned.wait()
+    async def wait_for_change(self, known_version: int) -> None:
+        while self._document.version == known_version:
+            await self._change_event.wait()

@@ -24,7 +24,7 @@ class CatalogFailed(CatalogError):
     """It cannot be read or written now, or what is stored is damaged. Nothing was written, and nothing will be."""
 
 
-class CatalogUnreached(CatalogFailed):
+class CatalogUnreachable(CatalogFailed):
     """Who keeps it cannot be asked now, or did not answer; asked again later, it may."""
 
 
@@ -36,7 +36,7 @@ class CatalogFull(CatalogError):
     """The document is larger than the limit. Nothing was written."""
 
 
-class CatalogUnknown(CatalogError):
+class CatalogUnknownOutcome(CatalogError):
     """It may have been written, or may yet be. `load` tells what is there."""
 
 
@@ -44,32 +44,32 @@ class Catalog(Protocol):
     """One document. Calls may run at the same time."""
 
     async def load(self) -> Document:
-        """What is stored; `EMPTY`, with version 0, where nothing was ever. Raises `CatalogFailed`."""
+        """What is stored; `EMPTY_DOCUMENT`, with version 0, where nothing was ever. Raises `CatalogFailed`."""
         ...
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
         """Stores it, durably, in place of the one with the version before.
 
         Args:
-            before: what must be stored. A copy that was restored may have the same version and another content. None: any
+            expected: what must be stored. A copy that was restored may have the same version and another content. None: any
                 with the version before.
 
         Not to be cancelled: it ends by itself, within seconds.
 
         Raises:
             CatalogConflict, CatalogFull, CatalogFailed: nothing was written.
-            CatalogUnknown: perhaps it was.
+            CatalogUnknownOutcome: perhaps it was.
         """
         ...
 
-    async def changed(self, version: int) -> None:
+    async def wait_for_change(self, known_version: int) -> None:
         """Returns when another version than this may be stored; now and then it may return without cause."""
         ...
 
 
-def require_before(stored: Document, document: Document, before: Document | None) -> None:
+def check_replaceable(stored: Document, document: Document, expected: Document | None) -> None:
     """Raises `CatalogConflict` where `document` may not replace what is stored: see `Catalog.replace`."""
     if document.version != stored.version + 1:
         raise CatalogConflict(f"version {stored.version} is stored, and {document.version} does not follow it")
-    if before is not None and stored != before:
+    if expected is not None and stored != expected:
         raise CatalogConflict(f"version {stored.version} is stored with another content: somebody has restored a copy")

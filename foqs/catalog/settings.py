@@ -10,28 +10,28 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from foqs.core.errors import InvalidArgument
-from foqs.options import NAMESPACE_PAIRS, NamespaceOptions
+from foqs.options import NAMESPACE_ORDERED_PAIRS, NamespaceOptions
 
 
-def _range(marks: list[Any]) -> tuple[int, int]:
-    low = next(mark.ge for mark in marks if hasattr(mark, "ge"))
-    high = next(mark.le for mark in marks if hasattr(mark, "le"))
+def _range(constraints: list[Any]) -> tuple[int, int]:
+    low = next(mark.ge for mark in constraints if hasattr(mark, "ge"))
+    high = next(mark.le for mark in constraints if hasattr(mark, "le"))
     return low, high
 
 
-RANGES: Final[Mapping[str, tuple[int, int]]] = {
+SETTING_RANGES: Final[Mapping[str, tuple[int, int]]] = {
     name: _range(field.metadata) for name, field in NamespaceOptions.model_fields.items()
 }
 """By name, the least and the greatest value."""
 
 
-def agree(settings: Mapping[str, int]) -> None:
+def check_consistent(settings: Mapping[str, int]) -> None:
     """Refuses settings, all that hold for a namespace, that contradict one another.
 
     Raises:
         InvalidArgument: names the setting and what it must fit.
     """
-    for low, high in NAMESPACE_PAIRS:
+    for low, high in NAMESPACE_ORDERED_PAIRS:
         if settings[low] > settings[high]:
             raise InvalidArgument(
                 f"{settings[low]} is more than {high}, which is {settings[high]}; lower it or raise {high}",

@@ -12,23 +12,30 @@ import asyncio
 import contextlib
 from typing import Final
 
-from foqs.catalog.document import EMPTY, Document, Malformed, parse, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, parse, render
 from foqs.catalog.port import (
     CatalogConflict,
     CatalogFailed,
     CatalogFull,
-    CatalogUnknown,
-    CatalogUnreached,
-    require_before,
+    CatalogUnknownOutcome,
+    CatalogUnreachable,
+    check_replaceable,
 )
 from shardmgr.checks import DOCUMENT_BYTES_MAX
-from shardmgr.registry import Entry, Registry, RegistryConflict, RegistryError, RegistryFailed, RegistryUnreached
+from shardmgr.registry import (
+    Registry,
+    RegistryConflict,
+    RegistryError,
+    RegistryFailed,
+    RegistryUnreachable,
+    VersionedDocument,
+)
 
-NAME: Final = "catalog"
+DOCUMENT_NAME: Final = "catalog"
 """Of the document in the registry."""
 
 _RETRY_S: Final = 1.0
-_GATHER_S: Final = 0.01
+_COALESCE_S: Final = 0.01
 """Changes of so long are looked at together: hosts' entries are changes too, and there may be many."""
 
 
@@ -43,19 +50,19 @@ class RegistryCatalog:
     def __init__(self, registry: Registry, bytes_max: int) -> None:
         self._registry = registry
         self._bytes_max = min(bytes_max, DOCUMENT_BYTES_MAX)
-        self._seen: tuple[Entry | None, int] | None = None
+        self._last_loaded: tuple[VersionedDocument | None, int] | None = None
         """What was loaded last, and the version of the document in it."""
-        self._parsed: tuple[bytes, Document] | None = None
+        self._last_parsed: tuple[bytes, Document] | None = None
         """The text that was read last, and what it says."""
-        self._heard = asyncio.Event()
-        registry.on_change(self._heard.set)
+        self._change_event = asyncio.Event()
+        registry.subscribe(self._change_event.set)
 
     async def load(self) -> Document:
         entry, document = await self._read()
-        self._seen = entry, document.version
+        self._last_loaded = entry, document.version
         return document
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
         data = render(document).encode()
         if len(data) > self._bytes_max:
             raise CatalogFull(
@@ -63,47 +70,47 @@ class RegistryCatalog:
                 f"and the {DOCUMENT_BYTES_MAX} that the registry takes; delete what is not needed"
             )
         entry, stored = await self._read()
-        require_before(stored, document, before)
+        check_replaceable(stored, document, expected)
         try:
-            await self._registry.replace(NAME, data, None if entry is None else entry.version)
+            await self._registry.replace(DOCUMENT_NAME, data, None if entry is None else entry.version)
         except RegistryConflict as error:
             raise CatalogConflict(str(error)) from None
         except RegistryFailed as error:
-            raise _failed(error) from None
+            raise _catalog_failed(error) from None
         except RegistryError as error:
-            raise CatalogUnknown(str(error)) from None
+            raise CatalogUnknownOutcome(str(error)) from None
 
-    async def changed(self, version: int) -> None:
-        while self._seen is not None and self._seen[1] == version:
-            self._heard.clear()
+    async def wait_for_change(self, known_version: int) -> None:
+        while self._last_loaded is not None and self._last_loaded[1] == known_version:
+            self._change_event.clear()
             try:
-                if await self._registry.read(NAME) != self._seen[0]:
+                if await self._registry.read(DOCUMENT_NAME) != self._last_loaded[0]:
                     return
             except RegistryFailed:
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._heard.wait(), _RETRY_S)
+                    await asyncio.wait_for(self._change_event.wait(), _RETRY_S)
             else:
-                await self._heard.wait()
-                await asyncio.sleep(_GATHER_S)
+                await self._change_event.wait()
+                await asyncio.sleep(_COALESCE_S)
 
-    async def _read(self) -> tuple[Entry | None, Document]:
+    async def _read(self) -> tuple[VersionedDocument | None, Document]:
         try:
-            entry = await self._registry.read(NAME)
+            entry = await self._registry.read(DOCUMENT_NAME)
         except RegistryFailed as error:
-            raise _failed(error) from None
+            raise _catalog_failed(error) from None
         if entry is None:
-            return None, EMPTY
-        if self._parsed is not None and self._parsed[0] == entry.data:
-            return entry, self._parsed[1]
+            return None, EMPTY_DOCUMENT
+        if self._last_parsed is not None and self._last_parsed[0] == entry.data:
+            return entry, self._last_parsed[1]
         try:
             document = parse(entry.data)
-        except Malformed as error:
+        except MalformedDocument as error:
             raise CatalogFailed(
-                f"the document {NAME!r} of the registry is damaged: {error}; delete it and import an export"
+                f"the document {DOCUMENT_NAME!r} of the registry is damaged: {error}; delete it and import an export"
             ) from None
-        self._parsed = entry.data, document
+        self._last_parsed = entry.data, document
         return entry, document
 
 
-def _failed(error: RegistryFailed) -> CatalogFailed:
-    return (CatalogUnreached if isinstance(error, RegistryUnreached) else CatalogFailed)(str(error))
+def _catalog_failed(error: RegistryFailed) -> CatalogFailed:
+    return (CatalogUnreachable if isinstance(error, RegistryUnreachable) else CatalogFailed)(str(error))

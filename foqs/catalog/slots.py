@@ -12,58 +12,60 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Set
 from typing import Final, TypeAlias
 
-from foqs.core.keys import SLOTS, even_parts
+from foqs.core.keys import KEY_SLOT_COUNT, divide_key_slots
 
-Holdings: TypeAlias = Mapping[int, frozenset[int]]
+SlotAssignment: TypeAlias = Mapping[int, frozenset[int]]
 """The slots of each shard of a tier that was recorded."""
 
-_SPAN: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4})(?:/([0-9]{1,4}))?)?")
+_SLOT_RANGE: Final = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4})(?:/([0-9]{1,4}))?)?")
 
 
-class SlotsTaken(Exception):
+class SlotConflict(Exception):
     """Slots of one shard are recorded as another's."""
 
     def __init__(self, shard: int, slots: Iterable[int], other: int) -> None:
-        super().__init__(f"slots {', '.join(spans(slots))} of shard {shard} are recorded as those of shard {other}")
+        super().__init__(
+            f"slots {', '.join(format_slots(slots))} of shard {shard} are recorded as those of shard {other}"
+        )
         self.shard = shard
 
 
-def rivals(there: Holdings, shard: int, slots: Set[int]) -> dict[int, frozenset[int]]:
+def conflicting_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> dict[int, frozenset[int]]:
     """By shard, those of one shard's slots that are recorded as another's."""
-    if slots <= there.get(shard, frozenset()):
+    if slots <= assignment.get(shard, frozenset()):
         return {}  # no slot has two shards: nothing is compared with a thousand others
-    shared = {other: held & slots for other, held in there.items() if other != shard}
+    shared = {other: held & slots for other, held in assignment.items() if other != shard}
     return {other: both for other, both in shared.items() if both}
 
 
-def joined(there: Holdings, shard: int, slots: Set[int]) -> Holdings:
-    """The same with these slots for a shard, besides those that it has. Raises `SlotsTaken`."""
-    for other, both in rivals(there, shard, slots).items():
-        raise SlotsTaken(shard, both, other)
-    held = there.get(shard)
-    return there if held is not None and slots <= held else {**there, shard: (held or frozenset()) | slots}
+def with_slots(assignment: SlotAssignment, shard: int, slots: Set[int]) -> SlotAssignment:
+    """The same with these slots for a shard, besides those that it has. Raises `SlotConflict`."""
+    for other, both in conflicting_slots(assignment, shard, slots).items():
+        raise SlotConflict(shard, both, other)
+    held = assignment.get(shard)
+    return assignment if held is not None and slots <= held else {**assignment, shard: (held or frozenset()) | slots}
 
 
-def holders(there: Holdings) -> list[int | None]:
+def shard_by_slot(assignment: SlotAssignment) -> list[int | None]:
     """The shard of each slot."""
-    found: list[int | None] = [None] * SLOTS
-    for shard, slots in there.items():
+    found: list[int | None] = [None] * KEY_SLOT_COUNT
+    for shard, slots in assignment.items():
         for slot in slots:
             found[slot] = shard
     return found
 
 
-def shared_out(there: Holdings, sharing: Collection[int]) -> Holdings:
+def with_even_division(assignment: SlotAssignment, tier_shards: Collection[int]) -> SlotAssignment:
     """The same with the slots divided evenly, where all that share them are recorded and nobody has any."""
-    if not sharing or not there.keys() >= set(sharing) or any(there.values()):
-        return there
-    return {**there, **{shard: frozenset(part) for shard, part in even_parts(sorted(sharing)).items()}}
+    if not tier_shards or not assignment.keys() >= set(tier_shards) or any(assignment.values()):
+        return assignment
+    return {**assignment, **{shard: frozenset(part) for shard, part in divide_key_slots(sorted(tier_shards)).items()}}
 
 
 # ------------------------------------------------------------------- as text
 
 
-def spans(slots: Iterable[int]) -> list[str]:
+def format_slots(slots: Iterable[int]) -> list[str]:
     """`4`, `4-7`, or `4-10/2` (4, 6, 8, 10): the same texts for equal sets, in order."""
     rest = sorted(slots)
     texts: list[str] = []
@@ -81,12 +83,12 @@ def spans(slots: Iterable[int]) -> list[str]:
     return texts
 
 
-def slots_of_span(text: str) -> range:
+def parse_slot_range(text: str) -> range:
     """The slots that one such text names. Raises `ValueError`: it is none."""
-    found = _SPAN.fullmatch(text)
+    found = _SLOT_RANGE.fullmatch(text)
     if found is not None:
         first = int(found[1])
         last, step = int(found[2] or first), int(found[3] or 1)
-        if step and first <= last < SLOTS:
+        if step and first <= last < KEY_SLOT_COUNT:
             return range(first, last + 1, step)
-    raise ValueError(f"it must be as 4, 4-7 or 4-10/2, of slots from 0 to {SLOTS - 1}")
+    raise ValueError(f"it must be as 4, 4-7 or 4-10/2, of slots from 0 to {KEY_SLOT_COUNT - 1}")

@@ -21,30 +21,30 @@ from foqs.cli.hosts import dev, host
 from foqs.cli.items import ack, dequeue, item, nack, peek
 from foqs.cli.members import host_drain, host_list, host_undrain
 from foqs.cli.namespaces import namespace
-from foqs.cli.output import say
+from foqs.cli.output import print_message
 from foqs.cli.produce import enqueue
 from foqs.cli.schema import schema
-from foqs.cli.session import Failed
+from foqs.cli.session import CommandFailed
 from foqs.cli.settings import config
 from foqs.cli.shards import shard
 from foqs.cli.topics import topic
-from foqs.cli.why import why
+from foqs.cli.why import explain
 from foqs.cli.worker import worker
 
 
-class Root(click.Group):
+class RootGroup(click.Group):
     """Ends every command with the exit code that its failure has."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except Failed as error:
-            say(f"Error: {error}")
+        except CommandFailed as error:
+            print_message(f"Error: {error}")
             ctx.exit(error.code)
 
 
 @click.group(
-    cls=Root,
+    cls=RootGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="\b\nExamples:\n  foqs dev                       start a queue on this machine\n"
     "  foqs enqueue mail 'hello'      add an item\n  foqs dequeue mail --wait 5s    take one\n"
@@ -66,7 +66,7 @@ for command in (
     peek,
     topic,
     item,
-    why,
+    explain,
     dead,
     namespace,
     grant,

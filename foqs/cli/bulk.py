@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import click
 
 from foqs.cli.items import show_outcomes
-from foqs.cli.output import Column, say, show
-from foqs.cli.session import Failed, Session, sentence
+from foqs.cli.output import Column, print_message, show
+from foqs.cli.session import CommandFailed, HostSession, error_sentence
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
     from foqs_client import BulkPage, Client, FoqsError, ItemFilter, Outcome
 
 IDS_PER_CALL: Final = 1_000
-TRIES: Final = 5
+ATTEMPTS_MAX: Final = 5
 """So many times a page is called for, when it may help."""
 PAUSE_S: Final = 0.5
-_AGAIN: Final = ("UNKNOWN_OUTCOME", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED")
+_RETRYABLE_CODES: Final = ("UNKNOWN_OUTCOME", "OVERLOADED", "UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 _PRIORITY: Final = click.IntRange(-(2**31), 2**31 - 1)
 _COLUMNS: Final[list[Column]] = [
@@ -37,13 +37,13 @@ _COLUMNS: Final[list[Column]] = [
     ("REFUSED", lambda row: str(row["refused"])),
 ]
 
-Page: TypeAlias = "Callable[[Client, ItemFilter, str | None], Awaitable[BulkPage]]"
+PageCall: TypeAlias = "Callable[[Client, ItemFilter, str | None], Awaitable[BulkPage]]"
 """(client, filter, cursor): one page of the work."""
-ById: TypeAlias = "Callable[[Client, Sequence[str]], Awaitable[Sequence[Outcome]]]"
+IdsCall: TypeAlias = "Callable[[Client, Sequence[str]], Awaitable[Sequence[Outcome]]]"
 """(client, ids): the work on these."""
 
 
-def selected(command: Callable[..., None]) -> Callable[..., None]:
+def item_selection_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command its items: IDS as `ids`, or the options of a filter as `only`, and `--yes`."""
 
     @click.argument("ids", nargs=-1, metavar="[ID]...")
@@ -76,59 +76,63 @@ def selected(command: Callable[..., None]) -> Callable[..., None]:
     return with_selection
 
 
-def work_on_ids(session: Session, ids: Sequence[str], work: ById, done: str) -> None:
+def apply_to_ids(session: HostSession, ids: Sequence[str], call: IdsCall, past_tense: str) -> None:
     """Runs the work on each of the ids and shows its outcomes."""
 
     async def whole(client: Client) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for start in range(0, len(ids), IDS_PER_CALL):
-            outcomes += await work(client, ids[start : start + IDS_PER_CALL])
+            outcomes += await call(client, ids[start : start + IDS_PER_CALL])
         return outcomes
 
-    show_outcomes(session, ids, session.run(whole), done)
+    show_outcomes(session, ids, session.run(whole), past_tense)
 
 
-def work_on_filter(session: Session, only: ItemFilter, page: Page, what: str, *, yes: bool, empties: bool) -> None:
+def apply_to_matching(
+    session: HostSession, item_filter: ItemFilter, page_call: PageCall, action: str, *, yes: bool, removes_matches: bool
+) -> None:
     """Counts what the filter matches, asks, and does the work page by page.
 
     Args:
-        what: what is done to items, as in "cancel 5 items".
-        empties: afterwards nothing should match any more.
+        action: what is done to items, as in "cancel 5 items".
+        removes_matches: afterwards nothing should match any more.
     """
 
     async def count(client: Client) -> int:
-        return (await client.count(only)).items
+        return (await client.count(item_filter)).items
 
     matched = session.run(count)
     if matched and not yes:
-        click.confirm(f"{what.capitalize()} {matched} items?", abort=True, err=True)
-    tally = _Tally(matched)
+        click.confirm(f"{action.capitalize()} {matched} items?", abort=True, err=True)
+    tally = _Progress(matched)
 
     async def whole(client: Client) -> int:
-        await _pages(client, only, page, tally)
-        return await count(client) if empties else 0
+        await _call_pages(client, item_filter, page_call, tally)
+        return await count(client) if removes_matches else 0
 
     left = 0
     try:
         left = session.run(whole) if matched else 0
-    except (Failed, KeyboardInterrupt) as error:
-        why = f"{error} " if isinstance(error, Failed) else "Interrupted. "
-        code = error.code if isinstance(error, Failed) else 1
-        raise Failed(f"{why}{tally.changed} of {matched} items are done; run it again for the others.", code) from None
+    except (CommandFailed, KeyboardInterrupt) as error:
+        why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
+        code = error.code if isinstance(error, CommandFailed) else 1
+        raise CommandFailed(
+            f"{why}{tally.changed} of {matched} items are done; run it again for the others.", code
+        ) from None
     finally:
-        tally.end()
+        tally.finish()
         show(
             [{"matched": matched, "changed": tally.changed, "refused": tally.refused, "left": left}],
             _COLUMNS,
-            session.form,
+            session.output_format,
         )
     if tally.refusal is not None:
-        raise Failed(f"{tally.refused} items were refused, the first because: {sentence(tally.refusal)}")
+        raise CommandFailed(f"{tally.refused} items were refused, the first because: {error_sentence(tally.refusal)}")
     if left:
-        say(f"{left} items match now: they came, or changed, meanwhile. Run it again for them.")
+        print_message(f"{left} items match now: they came, or changed, meanwhile. Run it again for them.")
 
 
-class _Tally:
+class _Progress:
     """What was done so far, shown on a terminal."""
 
     def __init__(self, matched: int) -> None:
@@ -136,7 +140,7 @@ class _Tally:
         self.changed = 0
         self.refused = 0
         self.refusal: FoqsError | None = None
-        self._shown = False
+        self._is_shown = False
 
     def add(self, page: BulkPage) -> None:
         self.changed += page.changed
@@ -144,29 +148,29 @@ class _Tally:
         self.refusal = self.refusal or page.refusal
         if sys.stderr.isatty():
             click.echo(f"\r{self.changed} of {self.matched} items", nl=False, err=True)
-            self._shown = True
+            self._is_shown = True
 
-    def end(self) -> None:
-        if self._shown:
-            say("")
+    def finish(self) -> None:
+        if self._is_shown:
+            print_message("")
 
 
-async def _pages(client: Client, only: ItemFilter, page: Page, tally: _Tally) -> None:
+async def _call_pages(client: Client, item_filter: ItemFilter, page_call: PageCall, progress: _Progress) -> None:
     from foqs_client import FoqsError
 
     cursor: str | None = None
     failures = 0
     while True:
         try:
-            found = await page(client, only, cursor)
+            found = await page_call(client, item_filter, cursor)
         except FoqsError as error:
             failures += 1
-            if error.code not in _AGAIN or failures == TRIES:
+            if error.code not in _RETRYABLE_CODES or failures == ATTEMPTS_MAX:
                 raise
             await asyncio.sleep((error.retry_after_ms or 0) / 1_000 or PAUSE_S)
             continue
         failures = 0
-        tally.add(found)
+        progress.add(found)
         cursor = found.next_cursor
         if cursor is None:
             return

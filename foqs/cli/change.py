@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.bulk import selected, work_on_filter, work_on_ids
-from foqs.cli.session import Session, connected
+from foqs.cli.bulk import apply_to_ids, apply_to_matching, item_selection_options
+from foqs.cli.session import HostSession, host_call_options
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     epilog="\b\nExamples:\n  foqs item cancel 2-8796093022209\n  foqs item cancel --topic mail --older-than 7d\n"
     "  foqs item cancel --state deferred --priority-min 10 --yes",
 )
-@selected
-@connected
-def item_cancel(session: Session, ids: Sequence[str], only: ItemFilter, yes: bool) -> None:
+@item_selection_options
+@host_call_options
+def item_cancel(session: HostSession, ids: Sequence[str], only: ItemFilter, yes: bool) -> None:
     """Delete items, by their IDs or by what they are; leased ones too unless --state says otherwise."""
     if ids:
-        work_on_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
+        apply_to_ids(session, ids, lambda client, part: client.cancel(part), "cancelled")
     else:
-        work_on_filter(
+        apply_to_matching(
             session,
             only,
             lambda client, only, cursor: client.cancel_matching(only, cursor=cursor),
             "cancel",
             yes=yes,
-            empties=True,
+            removes_matches=True,
         )
 
 
@@ -45,10 +45,10 @@ def item_cancel(session: Session, ids: Sequence[str], only: ItemFilter, yes: boo
 @click.option("--priority", type=click.IntRange(-(2**31), 2**31 - 1), default=None, help="The new priority.")
 @click.option("--delay", type=DURATION, default=None, help="Deliver after this, counted from now; 0 is now.")
 @click.option("--metadata", default=None, help="Replaces the items' metadata.")
-@selected
-@connected
+@item_selection_options
+@host_call_options
 def item_update(
-    session: Session,
+    session: HostSession,
     ids: Sequence[str],
     only: ItemFilter,
     yes: bool,
@@ -66,13 +66,13 @@ def item_update(
     if change == Change():
         raise click.UsageError("Say what to change: --priority, --delay or --metadata.")
     if ids:
-        work_on_ids(session, ids, lambda client, part: client.update(part, change), "updated")
+        apply_to_ids(session, ids, lambda client, part: client.update(part, change), "updated")
     else:
-        work_on_filter(
+        apply_to_matching(
             session,
             only,
             lambda client, only, cursor: client.update_matching(only, change, cursor=cursor),
             "update",
             yes=yes,
-            empties=False,
+            removes_matches=False,
         )

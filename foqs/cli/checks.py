@@ -20,19 +20,19 @@ from collections.abc import Iterator
 from http.client import HTTPException
 from typing import Final
 
-from foqs.cli.checks_mysql import mysql
-from foqs.cli.checks_sqlite import files, nearest_folder, sqlite
-from foqs.cli.finding import Finding, Place
-from foqs.cli.hosts import port_problem, reachable
-from foqs.cli.session import Connect
+from foqs.cli.checks_mysql import check_mysql
+from foqs.cli.checks_sqlite import check_files, check_sqlite, nearest_folder
+from foqs.cli.finding import Finding, StoreLocation
+from foqs.cli.hosts import local_address, port_problem
+from foqs.cli.session import OpenClient
 from foqs.config import Config
 from foqs.stores import mysql_settings
 
 PYTHON_MIN: Final = (3, 11)
 SQLITE_MIN: Final = (3, 35, 0)
 DISK_BYTES_MIN: Final = 100 << 20
-DISK_BYTES_LOW: Final = 1 << 30
-ASK_TIMEOUT_MS: Final = 2_000
+DISK_BYTES_WARNING: Final = 1 << 30
+CALL_TIMEOUT_MS: Final = 2_000
 LIBRARIES: Final = (
     "thrift",
     "aiomysql",
@@ -48,7 +48,7 @@ LIBRARIES: Final = (
 )
 
 
-def python() -> Iterator[Finding]:
+def check_python() -> Iterator[Finding]:
     """The interpreter and the SQLite it brings."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < PYTHON_MIN:
@@ -62,7 +62,7 @@ def python() -> Iterator[Finding]:
         yield Finding("SQLite", "ok", sqlite3.sqlite_version)
 
 
-def libraries() -> Iterator[Finding]:
+def check_libraries() -> Iterator[Finding]:
     """The libraries a host needs."""
     remedy = "install it with: pip install 'foqs[server]'"
     found: list[str] = []
@@ -74,7 +74,7 @@ def libraries() -> Iterator[Finding]:
     yield Finding("Libraries", "ok", ", ".join(found))
 
 
-def folder(config: Config) -> Iterator[Finding]:
+def check_data_folder(config: Config) -> Iterator[Finding]:
     """The data folder and the room on its disk."""
     path = config.data_dir
     existing = nearest_folder(path.absolute())
@@ -91,27 +91,27 @@ def folder(config: Config) -> Iterator[Finding]:
     detail = f"{free / (1 << 30):.1f} GiB free for {path}"
     if free < DISK_BYTES_MIN:
         yield Finding("Disk", "bad", detail, "free some space: enqueues fail when it is full")
-    elif free < DISK_BYTES_LOW:
+    elif free < DISK_BYTES_WARNING:
         yield Finding("Disk", "warning", detail, "free some space before it runs out")
     else:
         yield Finding("Disk", "ok", detail)
 
 
-async def store(config: Config) -> list[Finding]:
+async def check_store(config: Config) -> list[Finding]:
     """The store: reached, durable, with tables that this program knows, and rights to use them."""
-    kind = config.store.parsed.kind
+    kind = config.store.parsed_url.kind
     if kind == "memory":
         remedy = "name a folder or a database in store.url"
         return [Finding("Store", "warning", "memory only: items are gone when the host stops", remedy)]
-    place = Place("store", range(config.store.shards), config.store.unsafe_durability)
+    place = StoreLocation("store", range(config.store.shards), config.store.unsafe_durability)
     if kind == "mysql":
-        found = await mysql(mysql_settings(config), place)
+        found = await check_mysql(mysql_settings(config), place)
     else:
-        found = await sqlite(config.data_dir, place)
-    return [*found, files(config)]
+        found = await check_sqlite(config.data_dir, place)
+    return [*found, check_files(config)]
 
 
-async def calls(config: Config, connect: Connect) -> Finding:
+async def check_rpc_port(config: Config, connect: OpenClient) -> Finding:
     """The port for calls: free, served by FOQS, or taken by something else."""
     from foqs_client import DeadlineExceeded, FoqsError, UnknownOutcome, Unreachable
 
@@ -122,8 +122,8 @@ async def calls(config: Config, connect: Connect) -> Finding:
     if config.server.tls_cert_file:
         return await _speaks_tls(host, port, problem)
     try:
-        async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
-            async with connect(f"foqs://{reachable(host)}:{port}", "default", ASK_TIMEOUT_MS) as client:
+        async with asyncio.timeout(2 * CALL_TIMEOUT_MS / 1_000):
+            async with connect(f"foqs://{local_address(host)}:{port}", "default", CALL_TIMEOUT_MS) as client:
                 routing = await client.routing()
     except (FoqsError, OSError, ValueError) as error:
         if isinstance(error, FoqsError) and not isinstance(error, DeadlineExceeded | UnknownOutcome | Unreachable):
@@ -137,22 +137,22 @@ async def _speaks_tls(host: str, port: int, problem: str) -> Finding:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
-            _, writer = await asyncio.open_connection(reachable(host).strip("[]"), port, ssl=context)
+        async with asyncio.timeout(2 * CALL_TIMEOUT_MS / 1_000):
+            _, writer = await asyncio.open_connection(local_address(host).strip("[]"), port, ssl=context)
     except (OSError, TimeoutError) as error:
         return Finding("Calls", "bad", f"{host}:{port} does not speak TLS ({error or 'no answer'})", problem)
     writer.close()
     return Finding("Calls", "ok", f"{host}:{port} speaks TLS")
 
 
-async def http(config: Config) -> Finding:
+async def check_http_port(config: Config) -> Finding:
     """The HTTP port: free, served by a host that is ready or not, or taken by something else."""
     host, port = config.server.http_host, config.server.http_port
     problem = port_problem(host, port, "http_port")
     if problem is None:
         return Finding("HTTP", "ok", f"{host}:{port} is free: no host is running there")
     try:
-        answer = await asyncio.to_thread(_ready, f"http://{reachable(host)}:{port}/readyz")
+        answer = await asyncio.to_thread(_readiness, f"http://{local_address(host)}:{port}/readyz")
     except HTTPException:
         return Finding("HTTP", "bad", f"{host}:{port} is not served by FOQS (it does not speak HTTP)", problem)
     except (OSError, ValueError) as error:
@@ -163,9 +163,9 @@ async def http(config: Config) -> Finding:
     return Finding("HTTP", "ok", f"{host}:{port} is served by FOQS, ready")
 
 
-def _ready(url: str) -> dict[str, str]:
+def _readiness(url: str) -> dict[str, str]:
     try:
-        with urllib.request.urlopen(url, timeout=ASK_TIMEOUT_MS / 1_000) as reply:  # noqa: S310 - our own http URL
+        with urllib.request.urlopen(url, timeout=CALL_TIMEOUT_MS / 1_000) as reply:  # noqa: S310 - our own http URL
             body = reply.read(1 << 16)
     except urllib.error.HTTPError as error:
         with error:

@@ -10,39 +10,39 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.cli.cluster_rows import host_row, namesakes, shard_row
+from foqs.cli.cluster_rows import duplicate_names_warning, host_row, shard_row
 from foqs.cli.finding import Finding
 from foqs.cli.hosts import bracketed
-from foqs.cli.session import Connect
+from foqs.cli.session import OpenClient
 from foqs_client import FoqsError, Routing, Unreachable
-from foqs_client.address import SCHEME, SCHEME_TLS, parse_addresses, speaks_tls
+from foqs_client.address import SCHEME, SCHEME_TLS, is_tls_url, parse_addresses
 
-ASK_TIMEOUT_MS: Final = 2_000
-ASKED_MAX: Final = 16
+CALL_TIMEOUT_MS: Final = 2_000
+CONCURRENT_CALLS_MAX: Final = 16
 """Hosts that are asked at a time."""
-_SHOWN: Final = 5
+_SHOWN_MAX: Final = 5
 
 
-async def cluster_at(address: str, connect: Connect) -> list[Finding]:
+async def check_cluster_at(address: str, connect: OpenClient) -> list[Finding]:
     """All of it."""
     try:
         given = parse_addresses(address)
-        routing = await _ask(address, connect)
+        routing = await _get_routing(address, connect)
     except FoqsError as error:
         return [_no_answer(address, error)]
     known = {f"{bracketed(host)}:{port}": f"{bracketed(host)}:{port}" for host, port in given}
     rows = [host_row(host) for host in routing.hosts]
     known |= {row["address"]: row["name"] for row in rows}
     found = Finding("Cluster", "ok", f"{address} answers: {len(routing.hosts)} hosts, {len(routing.shards)} shards")
-    scheme = SCHEME_TLS if speaks_tls(address) else SCHEME
-    return [found, await _hosts(known, scheme, connect, namesakes(rows)), _shards(routing)]
+    scheme = SCHEME_TLS if is_tls_url(address) else SCHEME
+    return [found, await _check_hosts(known, scheme, connect, duplicate_names_warning(rows)), _check_shards(routing)]
 
 
-async def _ask(address: str, connect: Connect) -> Routing:
+async def _get_routing(address: str, connect: OpenClient) -> Routing:
     """The routing table. Raises FoqsError."""
     try:
-        async with asyncio.timeout(2 * ASK_TIMEOUT_MS / 1_000):
-            async with connect(address, "default", ASK_TIMEOUT_MS) as client:
+        async with asyncio.timeout(2 * CALL_TIMEOUT_MS / 1_000):
+            async with connect(address, "default", CALL_TIMEOUT_MS) as client:
                 return await client.routing()
     except TimeoutError:
         raise Unreachable(f"{address} does not answer.") from None
@@ -57,35 +57,37 @@ def _no_answer(address: str, error: FoqsError) -> Finding:
     return Finding("Cluster", "bad", f"{address} answers {error.code}: {error.message}", remedy)
 
 
-async def _hosts(known: Mapping[str, str], scheme: str, connect: Connect, shared_names: str) -> Finding:
+async def _check_hosts(
+    names_by_address: Mapping[str, str], scheme: str, connect: OpenClient, duplicate_names: str
+) -> Finding:
     """Whether each host answers this machine.
 
     Args:
-        known: the name of each host by its address.
-        shared_names: a sentence about hosts that have the same name; empty where none have.
+        names_by_address: the name of each host by its address.
+        duplicate_names: a sentence about hosts that have the same name; empty where none have.
     """
-    slots = asyncio.Semaphore(ASKED_MAX)
+    slots = asyncio.Semaphore(CONCURRENT_CALLS_MAX)
 
     async def trouble(address: str) -> str | None:
         async with slots:
             try:
-                await _ask(f"{scheme}{address}", connect)
+                await _get_routing(f"{scheme}{address}", connect)
             except FoqsError as error:
-                return f"{known[address]} ({address}): {error.message}"
+                return f"{names_by_address[address]} ({address}): {error.message}"
         return None
 
-    silent = [why for why in await asyncio.gather(*map(trouble, known)) if why]
+    silent = [why for why in await asyncio.gather(*map(trouble, names_by_address)) if why]
     if silent:
-        more = f"; and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+        more = f"; and {len(silent) - _SHOWN_MAX} more" if len(silent) > _SHOWN_MAX else ""
         remedy = "start it; see that this machine reaches the address that the host gives as its own (server.advertise)"
-        return Finding("Cluster hosts", "bad", "; ".join(silent[:_SHOWN]) + more, remedy)
-    if shared_names:
-        found, _, remedy = shared_names.partition(". ")
+        return Finding("Cluster hosts", "bad", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
+    if duplicate_names:
+        found, _, remedy = duplicate_names.partition(". ")
         return Finding("Cluster hosts", "warning", found, remedy)
-    return Finding("Cluster hosts", "ok", f"{len(known)} answer this machine")
+    return Finding("Cluster hosts", "ok", f"{len(names_by_address)} answer this machine")
 
 
-def _shards(routing: Routing) -> Finding:
+def _check_shards(routing: Routing) -> Finding:
     """Whether each shard is served."""
     shards = [shard_row(shard) for shard in routing.shards]
     idle = [row for row in shards if row["state"] != "owned"]
@@ -97,8 +99,8 @@ def _shards(routing: Routing) -> Finding:
         return Finding("Cluster shards", "ok", f"all {len(shards)} are served")
     told = ", ".join(
         f"shard {row['shard']} ({row['state']}{': ' if row['reason'] else ''}{row['reason'] or ''})"
-        for row in idle[:_SHOWN]
+        for row in idle[:_SHOWN_MAX]
     )
-    more = f", and {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
+    more = f", and {len(idle) - _SHOWN_MAX} more" if len(idle) > _SHOWN_MAX else ""
     remedy = "look again in a few seconds; then run foqs doctor --config FILE on a host that should serve it"
     return Finding("Cluster shards", "bad", f"{len(idle)} of {len(shards)} are not served: {told}{more}", remedy)

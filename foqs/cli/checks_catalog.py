@@ -15,12 +15,12 @@ from foqs.catalog.port import CatalogFailed
 from foqs.cli.checks_sqlite import nearest_folder
 from foqs.cli.finding import Finding
 from foqs.config import Config
-from foqs.core.keys import SLOTS
+from foqs.core.keys import KEY_SLOT_COUNT
 
-_WHAT: Final = "Catalog"
+_SUBJECT: Final = "Catalog"
 
 
-async def catalog(config: Config) -> list[Finding]:
+async def check_catalog(config: Config) -> list[Finding]:
     """The file of namespaces, grants, pauses and slots; nothing where none is kept."""
     path = config.catalog_file
     if path is None:
@@ -29,17 +29,17 @@ async def catalog(config: Config) -> list[Finding]:
         document = await FileCatalog(path, config.catalog.bytes_max, poll_s=1).load()
     except CatalogFailed as error:
         detail, _, remedy = str(error).partition("; ")
-        return [Finding(_WHAT, "bad", detail, remedy)]
-    locked = _not_writable(path)
+        return [Finding(_SUBJECT, "bad", detail, remedy)]
+    locked = _unwritable_path(path)
     if locked is not None:
         remedy = (
             f"let the user of the host write it, or name another place in catalog.file: chown {os.geteuid()} {locked}"
         )
-        return [Finding(_WHAT, "bad", f"{path} cannot be replaced: this user may not write {locked}", remedy)]
-    return [_told(path, document)]
+        return [Finding(_SUBJECT, "bad", f"{path} cannot be replaced: this user may not write {locked}", remedy)]
+    return [_describe_document(path, document)]
 
 
-def _not_writable(path: Path) -> Path | None:
+def _unwritable_path(path: Path) -> Path | None:
     """What stands in the way of a replacement: the folder, or the lock file in it."""
     folder = nearest_folder(path.absolute().parent)
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=True):
@@ -48,15 +48,15 @@ def _not_writable(path: Path) -> Path | None:
     return lock if lock.exists() and not os.access(lock, os.W_OK, effective_ids=True) else None
 
 
-def _told(path: Path, document: Document) -> Finding:
+def _describe_document(path: Path, document: Document) -> Finding:
     if not document.version:
-        return Finding(_WHAT, "ok", f"{path} does not exist yet; the first start makes it")
+        return Finding(_SUBJECT, "ok", f"{path} does not exist yet; the first start makes it")
     detail = f"{path} has version {document.version}, with {len(document.namespaces)} namespaces"
     for tier, held in document.slots.items():
-        missing = SLOTS - sum(map(len, held.values()))
-        if 0 < missing < SLOTS:
+        missing = KEY_SLOT_COUNT - sum(map(len, held.values()))
+        if 0 < missing < KEY_SLOT_COUNT:
             remedy = "serve the shard that holds them, or import an export that has it (docs/runbook.md, Slots of keys)"
             return Finding(
-                _WHAT, "warning", f"{detail}; {missing} slots of keys of tier {tier!r} are in no shard", remedy
+                _SUBJECT, "warning", f"{detail}; {missing} slots of keys of tier {tier!r} are in no shard", remedy
             )
-    return Finding(_WHAT, "ok", detail)
+    return Finding(_SUBJECT, "ok", detail)

@@ -14,44 +14,44 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from foqs.cli.checks_mysql import mysql
-from foqs.cli.checks_peers import peers
-from foqs.cli.checks_sqlite import sqlite
-from foqs.cli.cluster_reading import read
-from foqs.cli.finding import Finding, Place
+from foqs.cli.checks_mysql import check_mysql
+from foqs.cli.checks_peers import check_peers
+from foqs.cli.checks_sqlite import check_sqlite
+from foqs.cli.cluster_reading import read_registry
+from foqs.cli.finding import Finding, StoreLocation
 from foqs.config import Config
 from foqs.stores import mysql_settings
-from shardmgr.model import Layout, Malformed, Member
+from shardmgr.model import Layout, MalformedDocument, Member
 from shardmgr.registry import RegistryError
 
-_SHOWN: Final = 5
+_SHOWN_MAX: Final = 5
 
 
-async def cluster(config: Config) -> list[Finding]:
+async def check_cluster(config: Config) -> list[Finding]:
     """All of it."""
-    findings = [await _address(config)]
+    findings = [await _check_advertised_address(config)]
     try:
-        reading = await read(config)
+        reading = await read_registry(config)
     except RegistryError as error:
         remedy = "start it, or correct cluster.zookeeper; see that this machine's network reaches it"
         findings.append(Finding("ZooKeeper", "bad", str(error), remedy))
-        return [*findings, *await _databases(config, Layout())]
-    except Malformed as error:
+        return [*findings, *await _check_databases(config, Layout())]
+    except MalformedDocument as error:
         remedy = "run the foqs that wrote it, or restore it from a backup (docs/cluster.md)"
         findings.append(Finding("ZooKeeper", "bad", f"what is kept there cannot be understood: {error}", remedy))
-        return [*findings, *await _databases(config, Layout())]
-    findings.append(_zookeeper(config))
-    findings += _members(config, reading.members)
-    findings.append(await peers(config, reading.members))
+        return [*findings, *await _check_databases(config, Layout())]
+    findings.append(_check_zookeeper(config))
+    findings += _check_members(config, reading.members)
+    findings.append(await check_peers(config, reading.members))
     if reading.layout is None:
         remedy = "make it with foqs cluster init --config FILE, or correct cluster.root"
         findings.append(Finding("Layout", "bad", f"there is no cluster at {config.cluster.root}", remedy))
-        return [*findings, *await _databases(config, Layout())]
-    findings.append(_layout(config, reading.layout))
-    return [*findings, *await _databases(config, reading.layout)]
+        return [*findings, *await _check_databases(config, Layout())]
+    findings.append(_check_layout(config, reading.layout))
+    return [*findings, *await _check_databases(config, reading.layout)]
 
 
-def _zookeeper(config: Config) -> Finding:
+def _check_zookeeper(config: Config) -> Finding:
     """One that answers."""
     detail = f"{config.cluster.zookeeper} answers"
     if config.auth.enabled and not config.cluster.credentials_file:
@@ -60,7 +60,7 @@ def _zookeeper(config: Config) -> Finding:
     return Finding("ZooKeeper", "ok", detail)
 
 
-async def _address(config: Config) -> Finding:
+async def _check_advertised_address(config: Config) -> Finding:
     """Where others are told to call this host."""
     server = config.server
     address = server.advertise or f"{server.host}:{server.port}"
@@ -88,7 +88,7 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _members(config: Config, members: Sequence[Member]) -> Iterator[Finding]:
+def _check_members(config: Config, members: Sequence[Member]) -> Iterator[Finding]:
     server = config.server
     same = [member.address for member in members if server.name and member.name == server.name]
     there = [member.name for member in members if member.address == server.advertise]
@@ -100,12 +100,12 @@ def _members(config: Config, members: Sequence[Member]) -> Iterator[Finding]:
         names = ", ".join(sorted({*there, *([server.name] if server.name else [])}))
         yield Finding("Hosts", "warning", f"several hosts are told to be at {server.advertise}: {names}", remedy)
     else:
-        names = ", ".join(sorted(member.name for member in members)[:_SHOWN])
-        more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
+        names = ", ".join(sorted(member.name for member in members)[:_SHOWN_MAX])
+        more = f" and {len(members) - _SHOWN_MAX} more" if len(members) > _SHOWN_MAX else ""
         yield Finding("Hosts", "ok", f"there now: {names}{more}" if members else "none is there now")
 
 
-def _layout(config: Config, layout: Layout) -> Finding:
+def _check_layout(config: Config, layout: Layout) -> Finding:
     """Whether this host could open every shard that it may be given."""
     mine = [spec for spec in layout.shards.values() if spec.tier == config.server.tier]
     unknown = sorted({spec.database for spec in mine} - config.databases.keys())
@@ -121,15 +121,15 @@ def _layout(config: Config, layout: Layout) -> Finding:
     )
 
 
-async def _databases(config: Config, layout: Layout) -> list[Finding]:
+async def _check_databases(config: Config, layout: Layout) -> list[Finding]:
     """Each as the store of a host alone is looked at; what is found carries the database's name."""
     findings: list[Finding] = []
     for name, options in config.databases.items():
         shards = sorted(spec.number for spec in layout.shards.values() if spec.database == name)
-        place = Place(f"databases.{name}", shards, config.store.unsafe_durability)
-        if options.parsed.kind == "mysql":
-            found = await mysql(mysql_settings(config, name), place)
+        place = StoreLocation(f"databases.{name}", shards, config.store.unsafe_durability)
+        if options.parsed_url.kind == "mysql":
+            found = await check_mysql(mysql_settings(config, name), place)
         else:
-            found = await sqlite(Path(options.parsed.path), place)
-        findings += [replace(each, what=f"{each.what} {name}") for each in found]
+            found = await check_sqlite(Path(options.parsed_url.path), place)
+        findings += [replace(each, check=f"{each.check} {name}") for each in found]
     return findings

@@ -12,56 +12,56 @@ import time
 from collections.abc import AsyncIterator
 from typing import Final
 
-from foqs.cli.finding import Finding, Place, durable_finding, schema_finding
+from foqs.cli.finding import Finding, StoreLocation, durability_finding, schema_finding
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings, ServerError
+from foqs.store.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings, ServerError
 from foqs.store.mysql_schema import (
-    READ_ONLY,
+    READ_ONLY_CODES,
     RUN_RIGHTS,
+    can_create_tables,
     clock_ms,
     is_read_only,
-    may_make_tables,
     missing_rights,
-    prepared_limit,
+    prepared_statements_max,
     read_versions,
-    weakness,
+    unsafe_settings,
 )
 
 CLOCK_SKEW_MS_WARNING: Final = 1_000
-CLOCK_SKEW_MS_BAD: Final = 60_000
+CLOCK_SKEW_MS_MAX: Final = 60_000
 
 
-async def mysql(settings: MysqlSettings, place: Place) -> list[Finding]:
+async def check_mysql(settings: MysqlSettings, location: StoreLocation) -> list[Finding]:
     """Looks at a server, and at the tables of the shards in it."""
     findings: list[Finding] = []
     try:
-        link = await Link.connect(settings)
+        link = await MysqlLink.connect(settings)
         try:
-            await link.run(*sql.session(settings.lock_wait_timeout_s, reads=True))
-            async for finding in _look(link, settings, place):
+            await link.run(*sql.session_settings(settings.lock_wait_timeout_s, read_only=True))
+            async for finding in _check_server(link, settings, location):
                 findings.append(finding)
         finally:
             await link.close()
-    except (ServerError, LinkLost) as error:
-        detail = f"{settings.where} cannot be used: {error}"
-        findings.append(Finding("Store", "bad", detail, _remedy(error, settings, place.key)))
+    except (ServerError, MysqlLinkLost) as error:
+        detail = f"{settings.location} cannot be used: {error}"
+        findings.append(Finding("Store", "bad", detail, _remedy_for(error, settings, location.key)))
     return findings
 
 
-async def _look(link: Link, settings: MysqlSettings, place: Place) -> AsyncIterator[Finding]:
+async def _check_server(link: MysqlLink, settings: MysqlSettings, place: StoreLocation) -> AsyncIterator[Finding]:
     (found,) = await link.run(sql.SERVER_SETTINGS)
     if is_read_only(found):
-        detail = f"{settings.where} cannot be used: its server runs with --read-only"
+        detail = f"{settings.location} cannot be used: its server runs with --read-only"
         yield Finding("Store", "bad", detail, _READ_ONLY_REMEDY.format(key=place.key))
         return
-    weak = weakness(found, settings)
+    weak = unsafe_settings(found, settings)
     if weak is not None:
         remedy = "set what it names, in the server's configuration file"
-        yield Finding("Store", "warning" if place.weak_is_accepted else "bad", weak, remedy)
+        yield Finding("Store", "warning" if place.accepts_unsafe_durability else "bad", weak, remedy)
     else:
-        detail = f"{settings.where} answers; every commit is on disk before it is acknowledged"
-        yield durable_finding(detail, place.weak_is_accepted)
-    may_make = await may_make_tables(link)
+        detail = f"{settings.location} answers; every commit is on disk before it is acknowledged"
+        yield durability_finding(detail, place.accepts_unsafe_durability)
+    may_make = await can_create_tables(link)
     versions = await read_versions(link)
     yield schema_finding(versions, sql.MIGRATIONS[-1].number, place, may_make)
     missing = [told for shard in place.shards for told in await missing_rights(link, shard)]
@@ -71,13 +71,13 @@ async def _look(link: Link, settings: MysqlSettings, place: Place) -> AsyncItera
         yield Finding("Grants", "bad", f"{missing[0]}{more}", remedy)
     else:
         yield Finding("Grants", "ok", f"{settings.user} may do what a host does")
-    yield await _prepared(link, len(place.shards))
-    yield await _clock(link)
+    yield await _check_prepared_statements(link, len(place.shards))
+    yield await _check_clock(link)
 
 
-async def _prepared(link: Link, shards: int) -> Finding:
+async def _check_prepared_statements(link: MysqlLink, shards: int) -> Finding:
     """Whether every writer of these shards can prepare its statements."""
-    limit, needed = await prepared_limit(link), sql.PREPARED_MAX * shards
+    limit, needed = await prepared_statements_max(link), sql.PREPARED_STATEMENTS_MAX * shards
     if limit >= needed:
         return Finding(
             "Prepared", "ok", f"the server keeps {limit:,} prepared statements; these shards need {needed:,}"
@@ -91,7 +91,7 @@ async def _prepared(link: Link, shards: int) -> Finding:
     )
 
 
-async def _clock(link: Link) -> Finding:
+async def _check_clock(link: MysqlLink) -> Finding:
     """How far the two clocks are apart, as well as a round trip can tell."""
     before = time.time_ns()
     server_ms = await clock_ms(link)
@@ -102,7 +102,7 @@ async def _clock(link: Link) -> Finding:
     how = "ahead of" if skew_ms > 0 else "behind"
     return Finding(
         "Clock",
-        "bad" if abs(skew_ms) >= CLOCK_SKEW_MS_BAD else "warning",
+        "bad" if abs(skew_ms) >= CLOCK_SKEW_MS_MAX else "warning",
         f"the database's clock is {abs(skew_ms) / 1_000:.1f} s {how} this machine's",
         "let a time service (chrony, ntpd) set both: delays and leases follow the database's clock",
     )
@@ -116,11 +116,11 @@ _REMEDY_BY_CODE: Final = {
     1049: "create it (CREATE DATABASE `{database}`), or correct the database in {key}.url",
     1130: "create the user for this machine's address: CREATE USER '{user}'@...",
     1698: "correct the user in {key}.url or the password in {key}.password_file, or create that user for this machine",
-    **dict.fromkeys(READ_ONLY, _READ_ONLY_REMEDY),
+    **dict.fromkeys(READ_ONLY_CODES, _READ_ONLY_REMEDY),
 }
 
 
-def _remedy(error: ServerError | LinkLost, settings: MysqlSettings, key: str) -> str:
+def _remedy_for(error: ServerError | MysqlLinkLost, settings: MysqlSettings, key: str) -> str:
     """What to do about a server that cannot be used."""
     if isinstance(error, ServerError):
         text = _REMEDY_BY_CODE.get(error.code, "see what the server's log says about it")

@@ -13,20 +13,20 @@ from typing import Final
 from foqs.cli.finding import Finding
 from foqs.config import Config
 from foqs.core.errors import FoqsError
-from foqs.peering import open_pool
+from foqs.peering import peer_pool_opener
 from foqs.service.cluster import HostView
 from foqs.service.shared_cluster import address_of
 from foqs.tier.peers import Peer, Peers
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 from shardmgr.model import Member
 
 _TIMEOUT_S: Final = 1.0
-_SHOWN: Final = 5
-_LIST_HOSTS: Final = Method("listHosts")
+_SHOWN_MAX: Final = 5
+_LIST_HOSTS: Final = ThriftMethod("listHosts")
 
 
-async def peers(config: Config, members: Sequence[Member]) -> Finding:
+async def check_peers(config: Config, members: Sequence[Member]) -> Finding:
     """Of the host's tier."""
     server = config.server
     others = [
@@ -34,25 +34,25 @@ async def peers(config: Config, members: Sequence[Member]) -> Finding:
         for member in members
         if member.name != server.name and member.address != server.advertise
     ]
-    found = Peers(lambda: others, "", server.tier, server.region, open_pool(config))
+    found = Peers(lambda: others, "", server.tier, server.region, peer_pool_opener(config))
     try:
-        asked = list(found.others.values())
-        silent = [why for why in await asyncio.gather(*(_trouble(found, peer) for peer in asked)) if why]
+        asked = list(found.by_nonce.values())
+        silent = [why for why in await asyncio.gather(*(_peer_problem(found, peer) for peer in asked)) if why]
     finally:
         await found.close()
     if not asked:
         return Finding("Peers", "ok", f"there is no other host of tier {server.tier} now")
     if silent:
-        more = f"; and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+        more = f"; and {len(silent) - _SHOWN_MAX} more" if len(silent) > _SHOWN_MAX else ""
         remedy = (
             "see that this machine reaches server.advertise of each host, and that what this host shows to others "
             "(cluster.token_file, or server.tls_cert_file) is of a principal with admin = true in their configurations"
         )
-        return Finding("Peers", "warning", "; ".join(silent[:_SHOWN]) + more, remedy)
+        return Finding("Peers", "warning", "; ".join(silent[:_SHOWN_MAX]) + more, remedy)
     return Finding("Peers", "ok", f"{len(asked)} other hosts answer, and know this one")
 
 
-async def _trouble(found: Peers, peer: Peer) -> str | None:
+async def _peer_problem(found: Peers, peer: Peer) -> str | None:
     """Why it does not answer; None where it does."""
     deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
     try:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.cluster_tables import make_tables, placed
-from foqs.cli.output import say
-from foqs.cli.session import UNREACHABLE, USAGE, Failed, configuration
+from foqs.cli.cluster_tables import make_tables, shards_by_database
+from foqs.cli.output import print_message
+from foqs.cli.session import UNREACHABLE, USAGE, CommandFailed, configuration
 
 if TYPE_CHECKING:
     from foqs.config import Config
@@ -70,70 +70,74 @@ def init(file: Path, shards: int | None, each: int | None, no_tables: bool, epoc
     config = configuration(file)
     cluster, databases = config.cluster, list(config.databases)
     if not cluster.zookeeper:
-        raise Failed(f"{file}: cluster.zookeeper: it is not set; name the servers of ZooKeeper, HOST:PORT", USAGE)
+        raise CommandFailed(
+            f"{file}: cluster.zookeeper: it is not set; name the servers of ZooKeeper, HOST:PORT", USAGE
+        )
     count = shards if shards is not None else (each or PER_DATABASE_DEFAULT) * len(databases)
     if count > _SHARDS_MAX:
-        raise Failed(f"{count} shards are more than {_SHARDS_MAX}; give hosts fewer, and more to do in each", USAGE)
+        raise CommandFailed(
+            f"{count} shards are more than {_SHARDS_MAX}; give hosts fewer, and more to do in each", USAGE
+        )
     if count < len(databases):
-        raise Failed(f"{count} shards leave some of {len(databases)} databases without any; ask for more", USAGE)
-    specs = spread(count, databases, config.server.tier)
-    say(f"A cluster at {cluster.root} in ZooKeeper ({cluster.zookeeper}), of tier {config.server.tier}:")
-    for name, numbers in placed(specs).items():
+        raise CommandFailed(f"{count} shards leave some of {len(databases)} databases without any; ask for more", USAGE)
+    specs = spread_over_databases(count, databases, config.server.tier)
+    print_message(f"A cluster at {cluster.root} in ZooKeeper ({cluster.zookeeper}), of tier {config.server.tier}:")
+    for name, numbers in shards_by_database(specs).items():
         url = config.databases[name].url
-        say(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
+        print_message(f"  database {name} ({url}): shards {', '.join(map(str, numbers))}")
     if epochs_above:
-        say(f"  epochs above {epochs_above}")
+        print_message(f"  epochs above {epochs_above}")
     if not yes:
         tables = "" if no_tables else " and their tables"
         click.confirm(f"Make these shards{tables}?", abort=True, err=True)
-    is_new = asyncio.run(_init(config, specs, epochs_above, tables=not no_tables))
-    say(
+    is_new = asyncio.run(_init_cluster(config, specs, epochs_above, tables=not no_tables))
+    print_message(
         f"{'Made' if is_new else 'There is already'} a cluster of {count} shards; "
         "start its hosts with: foqs host --config FILE"
     )
 
 
-def spread(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
+def spread_over_databases(count: int, databases: Sequence[str], tier: str) -> list[ShardSpec]:
     """Shards 0 to count-1, one database after the other in turn."""
     from shardmgr.model import ShardSpec
 
     return [ShardSpec(number, databases[number % len(databases)], tier) for number in range(count)]
 
 
-async def _init(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
+async def _init_cluster(config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool) -> bool:
     """True where the cluster is new. Raises Failed."""
     from foqs.clock import SystemClock
-    from foqs.registries import COMMAND_SESSION_MS, registry_of
-    from shardmgr.administration import Refused
-    from shardmgr.model import Malformed
+    from foqs.registries import COMMAND_SESSION_MS, registry_from_config
+    from shardmgr.administration import ChangeRefused
+    from shardmgr.model import MalformedDocument
     from shardmgr.registry import RegistryError
 
-    registry = registry_of(config, SystemClock(), COMMAND_SESSION_MS)
+    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
     except RegistryError as error:
-        raise Failed(str(error), UNREACHABLE) from None
+        raise CommandFailed(str(error), UNREACHABLE) from None
     try:
-        return await _make(registry, config, specs, epochs_above, tables=tables)
-    except Refused as error:
-        raise Failed(error.problem, USAGE) from None
-    except (RegistryError, Malformed) as error:
-        raise Failed(str(error)) from None
+        return await _create_layout_and_tables(registry, config, specs, epochs_above, tables=tables)
+    except ChangeRefused as error:
+        raise CommandFailed(error.problem, USAGE) from None
+    except (RegistryError, MalformedDocument) as error:
+        raise CommandFailed(str(error)) from None
     finally:
         await registry.close()
 
 
-async def _make(
+async def _create_layout_and_tables(
     registry: Registry, config: Config, specs: Sequence[ShardSpec], epochs_above: int, *, tables: bool
 ) -> bool:
-    from shardmgr.administration import Refused, init, look, raise_epochs
+    from shardmgr.administration import ChangeRefused, create_layout, raise_epochs, read_cluster_view
 
     try:
-        found = (await look(registry)).layout
-    except Refused:
+        found = (await read_cluster_view(registry)).layout
+    except ChangeRefused:
         found = None
     if found is not None and dict(found.shards) != {spec.number: spec for spec in specs}:
-        raise Failed(
+        raise CommandFailed(
             f"there is a cluster at {config.cluster.root} already, with other shards ({len(found.shards)}); nothing was "
             "changed. Look at it with: foqs shard list, or name another cluster.root",
             USAGE,
@@ -142,4 +146,4 @@ async def _make(
         await make_tables(config, specs)
     if epochs_above:
         await raise_epochs(registry, [spec.number for spec in specs], epochs_above)
-    return found is None and await init(registry, specs)
+    return found is None and await create_layout(registry, specs)

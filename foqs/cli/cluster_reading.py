@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from foqs.config import Config
-    from shardmgr.reading import Reading
+    from shardmgr.reading import ClusterReading
 
 
-async def read(config: Config) -> Reading:
+async def read_registry(config: Config) -> ClusterReading:
     """The whole cluster. Raises `RegistryError`, `Malformed`."""
     from foqs.clock import SystemClock
-    from foqs.registries import COMMAND_SESSION_MS, registry_of
+    from foqs.registries import COMMAND_SESSION_MS, registry_from_config
     from shardmgr.reading import read_cluster
 
-    registry = registry_of(config, SystemClock(), COMMAND_SESSION_MS)
+    registry = registry_from_config(config, SystemClock(), COMMAND_SESSION_MS)
     try:
         await registry.open()
         return await read_cluster(registry)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def host_row(host: Host) -> Row:
     """A host's fields."""
-    address = _address((host.host, host.port))
+    address = _format_address((host.host, host.port))
     return {
         "name": host.name or address,
         "address": address,
@@ -36,7 +36,7 @@ def host_row(host: Host) -> Row:
 
 def shard_row(shard: Shard) -> Row:
     """A shard's fields."""
-    address = None if shard.owner is None else _address(shard.owner)
+    address = None if shard.owner is None else _format_address(shard.owner)
     return {
         "shard": shard.shard,
         "owner": shard.owner_name or address,
@@ -59,29 +59,29 @@ HOST_COLUMNS: Final[list[Column]] = [
     ("ADDRESS", lambda row: row["address"]),
     ("TIER", lambda row: row["tier"] or "-"),
     ("REGION", lambda row: row["region"] or "-"),
-    ("SHARDS", lambda row: _number(row["shards"])),
-    ("CAPACITY", lambda row: _number(row["capacity"])),
+    ("SHARDS", lambda row: _format_number(row["shards"])),
+    ("CAPACITY", lambda row: _format_number(row["capacity"])),
     ("STATE", lambda row: "leaving" if row["leaving"] else "drained" if row["draining"] else ""),
 ]
 SHARD_COLUMNS: Final[list[Column]] = [
     ("SHARD", lambda row: str(row["shard"])),
     ("STATE", lambda row: row["state"] or "-"),
     ("OWNER", lambda row: row["owner"] or "-"),
-    ("EPOCH", lambda row: _number(row["epoch"])),
+    ("EPOCH", lambda row: _format_number(row["epoch"])),
     ("DATABASE", lambda row: row["database"] or "-"),
-    ("WEIGHT", lambda row: _number(row["weight"])),
+    ("WEIGHT", lambda row: _format_number(row["weight"])),
     ("TIER", lambda row: row["tier"] or "-"),
     ("NOTE", lambda row: _note(row)),
 ]
 
 
-def unserved(shards: list[Row]) -> str:
+def unserved_warning(shards: list[Row]) -> str:
     """A sentence about the shards that are not served; empty where all are."""
     count = sum(row["state"] != "owned" for row in shards)
     return f"{count} of {len(shards)} shards are not served." if count else ""
 
 
-def namesakes(hosts: list[Row]) -> str:
+def duplicate_names_warning(hosts: list[Row]) -> str:
     """A sentence about hosts that have the same name; empty where none have."""
     names = Counter(row["name"] for row in hosts)
     shared = ", ".join(sorted(name for name, count in names.items() if count > 1))
@@ -100,9 +100,9 @@ def _note(row: Row) -> str:
     return "; ".join(notes)
 
 
-def _address(address: tuple[str, int]) -> str:
+def _format_address(address: tuple[str, int]) -> str:
     return f"{bracketed(address[0])}:{address[1]}"
 
 
-def _number(value: int | None) -> str:
+def _format_number(value: int | None) -> str:
     return "-" if value is None else str(value)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from foqs.cli.session import USAGE, Failed
+from foqs.cli.session import USAGE, CommandFailed
 
 if TYPE_CHECKING:
     from foqs.config import Config
     from shardmgr.model import ShardSpec
 
 
-def placed(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
+def shards_by_database(specs: Iterable[ShardSpec]) -> Mapping[str, list[int]]:
     """The numbers of the shards in each database."""
     found: dict[str, list[int]] = {}
     for spec in specs:
@@ -31,17 +31,19 @@ async def make_tables(config: Config, specs: Iterable[ShardSpec]) -> None:
         Failed: a database is not configured, or cannot be used.
     """
     from foqs.store.port import StoreError
-    from foqs.stores import database_opener
+    from foqs.stores import database_store_factory
 
-    for name, numbers in placed(specs).items():
+    for name, numbers in shards_by_database(specs).items():
         if name not in config.databases:
-            raise Failed(f"shards are in the database {name!r}; add [databases.{name}] to the configuration", USAGE)
-        open_store = database_opener(config, name)
+            raise CommandFailed(
+                f"shards are in the database {name!r}; add [databases.{name}] to the configuration", USAGE
+            )
+        open_store = database_store_factory(config, name)
         for number in numbers:
             store = open_store(number)
             try:
                 await store.open()
             except StoreError as error:
-                raise Failed(f"database {name}: {error}; foqs doctor --config FILE says what to do") from None
+                raise CommandFailed(f"database {name}: {error}; foqs doctor --config FILE says what to do") from None
             finally:
                 await store.close()

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.bulk import work_on_filter, work_on_ids
+from foqs.cli.bulk import apply_to_ids, apply_to_matching
 from foqs.cli.items import PAGE_ITEMS, view_row
-from foqs.cli.output import Column, Row, say, short, show
-from foqs.cli.session import Session, connected
-from foqs.cli.values import show_duration
-from foqs.cli.watch import look, watchable
+from foqs.cli.output import Column, Row, print_message, short_text, show
+from foqs.cli.session import HostSession, host_call_options
+from foqs.cli.values import format_duration
+from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -21,11 +21,11 @@ _COLUMNS: Final[list[Column]] = [
     ("ID", lambda row: row["id"]),
     ("TOPIC", lambda row: row["topic"]),
     ("PRIORITY", lambda row: str(row["priority"])),
-    ("AGE", lambda row: show_duration(row["age_ms"])),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
     ("BYTES", lambda row: str(row["payload_bytes"])),
     ("WHY", lambda row: row["dead_reason"] or "-"),
-    ("METADATA", lambda row: short(row, "metadata")),  # where consumers write what went wrong
-    ("PAYLOAD", lambda row: short(row, "payload")),
+    ("METADATA", lambda row: short_text(row, "metadata")),  # where consumers write what went wrong
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
 ]
 
 
@@ -41,9 +41,9 @@ def dead() -> None:
 @click.option("--topic", default=None, help="Only of this topic.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="At most so many.")
 @click.option("--payload", is_flag=True, help="Show payloads too.")
-@watchable
-@connected
-def dead_list(session: Session, topic: str | None, limit: int, payload: bool, watch_ms: int | None) -> None:
+@watch_option
+@host_call_options
+def dead_list(session: HostSession, topic: str | None, limit: int, payload: bool, watch_ms: int | None) -> None:
     """List dead items, and why they died."""
 
     async def work(client: Client) -> tuple[list[Row], bool]:
@@ -57,15 +57,15 @@ def dead_list(session: Session, topic: str | None, limit: int, payload: bool, wa
             if cursor is None or len(rows) >= limit:
                 return rows, cursor is not None
 
-    def draw(session: Session, found: tuple[list[Row], bool]) -> None:
+    def draw(session: HostSession, found: tuple[list[Row], bool]) -> None:
         rows, more = found
-        show(rows, _COLUMNS if payload else _COLUMNS[:-1], session.form)
+        show(rows, _COLUMNS if payload else _COLUMNS[:-1], session.output_format)
         if not rows:
-            say("No item is dead." if topic is None else "No item of this topic is dead.")
+            print_message("No item is dead." if topic is None else "No item of this topic is dead.")
         elif more:
-            say(f"There may be more than these {len(rows)}; --limit shows more.")
+            print_message(f"There may be more than these {len(rows)}; --limit shows more.")
 
-    look(session, watch_ms, work, draw)
+    run_watchable(session, watch_ms, work, draw)
 
 
 @dead.command(
@@ -77,21 +77,21 @@ def dead_list(session: Session, topic: str | None, limit: int, payload: bool, wa
 @click.option("--topic", default=None, help="All dead items of this topic.")
 @click.option("--all", "everything", is_flag=True, help="All dead items of the namespace.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@connected
-def dead_redrive(session: Session, ids: Sequence[str], topic: str | None, everything: bool, yes: bool) -> None:
+@host_call_options
+def dead_redrive(session: HostSession, ids: Sequence[str], topic: str | None, everything: bool, yes: bool) -> None:
     """Make dead items ready again, with fresh attempts and a fresh TTL."""
     from foqs_client import ItemFilter
 
     if bool(ids) + (topic is not None) + everything != 1:
         raise click.UsageError("Name items by their IDs, or give --topic, or --all.")
     if ids:
-        work_on_ids(session, ids, lambda client, part: client.redrive(part), "ready")
+        apply_to_ids(session, ids, lambda client, part: client.redrive(part), "ready")
     else:
-        work_on_filter(
+        apply_to_matching(
             session,
             ItemFilter(topic, ["dead"]),
             lambda client, only, cursor: client.redrive_matching(only, cursor=cursor),
             "redrive",
             yes=yes,
-            empties=True,
+            removes_matches=True,
         )

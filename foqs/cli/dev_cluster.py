@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.hosts import port_problem, program
-from foqs.cli.output import say
-from foqs.cli.session import ERROR, USAGE, Failed
+from foqs.cli.hosts import port_problem, program_name
+from foqs.cli.output import print_message
+from foqs.cli.session import ERROR, USAGE, CommandFailed
 
 if TYPE_CHECKING:
-    from foqs.dev.cluster import Cluster
-    from foqs.dev.server import Server
+    from foqs.dev.cluster import LocalCluster
+    from foqs.dev.server import ServerProcess
 
 DATABASES: Final = 2
 SHARDS_DEFAULT: Final = 8
 PORT_DEFAULT: Final = 7411
-_WATCH_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
 def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | None) -> None:
@@ -40,44 +40,44 @@ def run_cluster(hosts: int, data: str | None, shards: int | None, port: int | No
     Raises:
         Failed: it cannot be had.
     """
-    from foqs.dev.cluster import Cluster
-    from foqs.dev.server import CannotRun, told_to_stop
+    from foqs.dev.cluster import LocalCluster
+    from foqs.dev.server import ServerNotAvailable, stop_on_signals
 
     first = PORT_DEFAULT if port is None else port
-    ports = _ports(first, hosts)
-    say(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
-    with told_to_stop():
-        cluster: Cluster | None = None
+    ports = _host_ports(first, hosts)
+    print_message(f"Starting ZooKeeper, {DATABASES} MariaDB servers and {hosts} hosts ...")
+    with stop_on_signals():
+        cluster: LocalCluster | None = None
         try:
             folder = None if data is None else Path(data)
-            cluster = Cluster(folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__)
+            cluster = LocalCluster(folder, hosts, DATABASES, shards or SHARDS_DEFAULT, ports.__next__)
             cluster.set_up()
-            click.echo("\n".join(banner(cluster)))
-            _watch(cluster)
-        except (CannotRun, OSError) as error:
-            raise Failed(str(error), ERROR) from None
+            click.echo("\n".join(cluster_banner(cluster)))
+            _report_deaths(cluster)
+        except (ServerNotAvailable, OSError) as error:
+            raise CommandFailed(str(error), ERROR) from None
         except KeyboardInterrupt:
-            say("Stopping ...")
+            print_message("Stopping ...")
         finally:
             if cluster is not None:
                 cluster.close()
-                _name_left(cluster)
-    say("Stopped.")
+                _report_hosts_left_running(cluster)
+    print_message("Stopped.")
 
 
-def _name_left(cluster: Cluster) -> None:
+def _report_hosts_left_running(cluster: LocalCluster) -> None:
     """Names the hosts that their user started from this cluster's configurations and that still run."""
     for host in cluster.hosts:
-        if host.answers("/livez"):
-            say(
+        if host.is_ok("/livez"):
+            print_message(
                 f"{host.options['server.name']} at {host.address} still runs, without ZooKeeper and databases: "
                 "this command did not start it; stop it where you started it (Ctrl-C there, or kill)."
             )
 
 
-def banner(cluster: Cluster) -> list[str]:
+def cluster_banner(cluster: LocalCluster) -> list[str]:
     """What a started cluster tells its user."""
-    foqs = program()
+    foqs = program_name()
     first, last = cluster.hosts[0], cluster.hosts[-1]
     lines = [
         f"{host.options['server.name']:<11}{host.address}   http://127.0.0.1:{host.http_port}/   pid {host.pid}"
@@ -89,7 +89,7 @@ def banner(cluster: Cluster) -> list[str]:
     ]
     lines.append(f"{'ZooKeeper':<11}{cluster.zookeeper.address}   pid {cluster.zookeeper.pid}")
     kept = (
-        "they go when this stops; --data FOLDER keeps them"
+        "they go when this stops; --data ELECTION_FOLDER keeps them"
         if cluster.is_temporary
         else "delete that folder to start afresh"
     )
@@ -111,34 +111,34 @@ def banner(cluster: Cluster) -> list[str]:
     ]
 
 
-def _watch(cluster: Cluster) -> None:
+def _report_deaths(cluster: LocalCluster) -> None:
     """Says which process died, until it is interrupted."""
-    alive: dict[str, Server] = {str(host.options["server.name"]): host for host in cluster.hosts}
+    alive: dict[str, ServerProcess] = {str(host.options["server.name"]): host for host in cluster.hosts}
     alive |= {f"db{number}": server for number, server in enumerate(cluster.databases, 1)}
     alive["ZooKeeper"] = cluster.zookeeper
     while True:
-        time.sleep(_WATCH_S)
+        time.sleep(_POLL_S)
         for name, server in list(alive.items()):
             code = server.exit_code
             if code is not None:
                 del alive[name]
                 how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-                say(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
+                print_message(f"{name} (pid {server.pid}) {how}; its log is {server.folder / 'log'}")
 
 
-def _ports(first: int, hosts: int) -> Iterator[int]:
+def _host_ports(first: int, hosts: int) -> Iterator[int]:
     """Two for each host, one after the other. Raises Failed where one is taken."""
     from foqs.dev.server import free_port
 
     if first == 0:
         return (free_port() for _ in count())
     if first + 2 * hosts > 65_536:
-        raise Failed(
+        raise CommandFailed(
             f"Port {first} leaves no room for the {2 * hosts} ports of {hosts} hosts; choose a lower --port.", USAGE
         )
     for number in range(first, first + 2 * hosts):
         if port_problem("127.0.0.1", number, "port"):
-            raise Failed(
+            raise CommandFailed(
                 f"Port {number} is taken by another process; a cluster of {hosts} hosts needs {2 * hosts} ports in a row: "
                 "choose the first with --port, or any that are free with --port 0.",
                 USAGE,

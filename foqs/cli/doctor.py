@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 import click
 from click.core import ParameterSource
 
-from foqs.cli.output import Column, say, show
-from foqs.cli.session import UNHEALTHY, Connect, Failed, Session, connected
+from foqs.cli.output import Column, print_message, show
+from foqs.cli.session import UNHEALTHY, CommandFailed, HostSession, OpenClient, host_call_options
 
 if TYPE_CHECKING:
     from foqs.cli.finding import Finding
@@ -37,8 +37,8 @@ _COLUMNS: Final[list[Column]] = [
 @click.option(
     "--config", "file", type=click.Path(path_type=Path), envvar="FOQS_CONFIG", help="The configuration to check."
 )
-@connected
-def doctor(session: Session, file: Path | None) -> None:
+@host_call_options
+def doctor(session: HostSession, file: Path | None) -> None:
     """Check configuration, ports, data folder, disk, store (tables, rights, clock, files), catalog, Python and libraries.
 
     Of a host in a cluster: its address, ZooKeeper, the list of shards, and each database in place of folder and store.
@@ -50,33 +50,33 @@ def doctor(session: Session, file: Path | None) -> None:
     """
     source = click.get_current_context().get_parameter_source("address")
     address = None if source is ParameterSource.DEFAULT else session.address
-    findings = asyncio.run(_examine(file, address, session.connect))
+    findings = asyncio.run(_run_checks(file, address, session.open_client))
     rows = [
-        {"check": found.what, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
+        {"check": found.check, "state": found.state, "found": found.detail, "remedy": found.remedy or None}
         for found in findings
     ]
-    show(rows, _COLUMNS, session.form)
+    show(rows, _COLUMNS, session.output_format)
     bad = sum(found.state == "bad" for found in findings)
     if bad:
-        raise Failed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
-    say("All is well." if address is not None else "Everything a host needs is here.")
+        raise CommandFailed(f"{bad} of {len(findings)} checks are bad.", UNHEALTHY)
+    print_message("All is well." if address is not None else "Everything a host needs is here.")
 
 
-async def _examine(file: Path | None, address: str | None, connect: Connect) -> Sequence[Finding]:
+async def _run_checks(file: Path | None, address: str | None, connect: OpenClient) -> Sequence[Finding]:
     findings: list[Finding] = []
     if address is None or file is not None:
-        findings += await _examine_host(file, connect)
+        findings += await _check_host(file, connect)
     if address is not None:
-        from foqs.cli.checks_address import cluster_at
+        from foqs.cli.checks_address import check_cluster_at
 
-        findings += await cluster_at(address, connect)
+        findings += await check_cluster_at(address, connect)
     return findings
 
 
-async def _examine_host(file: Path | None, connect: Connect) -> Sequence[Finding]:
+async def _check_host(file: Path | None, connect: OpenClient) -> Sequence[Finding]:
     from foqs.cli import checks
-    from foqs.cli.checks_catalog import catalog
-    from foqs.cli.checks_cluster import cluster
+    from foqs.cli.checks_catalog import check_catalog
+    from foqs.cli.checks_cluster import check_cluster
     from foqs.cli.finding import Finding
     from foqs.config import ConfigError, load
 
@@ -88,11 +88,15 @@ async def _examine_host(file: Path | None, connect: Connect) -> Sequence[Finding
     except ConfigError as error:
         where = " ".join(part for part in (error.source, error.key) if part)
         findings.append(Finding("Configuration", "bad", f"{where}: {error.problem}", error.remedy))
-    findings += [*checks.python(), *checks.libraries()]
+    findings += [*checks.check_python(), *checks.check_libraries()]
     if config is not None:
-        findings += [await checks.calls(config, connect), await checks.http(config)]
+        findings += [await checks.check_rpc_port(config, connect), await checks.check_http_port(config)]
         if config.cluster.zookeeper:
-            findings += await cluster(config)
+            findings += await check_cluster(config)
         else:
-            findings += [*checks.folder(config), *await checks.store(config), *await catalog(config)]
+            findings += [
+                *checks.check_data_folder(config),
+                *await checks.check_store(config),
+                *await check_catalog(config),
+            ]
     return findings

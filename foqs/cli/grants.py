@@ -8,8 +8,8 @@ from typing import Final
 
 import click
 
-from foqs.cli.output import Column, say, show
-from foqs.cli.session import Session, connected
+from foqs.cli.output import Column, print_message, show
+from foqs.cli.session import HostSession, host_call_options
 
 _PERMISSIONS: Final = ("enqueue", "consume", "admin")
 _COLUMNS: Final[list[Column]] = [
@@ -27,27 +27,27 @@ def grant() -> None:
 @grant.command("set", epilog="\b\nExample:\n  foqs grant set mailer enqueue consume -n orders")
 @click.argument("principal")
 @click.argument("permissions", nargs=-1, required=True, type=click.Choice(_PERMISSIONS))
-@connected
-def grant_set(session: Session, principal: str, permissions: Sequence[str]) -> None:
+@host_call_options
+def grant_set(session: HostSession, principal: str, permissions: Sequence[str]) -> None:
     """Let PRINCIPAL do this in the namespace, and nothing else there."""
     session.run(lambda client: client.set_grant(principal, permissions))
-    say(f"{principal} may {', '.join(permissions)} in {session.namespace}.")
+    print_message(f"{principal} may {', '.join(permissions)} in {session.namespace}.")
 
 
 @grant.command("list", epilog="\b\nExample:\n  foqs grant list -n orders -o json")
-@connected
-def grant_list(session: Session) -> None:
+@host_call_options
+def grant_list(session: HostSession) -> None:
     """List the grants of the namespace, by principal."""
     rows = [dataclasses.asdict(found) for found in session.run(lambda client: client.grants())]
-    show(rows, _COLUMNS, session.form)
+    show(rows, _COLUMNS, session.output_format)
     if not rows:
-        say(f"Nobody has a grant in {session.namespace}.")
+        print_message(f"Nobody has a grant in {session.namespace}.")
 
 
 @grant.command("revoke", epilog="\b\nExample:\n  foqs grant revoke mailer -n orders")
 @click.argument("principal")
-@connected
-def grant_revoke(session: Session, principal: str) -> None:
+@host_call_options
+def grant_revoke(session: HostSession, principal: str) -> None:
     """Take all that PRINCIPAL may do in the namespace."""
     session.run(lambda client: client.set_grant(principal, ()))
-    say(f"{principal} has no grant in {session.namespace}.")
+    print_message(f"{principal} has no grant in {session.namespace}.")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from foqs import logs
-from foqs.cli.session import DEFAULT_ADDRESS, USAGE, Failed, configuration
+from foqs.cli.session import DEFAULT_ADDRESS, USAGE, CommandFailed, configuration
 
 if TYPE_CHECKING:
     from foqs.config import Config
@@ -81,7 +81,7 @@ def dev(
         raise click.UsageError("--data and --store exclude each other.")
     config = configuration(
         None,
-        given(
+        without_none(
             {
                 "store.url": f"sqlite:{data}" if data is not None else store,
                 "store.shards": shards,
@@ -93,7 +93,7 @@ def dev(
             }
         ),
     )
-    _run(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
+    _run_foreground(config, lambda listening: click.echo("\n".join(dev_banner(listening))))
 
 
 @click.group(
@@ -121,26 +121,26 @@ def host(ctx: click.Context, file: Path | None, insecure_listen: bool | None, un
         return
     if file is None:
         raise click.MissingParameter(ctx=ctx, param_type="option", param_hint="'--config'")
-    overrides = given({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
+    overrides = without_none({"server.insecure_listen": insecure_listen, "store.unsafe_durability": unsafe_durability})
     config = configuration(file, overrides)
-    _run(config, _log_addresses, file)
+    _run_foreground(config, _log_addresses, file)
 
 
-def given(options: dict[str, object]) -> dict[str, object]:
+def without_none(options: dict[str, object]) -> dict[str, object]:
     """The options that were given on the command line."""
     return {key: value for key, value in options.items() if value is not None}
 
 
-def addresses(config: Config) -> list[str]:
+def listen_addresses(config: Config) -> list[str]:
     """Where a host listens."""
     server = config.server
     return [
-        f"Thrift   {scheme(config)}{bracketed(server.host)}:{server.port}",
+        f"Thrift   {url_scheme(config)}{bracketed(server.host)}:{server.port}",
         f"HTTP     http://{bracketed(server.http_host)}:{server.http_port}/  (livez, readyz, metrics)",
     ]
 
 
-def scheme(config: Config) -> str:
+def url_scheme(config: Config) -> str:
     """How the address of a host begins that has this configuration."""
     return "foqss://" if config.server.tls_cert_file else "foqs://"
 
@@ -152,24 +152,24 @@ def bracketed(host: str) -> str:
 
 def _log_addresses(config: Config) -> None:
     """As an event, so that a program that reads the log of a host finds nothing else."""
-    thrift, http = (line.split()[1] for line in addresses(config))
+    thrift, http = (line.split()[1] for line in listen_addresses(config))
     logging.getLogger(__name__).info("listening", extra={"thrift": thrift, "http": http})
 
 
 def dev_banner(config: Config) -> list[str]:
     """What a started development host tells its user."""
-    url = config.store.parsed
+    url = config.store.parsed_url
     kept = {
         "sqlite": f"The items are in {Path(url.path).resolve()}; delete that folder to start afresh.",
         "mysql": f"The items are in the database {url.database} on {url.host}:{url.port}.",
         "memory": "The items are in memory only: they are gone when this stops.",
     }[url.kind]
-    foqs, called = program(), f"{scheme(config)}{reachable(config.server.host)}:{config.server.port}"
+    foqs, called = program_name(), f"{url_scheme(config)}{local_address(config.server.host)}:{config.server.port}"
     address = "" if called == DEFAULT_ADDRESS else f" --address {called}"
     return [
-        *addresses(config),
+        *listen_addresses(config),
         kept,
-        f"For development, not for production: {_unprotected(config)}one process.",
+        f"For development, not for production: {_missing_protections(config)}one process.",
         "",
         "Try, in another terminal:",
         f"  {foqs} enqueue mail 'hello'{address}",
@@ -180,26 +180,26 @@ def dev_banner(config: Config) -> list[str]:
     ]
 
 
-def _unprotected(config: Config) -> str:
+def _missing_protections(config: Config) -> str:
     tls = "" if config.server.tls_cert_file else "no TLS, "
     return tls if config.auth.enabled else f"{tls}no authentication, "
 
 
-def program() -> str:
+def program_name() -> str:
     """How this program is called from the shell: foqs where that is found, else its path."""
     return "foqs" if shutil.which("foqs") else shlex.quote(sys.argv[0])
 
 
-def reachable(host: str) -> str:
+def local_address(host: str) -> str:
     """Where a listener on `host` can be called from this machine, as it stands in a URL."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, bracketed(host))  # noqa: S104
 
 
-def _run(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
+def _run_foreground(config: Config, on_ready: Callable[[Config], None], file: Path | None = None) -> None:
     from foqs.host import run_host
 
     _check_ports(config, file)
-    logs.setup(config.log.level, config.log.format, sys.stderr)
+    logs.setup_logging(config.log.level, config.log.format, sys.stderr)
     try:
         code = run_host(config, on_ready=on_ready)
     except OSError:
@@ -213,7 +213,7 @@ def _check_ports(config: Config, file: Path | None) -> None:
     for host, port, option in ((server.host, server.port, "port"), (server.http_host, server.http_port, "http_port")):
         problem = port_problem(host, port, option)
         if problem:
-            raise Failed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)
+            raise CommandFailed(f"{file}: server.{option}: {problem}" if file else problem, USAGE)
 
 
 def port_problem(host: str, port: int, option: str) -> str | None:

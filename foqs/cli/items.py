@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from foqs.cli.output import Column, Row, bytes_fields, say, short, show, show_fields
-from foqs.cli.session import Session, connected, finish
-from foqs.cli.values import DURATION, STATES, parse_leases, parse_wants, show_duration
+from foqs.cli.output import Column, Row, bytes_fields, print_message, short_text, show, show_fields
+from foqs.cli.session import HostSession, fail_on_errors, host_call_options
+from foqs.cli.values import DURATION, STATES, format_duration, parse_leases, parse_topic_counts
 
 if TYPE_CHECKING:
     from foqs_client import Client, Delivery, ItemView, Outcome
@@ -28,9 +28,9 @@ _DELIVERY_COLUMNS: Final[list[Column]] = [
     ("TOPIC", lambda row: row["topic"]),
     ("PRIORITY", lambda row: str(row["priority"])),
     ("ATTEMPT", lambda row: str(row["attempt"])),
-    ("LEASE LEFT", lambda row: show_duration(row["lease_remaining_ms"])),
-    ("AGE", lambda row: show_duration(row["age_ms"])),
-    ("PAYLOAD", lambda row: short(row, "payload")),
+    ("LEASE LEFT", lambda row: format_duration(row["lease_remaining_ms"])),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
 ]
 _VIEW_COLUMNS: Final[list[Column]] = [
     ("ID", lambda row: row["id"]),
@@ -38,16 +38,16 @@ _VIEW_COLUMNS: Final[list[Column]] = [
     ("STATE", lambda row: row["state"]),
     ("PRIORITY", lambda row: str(row["priority"])),
     ("ATTEMPT", lambda row: _attempts(row)),
-    ("AGE", lambda row: show_duration(row["age_ms"])),
-    ("NEXT", lambda row: _next(row)),
+    ("AGE", lambda row: format_duration(row["age_ms"])),
+    ("NEXT", lambda row: _next_event(row)),
     ("BYTES", lambda row: str(row["payload_bytes"])),
-    ("PAYLOAD", lambda row: short(row, "payload")),
+    ("PAYLOAD", lambda row: short_text(row, "payload")),
 ]
 _PAUSES_SHOWN: Final = 5
 _OUTCOME_COLUMNS: Final[list[Column]] = [("ID", lambda row: row["id"]), ("OUTCOME", lambda row: row["outcome"])]
 
 
-async def _paused(client: Client, topics: Sequence[str]) -> list[str]:
+async def _pause_notes(client: Client, topics: Sequence[str]) -> list[str]:
     """A sentence for each of the topics that hold items and are paused."""
     pages = [await client.topics(topic, STATES, 1) for topic in topics]
     return [
@@ -64,35 +64,35 @@ async def _paused(client: Client, topics: Sequence[str]) -> list[str]:
 @click.option("--wait", type=DURATION, default="0", help="Wait this long for an item when there is none.")
 @click.option("--lease", type=DURATION, default=None, help="The time to ack. Default: each item's own.")
 @click.option("--ack", is_flag=True, help="Ack at once what was shown.")
-@connected
-def dequeue(session: Session, topics: Sequence[str], wait: int, lease: int | None, ack: bool) -> None:
+@host_call_options
+def dequeue(session: HostSession, topics: Sequence[str], wait: int, lease: int | None, ack: bool) -> None:
     """Take items: the best of each TOPIC, at most COUNT of it (1 unless given).
 
     They are leased, not gone: ack them with the token shown, or they are delivered again.
     """
-    wants = parse_wants(topics)
+    wants = parse_topic_counts(topics)
 
     async def work(client: Client) -> list[Outcome]:
         timeout_ms = max(session.timeout_ms, wait + _WAIT_MARGIN_MS)
         deliveries = await client.dequeue(wants, wait_ms=wait, lease_ms=lease, timeout_ms=timeout_ms)
-        show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.form)
+        show([delivery_row(delivery) for delivery in deliveries], _DELIVERY_COLUMNS, session.output_format)
         if not deliveries:
-            nothing = "Nothing is ready." if not wait else f"Nothing became ready within {show_duration(wait)}."
-            say(" ".join([nothing, *await _paused(client, list(wants)[:_PAUSES_SHOWN])]))
+            nothing = "Nothing is ready." if not wait else f"Nothing became ready within {format_duration(wait)}."
+            print_message(" ".join([nothing, *await _pause_notes(client, list(wants)[:_PAUSES_SHOWN])]))
         elif ack:
             return list(await client.ack(deliveries))
         return []
 
     outcomes = session.run(work)
-    finish([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
 
 
 @click.command(
     epilog="\b\nExamples:\n  foqs ack 2-8796093022209 8796093022210\n  foqs ack 2-8796093022209:8796093022210 0-8796093022215:8796093022217"
 )
 @click.argument("leases", nargs=-1, required=True, metavar="ID TOKEN | ID:TOKEN...")
-@connected
-def ack(session: Session, leases: Sequence[str]) -> None:
+@host_call_options
+def ack(session: HostSession, leases: Sequence[str]) -> None:
     """Say that items are done: they are deleted."""
     pairs = parse_leases(leases)
 
@@ -109,8 +109,8 @@ def ack(session: Session, leases: Sequence[str]) -> None:
 @click.option("--delay", type=DURATION, default=None, help="Deliver again after this; 0 is now. Default: backoff.")
 @click.option("--dead", is_flag=True, help="Give the items up: they are dead at once.")
 @click.option("--metadata", default=None, help="Replaces the items' metadata.")
-@connected
-def nack(session: Session, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
+@host_call_options
+def nack(session: HostSession, leases: Sequence[str], delay: int | None, dead: bool, metadata: str | None) -> None:
     """Say that items are not done: they are delivered again."""
     if dead and delay is not None:
         raise click.UsageError("--dead and --delay exclude each other.")
@@ -138,8 +138,8 @@ def nack(session: Session, leases: Sequence[str], delay: int | None, dead: bool,
 )
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="At most so many.")
 @click.option("--payload", is_flag=True, help="Show payloads too.")
-@connected
-def peek(session: Session, topic: str, state: str, limit: int, payload: bool) -> None:
+@host_call_options
+def peek(session: HostSession, topic: str, state: str, limit: int, payload: bool) -> None:
     """Look at a topic's items, best first, without taking them."""
 
     async def work(client: Client) -> list[Row]:
@@ -154,9 +154,9 @@ def peek(session: Session, topic: str, state: str, limit: int, payload: bool) ->
                 return rows
 
     rows = session.run(work)
-    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.form)
+    show(rows, _VIEW_COLUMNS if payload else _VIEW_COLUMNS[:-1], session.output_format)
     if not rows:
-        say(f"No item of this topic is {state}.")
+        print_message(f"No item of this topic is {state}.")
 
 
 @click.group()
@@ -167,17 +167,17 @@ def item() -> None:
 @item.command("show", epilog="\b\nExample:\n  foqs item show 2-8796093022209 --payload")
 @click.argument("item_id", metavar="ID")
 @click.option("--payload", is_flag=True, help="Show the payload too.")
-@connected
-def item_show(session: Session, item_id: str, payload: bool) -> None:
+@host_call_options
+def item_show(session: HostSession, item_id: str, payload: bool) -> None:
     """Show one item as it is now."""
 
     async def work(client: Client) -> ItemView:
         return await client.item(item_id, with_payload=payload)
 
     row = view_row(session.run(work))
-    if session.form == "table":
+    if session.output_format == "table":
         row = {name: value for name, value in row.items() if value is not None}
-    show_fields(row, session.form)
+    show_fields(row, session.output_format)
 
 
 def delivery_row(delivery: Delivery) -> dict[str, Any]:
@@ -210,15 +210,15 @@ def _attempts(row: Row) -> str:
     return f"{row['attempt']}/{row['attempts_max']}" if row["attempts_max"] else str(row["attempt"])
 
 
-def _next(row: Row) -> str:
+def _next_event(row: Row) -> str:
     if row["lease_remaining_ms"] is not None:
-        return f"lease ends in {show_duration(row['lease_remaining_ms'])}"
+        return f"lease ends in {format_duration(row['lease_remaining_ms'])}"
     if row["due_in_ms"] is not None:
-        return f"due in {show_duration(row['due_in_ms'])}"
+        return f"due in {format_duration(row['due_in_ms'])}"
     return "-"
 
 
-def show_outcomes(session: Session, ids: Sequence[str], outcomes: Sequence[Outcome], done: str) -> None:
+def show_outcomes(session: HostSession, ids: Sequence[str], outcomes: Sequence[Outcome], done: str) -> None:
     """What became of each id; `done` where all went well. Fails with the first error's code."""
     rows = [
         {
@@ -228,5 +228,5 @@ def show_outcomes(session: Session, ids: Sequence[str], outcomes: Sequence[Outco
         }
         for name, outcome in zip(ids, outcomes, strict=True)
     ]
-    show(rows, _OUTCOME_COLUMNS, session.form)
-    finish([outcome.error for outcome in outcomes if outcome.error], len(outcomes))
+    show(rows, _OUTCOME_COLUMNS, session.output_format)
+    fail_on_errors([outcome.error for outcome in outcomes if outcome.error], len(outcomes))

@@ -6,45 +6,45 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.cluster_rows import HOST_COLUMNS, host_row, namesakes
-from foqs.cli.output import Row, say, show
-from foqs.cli.session import Session, connected
-from foqs.cli.watch import look, watchable
+from foqs.cli.cluster_rows import HOST_COLUMNS, duplicate_names_warning, host_row
+from foqs.cli.output import Row, print_message, show
+from foqs.cli.session import HostSession, host_call_options
+from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
     from foqs_client import Client
 
 
 @click.command("list", epilog="\b\nExamples:\n  foqs host list\n  foqs host list -o json")
-@watchable
-@connected
-def host_list(session: Session, watch_ms: int | None) -> None:
+@watch_option
+@host_call_options
+def host_list(session: HostSession, watch_ms: int | None) -> None:
     """List the hosts that are there, by name, and how many shards each should own."""
 
     async def work(client: Client) -> list[Row]:
         return [host_row(found) for found in await client.list_hosts()]
 
-    def draw(session: Session, rows: list[Row]) -> None:
-        show(rows, HOST_COLUMNS, session.form)
-        if text := namesakes(rows):
-            say(text)
+    def draw(session: HostSession, rows: list[Row]) -> None:
+        show(rows, HOST_COLUMNS, session.output_format)
+        if text := duplicate_names_warning(rows):
+            print_message(text)
 
-    look(session, watch_ms, work, draw)
+    run_watchable(session, watch_ms, work, draw)
 
 
 @click.command("drain", epilog="\b\nExample:\n  foqs host drain host2")
 @click.argument("host")
-@connected
-def host_drain(session: Session, host: str) -> None:
+@host_call_options
+def host_drain(session: HostSession, host: str) -> None:
     """Hand the shards of HOST (its name or address) over to others. It gets none until undrained, over restarts too."""
     session.run(lambda client: client.drain_host(host))
-    say(f"{host} gives its shards to others; follow it with: foqs host list")
+    print_message(f"{host} gives its shards to others; follow it with: foqs host list")
 
 
 @click.command("undrain", epilog="\b\nExample:\n  foqs host undrain host2")
 @click.argument("host")
-@connected
-def host_undrain(session: Session, host: str) -> None:
+@host_call_options
+def host_undrain(session: HostSession, host: str) -> None:
     """Let a drained host own shards again."""
     session.run(lambda client: client.undrain_host(host))
-    say(f"{host} may own shards again.")
+    print_message(f"{host} may own shards again.")

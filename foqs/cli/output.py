@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import click
 
-from foqs.cli.values import show_duration
+from foqs.cli.values import format_duration
 
 Format: TypeAlias = Literal["table", "json", "jsonl", "line"]
 """What `-o` names, and "line": all rows as one JSON array in one line."""
@@ -44,7 +44,7 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def short(row: Row, name: str) -> str:
+def short_text(row: Row, name: str) -> str:
     """A bytes field of a row for a table: its beginning, as text."""
     text = row.get(name)
     if text is None:
@@ -80,7 +80,7 @@ def _field(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and "_ms" in name:
-        return f"{value}  ({show_duration(value)})"
+        return f"{value}  ({format_duration(value)})"
     return str(value)
 
 
@@ -121,6 +121,6 @@ def _widths(lines: Sequence[Sequence[str]], room: int) -> list[int]:
     return widths
 
 
-def say(text: str) -> None:
+def print_message(text: str) -> None:
     """A sentence for a person."""
     click.echo(text, err=True)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from foqs.cli.output import Column, Row, say, show
-from foqs.cli.session import Failed, Session, connected, finish
+from foqs.cli.output import Column, Row, print_message, show
+from foqs.cli.session import CommandFailed, HostSession, fail_on_errors, host_call_options
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ _COLUMNS: Final[list[Column]] = [
 @click.option("--at-most-once", is_flag=True, help="Never deliver an item twice.")
 @click.option("--metadata", default=None, help="A few words that travel with the item and may change.")
 @click.option("--key", default=None, help="An idempotency key: the same key again returns the first id.")
-@connected
+@host_call_options
 def enqueue(
-    session: Session, topic: str, payload: str | None, lines: bool, count: int, key: str | None, **options: Any
+    session: HostSession, topic: str, payload: str | None, lines: bool, count: int, key: str | None, **options: Any
 ) -> None:
     """Add items to TOPIC; an id shown means committed.
 
@@ -67,7 +67,7 @@ def enqueue(
         raise click.UsageError("--key names one item; it goes with neither --lines nor --count.")
     if lines and payload is not None and not (payload == "-" or payload.startswith("@")):
         raise click.UsageError("--lines reads standard input or @FILE; leave PAYLOAD out, or write @FILE.")
-    payloads = _lines(payload or "-") if lines else itertools.repeat(_payload(payload), count)
+    payloads = _read_lines(payload or "-") if lines else itertools.repeat(_read_payload(payload), count)
     settings = {
         "priority": options["priority"],
         "delay_ms": options["delay"],
@@ -82,32 +82,36 @@ def enqueue(
     async def work(client: Client) -> tuple[list[FoqsError], int]:
         return await _enqueue(client, session, topic, payloads, settings)
 
-    finish(*session.run(work))
+    fail_on_errors(*session.run(work))
 
 
 async def _enqueue(
-    client: Client, session: Session, topic: str, payloads: Iterable[bytes], settings: dict[str, Any]
+    client: Client, session: HostSession, topic: str, payloads: Iterable[bytes], settings: dict[str, Any]
 ) -> tuple[list[FoqsError], int]:
     from foqs_client import Item
 
     errors: list[FoqsError] = []
     total = 0
     rows: list[Row] = []
-    streamed = session.form == "jsonl"
+    streamed = session.output_format == "jsonl"
     try:
         for batch in batches(payloads):
             results = await client.enqueue([Item(topic=topic, payload=data, **settings) for data in batch])
             total += len(results)
             errors += [result.error for result in results if result.error]
-            rows += [_row(result) for result in results]
+            rows += [_result_row(result) for result in results]
             if streamed:
                 show(rows, _COLUMNS, "jsonl")
                 rows.clear()
     finally:
         if not streamed:
-            show(_for_people(rows) if session.form == "table" else rows, _COLUMNS, session.form)
+            show(
+                _merge_equal_refusals(rows) if session.output_format == "table" else rows,
+                _COLUMNS,
+                session.output_format,
+            )
     if not total:
-        say("There was no line to enqueue.")
+        print_message("There was no line to enqueue.")
     return errors, total
 
 
@@ -125,12 +129,12 @@ def batches(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _row(result: Enqueued) -> Row:
+def _result_row(result: Enqueued) -> Row:
     outcome = result.error.code if result.error else "repeated" if result.repeated else "enqueued"
     return {"id": result.id, "outcome": outcome, "message": result.error.message if result.error else None}
 
 
-def _for_people(rows: Iterable[Row]) -> list[Row]:
+def _merge_equal_refusals(rows: Iterable[Row]) -> list[Row]:
     """Neighbours that were refused alike are one row."""
     found: list[Row] = []
     for (name, outcome), alike in itertools.groupby(rows, lambda row: (row["id"], row["outcome"])):
@@ -139,26 +143,26 @@ def _for_people(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _payload(text: str | None) -> bytes:
+def _read_payload(text: str | None) -> bytes:
     if text is None:
         return b""
     if text == "-" or text.startswith("@"):
         with _source(text) as stream:
             data = stream.read(LINE_BYTES_MAX + 1)
         if len(data) > LINE_BYTES_MAX:
-            raise Failed(f"The payload is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+            raise CommandFailed(f"The payload is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
         return data
     return text.encode("utf-8", "surrogateescape")
 
 
-def _lines(text: str) -> Iterator[bytes]:
+def _read_lines(text: str) -> Iterator[bytes]:
     with _source(text) as stream:
         number = 0
         while line := stream.readline(LINE_BYTES_MAX + 2):
             number += 1
             data = line.removesuffix(b"\n").removesuffix(b"\r")
             if len(data) > LINE_BYTES_MAX:
-                raise Failed(f"Line {number} is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
+                raise CommandFailed(f"Line {number} is longer than {LINE_BYTES_MAX} bytes, which no namespace accepts.")
             yield data
 
 
@@ -168,4 +172,4 @@ def _source(text: str) -> BinaryIO:
     try:
         return Path(text[1:]).open("rb")
     except OSError as error:
-        raise Failed(f"{text[1:]} cannot be read: {error.strerror}.") from None
+        raise CommandFailed(f"{text[1:]} cannot be read: {error.strerror}.") from None

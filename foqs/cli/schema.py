@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from foqs.cli.cluster_reading import read
+from foqs.cli.cluster_reading import read_registry
 from foqs.cli.cluster_tables import make_tables
-from foqs.cli.hosts import given
-from foqs.cli.output import say
-from foqs.cli.session import UNREACHABLE, USAGE, Failed, configuration
+from foqs.cli.hosts import without_none
+from foqs.cli.output import print_message
+from foqs.cli.session import UNREACHABLE, USAGE, CommandFailed, configuration
 
 if TYPE_CHECKING:
     from foqs.config import Config
@@ -45,33 +45,33 @@ def apply(file: Path | None, store: str | None, password_file: str | None) -> No
 
     In a cluster the shards are those that ZooKeeper lists, in the databases of the configuration.
     """
-    config = configuration(file, given({"store.url": store, "store.password_file": password_file}))
+    config = configuration(file, without_none({"store.url": store, "store.password_file": password_file}))
     if config.cluster.zookeeper:
         if store is not None or password_file is not None:
-            raise Failed(
+            raise CommandFailed(
                 "in a cluster [databases] is used: give --config with that user's URLs and password files", USAGE
             )
         count = asyncio.run(_apply_cluster(config))
-        say(f"{count} shards of the cluster at {config.cluster.root} have the tables of this program.")
+        print_message(f"{count} shards of the cluster at {config.cluster.root} have the tables of this program.")
         return
     asyncio.run(_apply(config))
     shards = config.store.shards
-    say(f"{shards} shards in {config.store.url} have the tables of this program.")
+    print_message(f"{shards} shards in {config.store.url} have the tables of this program.")
 
 
 async def _apply_cluster(config: Config) -> int:
     """How many shards there are."""
-    from shardmgr.model import Malformed
+    from shardmgr.model import MalformedDocument
     from shardmgr.registry import RegistryError
 
     try:
-        layout = (await read(config)).layout
+        layout = (await read_registry(config)).layout
     except RegistryError as error:
-        raise Failed(str(error), UNREACHABLE) from None
-    except Malformed as error:
-        raise Failed(f"the list of shards cannot be understood: {error}") from None
+        raise CommandFailed(str(error), UNREACHABLE) from None
+    except MalformedDocument as error:
+        raise CommandFailed(f"the list of shards cannot be understood: {error}") from None
     if layout is None:
-        raise Failed(
+        raise CommandFailed(
             f"there is no cluster at {config.cluster.root}; make it with: foqs cluster init --config FILE", USAGE
         )
     await make_tables(config, layout.shards.values())
@@ -81,14 +81,14 @@ async def _apply_cluster(config: Config) -> int:
 async def _apply(config: Config) -> None:
     from foqs.clock import SystemClock
     from foqs.store.port import StoreError
-    from foqs.stores import store_opener
+    from foqs.stores import local_store_factory
 
-    open_store = store_opener(config, SystemClock())
+    open_store = local_store_factory(config, SystemClock())
     for shard in range(config.store.shards):
         opened = open_store(shard)
         try:
             await opened.open()
         except StoreError as error:
-            raise Failed(str(error)) from None
+            raise CommandFailed(str(error)) from None
         finally:
             await opened.close()

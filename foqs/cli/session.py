@@ -42,13 +42,13 @@ _EXIT_BY_CODE: Final = {
     "NAMESPACE_NOT_FOUND": NOT_FOUND,
 }
 
-Connect: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
+OpenClient: TypeAlias = "Callable[[str, str, int], AbstractAsyncContextManager[Client]]"
 """(address, namespace, timeout_ms) to an open client."""
 
 T = TypeVar("T")
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """Ends the command with a sentence and an exit code."""
 
     def __init__(self, message: str, code: int = ERROR) -> None:
@@ -57,14 +57,14 @@ class Failed(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Session:
+class HostSession:
     """Where to call, and how to show the answer. `timeout_ms` is for each call."""
 
     address: str
     namespace: str
-    form: Format
+    output_format: Format
     timeout_ms: int
-    connect: Connect
+    open_client: OpenClient
 
     def run(self, work: Callable[[Client], Awaitable[T]], runner: Callable[[Any], T] = asyncio.run) -> T:
         """Opens a client, runs `work` with it in a loop of `runner`, and closes it.
@@ -75,15 +75,15 @@ class Session:
         from foqs_client import FoqsError
 
         async def whole() -> T:
-            async with self.connect(self.address, self.namespace, self.timeout_ms) as client:
+            async with self.open_client(self.address, self.namespace, self.timeout_ms) as client:
                 return await work(client)
 
         try:
             return runner(whole())
         except FoqsError as error:
-            raise Failed(sentence(error), exit_code(error)) from None
+            raise CommandFailed(error_sentence(error), exit_code(error)) from None
         except ValueError as error:
-            raise Failed(f"{error}", USAGE) from None
+            raise CommandFailed(f"{error}", USAGE) from None
 
 
 def exit_code(error: FoqsError) -> int:
@@ -93,7 +93,7 @@ def exit_code(error: FoqsError) -> int:
     return UNREACHABLE if isinstance(error, Unreachable) else _EXIT_BY_CODE.get(error.code, ERROR)
 
 
-def sentence(error: FoqsError) -> str:
+def error_sentence(error: FoqsError) -> str:
     """What went wrong, for a person."""
     from foqs_client import Unreachable
 
@@ -105,11 +105,11 @@ def sentence(error: FoqsError) -> str:
     return f"{error.code}{where}: {error.message}{stop}{retry}"
 
 
-def finish(errors: Sequence[FoqsError], total: int) -> None:
+def fail_on_errors(errors: Sequence[FoqsError], total: int) -> None:
     """Ends a batch of `total`: does nothing when all went well, else fails with the first error's code."""
     if errors:
         more = f" ({len(errors)} of {total} failed)" if total > 1 else ""
-        raise Failed(sentence(errors[0]) + more, exit_code(errors[0]))
+        raise CommandFailed(error_sentence(errors[0]) + more, exit_code(errors[0]))
 
 
 def configuration(file: Path | None, overrides: Mapping[str, object] | None = None) -> Config:
@@ -123,7 +123,7 @@ def configuration(file: Path | None, overrides: Mapping[str, object] | None = No
     try:
         return load(file, os.environ, overrides)
     except ConfigError as error:
-        raise Failed(str(error), USAGE) from None
+        raise CommandFailed(str(error), USAGE) from None
 
 
 def open_client(
@@ -148,7 +148,7 @@ def _file_option(flag: str, text: str) -> Callable[[Callable[..., None]], Callab
     return click.option(flag, envvar=variable, metavar="FILE", show_envvar=True, help=text)
 
 
-def connected(command: Callable[..., None]) -> Callable[..., None]:
+def host_call_options(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the options of a call, and the `Session` they make as its first argument.
 
     The context's object, when there is one, is the `Connect` to use.
@@ -217,7 +217,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
             key_file=key_file,
             region=client_region or None,
         )
-        session = Session(address, namespace, form, timeout, click.get_current_context().obj or connect)
+        session = HostSession(address, namespace, form, timeout, click.get_current_context().obj or connect)
         command(session, **arguments)
 
     return with_session

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from foqs.cli.output import say
-from foqs.cli.session import USAGE, Failed, Session, configuration, connected
+from foqs.cli.output import print_message
+from foqs.cli.session import USAGE, CommandFailed, HostSession, configuration, host_call_options
 
 
 @click.group()
@@ -49,8 +49,8 @@ def default() -> None:
 
 
 @config.command("export", epilog="\b\nExample:\n  foqs config export > foqs-config.json")
-@connected
-def export(session: Session) -> None:
+@host_call_options
+def export(session: HostSession) -> None:
     """Print the namespaces with settings, grants and paused topics as JSON, for config import."""
     click.echo(session.run(lambda client: client.export_config()), nl=False)
 
@@ -60,8 +60,8 @@ def export(session: Session) -> None:
 )
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@connected
-def import_(session: Session, file: str, yes: bool) -> None:
+@host_call_options
+def import_(session: HostSession, file: str, yes: bool) -> None:
     """Replace all namespaces, grants and pauses by what FILE (- for standard input) holds; what it lacks goes.
 
     Refused when that would take away a namespace that holds items.
@@ -72,24 +72,26 @@ def import_(session: Session, file: str, yes: bool) -> None:
         with click.open_file(file, "rb") as stream:
             text = stream.read().decode()
     except UnicodeDecodeError:
-        raise Failed(f"{file}: it is not UTF-8 text; name a file that config export has written", USAGE) from None
+        raise CommandFailed(
+            f"{file}: it is not UTF-8 text; name a file that config export has written", USAGE
+        ) from None
     if not yes:
-        fresh, old = _namespaces(text), _namespaces(session.run(lambda client: client.export_config()))
+        fresh, old = _namespaces_in(text), _namespaces_in(session.run(lambda client: client.export_config()))
         added, gone = fresh.keys() - old.keys(), old.keys() - fresh.keys()
         changed = [name for name in fresh.keys() & old.keys() if fresh[name] != old[name]]
-        say(f"Namespaces: {len(added)} more, {len(changed)} changed, {len(gone)} less.")
+        print_message(f"Namespaces: {len(added)} more, {len(changed)} changed, {len(gone)} less.")
         for word, names in (("more", added), ("changed", changed), ("less", gone)):
             for name in sorted(names):
-                say(f"  {word}: {name}")
+                print_message(f"  {word}: {name}")
         if not (added or changed or gone):
-            say("Nothing to do.")
+            print_message("Nothing to do.")
             return
         click.confirm("Replace the configuration?", abort=True, err=True)
     session.run(lambda client: client.import_config(text))
-    say("Imported.")
+    print_message("Imported.")
 
 
-def _namespaces(text: str) -> dict[str, Any]:
+def _namespaces_in(text: str) -> dict[str, Any]:
     """As far as it can be understood here; the host says what is wrong with it."""
     try:
         found = json.loads(text)["namespaces"]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from foqs.cli.output import Column, Row, say, show, show_fields
-from foqs.cli.session import NOT_FOUND, Failed, Session, connected
-from foqs.cli.values import STATES, show_duration
-from foqs.cli.watch import look, watchable
+from foqs.cli.output import Column, Row, print_message, show, show_fields
+from foqs.cli.session import NOT_FOUND, CommandFailed, HostSession, host_call_options
+from foqs.cli.values import STATES, format_duration
+from foqs.cli.watch import run_watchable, watch_option
 
 if TYPE_CHECKING:
     from foqs_client import Client
@@ -24,12 +24,12 @@ PAGE_TOPICS: Final = 500
 
 _COLUMNS: Final[list[Column]] = [
     ("TOPIC", lambda row: row["topic"]),
-    ("READY", lambda row: _count(row, "ready")),
-    ("LEASED", lambda row: _count(row, "leased")),
-    ("DEFERRED", lambda row: _count(row, "deferred")),
-    ("DEAD", lambda row: _count(row, "dead")),
+    ("READY", lambda row: _format_count(row, "ready")),
+    ("LEASED", lambda row: _format_count(row, "leased")),
+    ("DEFERRED", lambda row: _format_count(row, "deferred")),
+    ("DEAD", lambda row: _format_count(row, "dead")),
     ("BEST", lambda row: "-" if row["best_priority"] is None else str(row["best_priority"])),
-    ("OLDEST", lambda row: show_duration(row["oldest_ready_age_ms"])),
+    ("OLDEST", lambda row: format_duration(row["oldest_ready_age_ms"])),
     ("PAUSED", lambda row: "yes" if row["paused"] else ""),
 ]
 
@@ -45,9 +45,9 @@ def topic() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Also topics with only deferred or dead items.")
 @click.option("--prefix", default="", help="Only topics whose name begins so.")
-@watchable
-@connected
-def topic_list(session: Session, everything: bool, prefix: str, watch_ms: int | None) -> None:
+@watch_option
+@host_call_options
+def topic_list(session: HostSession, everything: bool, prefix: str, watch_ms: int | None) -> None:
     """List the topics that have items, by name, with counts (~: there may be more).
 
     Any host of a cluster lists those of all; what other hosts hold is as they told last, about a second ago.
@@ -64,22 +64,22 @@ def topic_list(session: Session, everything: bool, prefix: str, watch_ms: int | 
             if cursor is None:
                 return rows
 
-    def draw(session: Session, rows: list[Row]) -> None:
-        show(rows, _COLUMNS, session.form)
+    def draw(session: HostSession, rows: list[Row]) -> None:
+        show(rows, _COLUMNS, session.output_format)
         if not rows:
-            say(
+            print_message(
                 "No topic has items."
                 if everything
                 else "No topic is active; --all shows those with deferred or dead items."
             )
 
-    look(session, watch_ms, work, draw)
+    run_watchable(session, watch_ms, work, draw)
 
 
 @topic.command("show", epilog="\b\nExamples:\n  foqs topic show mail\n  foqs topic show mail -n orders -o json")
 @click.argument("name", metavar="TOPIC")
-@connected
-def topic_show(session: Session, name: str) -> None:
+@host_call_options
+def topic_show(session: HostSession, name: str) -> None:
     """Show what one topic holds."""
 
     async def work(client: Client) -> Row | None:
@@ -89,34 +89,34 @@ def topic_show(session: Session, name: str) -> None:
 
     row = session.run(work)
     if row is None:
-        raise Failed(f"The topic {name} of the namespace {session.namespace} holds no item.", NOT_FOUND)
-    show_fields(row, session.form)
+        raise CommandFailed(f"The topic {name} of the namespace {session.namespace} holds no item.", NOT_FOUND)
+    show_fields(row, session.output_format)
 
 
 @topic.command("pause", epilog="\b\nExamples:\n  foqs topic pause mail\n  foqs topic pause mail sms -n orders")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@connected
-def topic_pause(session: Session, topics: Sequence[str]) -> None:
+@host_call_options
+def topic_pause(session: HostSession, topics: Sequence[str]) -> None:
     """Hand out nothing more of topics until they are resumed. Items can be enqueued, acked and nacked all the same."""
 
     async def work(client: Client) -> None:
         for name in topics:
             await client.pause_topic(name)
-            say(f"Paused {name}. Resume it with: foqs topic resume {name}")
+            print_message(f"Paused {name}. Resume it with: foqs topic resume {name}")
 
     session.run(work)
 
 
 @topic.command("resume", epilog="\b\nExample:\n  foqs topic resume mail")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
-@connected
-def topic_resume(session: Session, topics: Sequence[str]) -> None:
+@host_call_options
+def topic_resume(session: HostSession, topics: Sequence[str]) -> None:
     """Hand out paused topics again."""
 
     async def work(client: Client) -> None:
         for name in topics:
             await client.resume_topic(name)
-            say(f"Resumed {name}.")
+            print_message(f"Resumed {name}.")
 
     session.run(work)
 
@@ -127,8 +127,8 @@ _PURGED: Final[list[Column]] = [("TOPIC", lambda row: row["topic"]), ("PURGED", 
 @topic.command("purge", epilog="\b\nExamples:\n  foqs topic purge mail\n  foqs topic purge mail sms --yes -o json")
 @click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@connected
-def topic_purge(session: Session, topics: Sequence[str], yes: bool) -> None:
+@host_call_options
+def topic_purge(session: HostSession, topics: Sequence[str], yes: bool) -> None:
     """Delete all items that topics hold, in every state: leased and dead ones too.
 
     Each topic is purged at once and whole. It is safe to interrupt this and to run it again.
@@ -141,7 +141,7 @@ def topic_purge(session: Session, topics: Sequence[str], yes: bool) -> None:
     if not yes:
         held = session.run(count)
         for name, items in held.items():
-            say(f"{name} holds {items} items.")
+            print_message(f"{name} holds {items} items.")
         click.confirm(f"Delete {sum(held.values())} items?", abort=True, err=True)
     rows: list[Row] = []
 
@@ -149,19 +149,19 @@ def topic_purge(session: Session, topics: Sequence[str], yes: bool) -> None:
         for name in dict.fromkeys(topics):
             rows.append({"topic": name, "purged": await client.purge_topic(name)})
             if len(topics) > 1:
-                say(f"Purged {name}, {len(rows)} of {len(topics)} topics.")
+                print_message(f"Purged {name}, {len(rows)} of {len(topics)} topics.")
 
     try:
         session.run(purge)
-    except (Failed, KeyboardInterrupt) as error:
-        why = f"{error} " if isinstance(error, Failed) else "Interrupted. "
-        code = error.code if isinstance(error, Failed) else 1
-        raise Failed(
+    except (CommandFailed, KeyboardInterrupt) as error:
+        why = f"{error} " if isinstance(error, CommandFailed) else "Interrupted. "
+        code = error.code if isinstance(error, CommandFailed) else 1
+        raise CommandFailed(
             f"{why}{len(rows)} of {len(topics)} topics are purged; run it again for the others.", code
         ) from None
     finally:
-        show(rows, _PURGED, session.form)
+        show(rows, _PURGED, session.output_format)
 
 
-def _count(row: Row, state: str) -> str:
+def _format_count(row: Row, state: str) -> str:
     return f"{'~' if row['counts_lag'] else ''}{row[state]}"

@@ -51,7 +51,7 @@ class Duration(click.ParamType["int"]):
 DURATION: Final = Duration()
 
 
-def parse_wants(texts: Sequence[str]) -> dict[str, int]:
+def parse_topic_counts(texts: Sequence[str]) -> dict[str, int]:
     """{topic: count} of `TOPIC` (one item) and `TOPIC=COUNT`.
 
     The count stands after the last `=`; a topic that ends in `=` and digits
@@ -83,7 +83,7 @@ def parse_leases(texts: Sequence[str]) -> list[tuple[str, int]]:
     return leases
 
 
-def show_duration(ms: int | None) -> str:
+def format_duration(ms: int | None) -> str:
     """A few characters for a person: `250ms`, `5.0s`, `2.0m`; a dash for None."""
     if ms is None:
         return "-"

@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from foqs.cli.session import Session
+from foqs.cli.session import HostSession
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
     from foqs_client import Client
 
-INTERVAL: Final = "2s"
+INTERVAL_DEFAULT: Final = "2s"
 
 T = TypeVar("T")
 
 
-def watchable(command: Callable[..., None]) -> Callable[..., None]:
+def watch_option(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command the option `--watch`, as `watch_ms`: None, or the time between two looks."""
 
     @click.option(
         "--watch",
         "watch_ms",
         is_flag=False,
-        flag_value=INTERVAL,
+        flag_value=INTERVAL_DEFAULT,
         type=DURATION,
         default=None,
         metavar="[TIME]",
-        help=f"Look again each TIME, {INTERVAL} unless given, until Ctrl-C; with -o json a line for each look.",
+        help=f"Look again each TIME, {INTERVAL_DEFAULT} unless given, until Ctrl-C; with -o json a line for each look.",
     )
     @functools.wraps(command)
     def with_watch(*args: Any, watch_ms: int | None, **options: Any) -> None:
@@ -49,23 +49,23 @@ def watchable(command: Callable[..., None]) -> Callable[..., None]:
     return with_watch
 
 
-def look(
-    session: Session,
+def run_watchable(
+    session: HostSession,
     watch_ms: int | None,
-    work: Callable[[Client], Awaitable[T]],
-    draw: Callable[[Session, T], None],
+    read: Callable[[Client], Awaitable[T]],
+    show: Callable[[HostSession, T], None],
 ) -> None:
-    """Runs `work` and has `draw` show what it found: once, or again each `watch_ms`."""
+    """Runs `read` and has `show` show what it found: once, or again each `watch_ms`."""
     if watch_ms is None:
-        draw(session, session.run(work))
+        show(session, session.run(read))
         return
-    shown = replace(session, form="line") if session.form == "json" else session
+    shown = replace(session, output_format="line") if session.output_format == "json" else session
 
     async def again(client: Client) -> None:
         while True:
-            found = await work(client)
+            found = await read(client)
             click.clear()
-            draw(shown, found)
+            show(shown, found)
             await asyncio.sleep(watch_ms / 1_000)
 
     try:

@@ -12,36 +12,36 @@ import click
 
 from foqs.cli.items import view_row
 from foqs.cli.output import printable, show
-from foqs.cli.session import NOT_FOUND, OK, UNHEALTHY, Session, connected
-from foqs.cli.values import show_duration
+from foqs.cli.session import NOT_FOUND, OK, UNHEALTHY, HostSession, host_call_options
+from foqs.cli.values import format_duration
 
 if TYPE_CHECKING:
     from foqs_client import Explanation
 
 
 @click.command(
-    epilog="\b\nExamples:\n  foqs why 2-8796093022209\n  foqs why 2-8796093022209 -n orders -o json\n"
+    epilog="\b\nExamples:\n  foqs explain 2-8796093022209\n  foqs explain 2-8796093022209 -n orders -o json\n"
     "\n\b\nExit codes: 4 there is no such item, 5 its shard cannot be asked now.",
 )
 @click.argument("item_id", metavar="ITEM")
-@connected
-def why(session: Session, item_id: str) -> None:
+@host_call_options
+def explain(session: HostSession, item_id: str) -> None:
     """Say in words why an item is not delivered, and what would change it."""
     found = session.run(lambda client: client.explain(item_id))
-    if session.form == "table":
-        _words(item_id, found)
+    if session.output_format == "table":
+        _print_explanation(item_id, found)
     else:
-        show([_row(item_id, found)], [], session.form)
+        show([_explanation_row(item_id, found)], [], session.output_format)
     code = OK if found.item is not None else NOT_FOUND if found.absent else UNHEALTHY
     click.get_current_context().exit(code)
 
 
-def _words(item_id: str, found: Explanation) -> None:
+def _print_explanation(item_id: str, found: Explanation) -> None:
     item = found.item
     if item is not None:
         click.echo(
             printable(
-                f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {show_duration(item.age_ms)} old"
+                f"{item.id} in {item.topic}: {item.state}, priority {item.priority}, {format_duration(item.age_ms)} old"
             )
         )
     else:
@@ -53,7 +53,7 @@ def _words(item_id: str, found: Explanation) -> None:
             click.echo(f"  - {printable(sentence)}")
 
 
-def _row(item_id: str, found: Explanation) -> dict[str, Any]:
+def _explanation_row(item_id: str, found: Explanation) -> dict[str, Any]:
     return {
         "id": item_id,
         "absent": found.absent,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from foqs.cli.output import show_fields
-from foqs.cli.session import USAGE, Failed, Session, connected
+from foqs.cli.session import USAGE, CommandFailed, HostSession, host_call_options
 from foqs.cli.values import DURATION
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ log: Final = logging.getLogger("foqs.worker")
     "--progress", type=DURATION, default="10s", show_default=True, help="How often counts are logged; 0: never."
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info")
-@connected
+@host_call_options
 def worker(
-    session: Session,
+    session: HostSession,
     app: str,
     topics: Sequence[str],
     prefixes: Sequence[str],
@@ -78,8 +78,8 @@ def worker(
     """
     from foqs import logs
 
-    logs.setup(log_level, "auto" if session.form == "table" else "json", sys.stderr)
-    found = _worker_of(_imported(app), app, topics, prefixes)
+    logs.setup_logging(log_level, "auto" if session.output_format == "table" else "json", sys.stderr)
+    found = _worker_of(_import_app(app), app, topics, prefixes)
     chosen = {name: value for name, value in options.items() if value is not None}
     if "lease" in chosen:
         chosen["lease_ms"] = chosen.pop("lease")
@@ -89,34 +89,37 @@ def worker(
     async def work(client: Client) -> Counts:
         # What is wrong for good is told before anything is taken.
         await client.topics(limit=1)
-        return await _work(found.consumers(client, **chosen), progress / 1_000)
+        return await _run_consumers(found.consumers(client, **chosen), progress / 1_000)
 
     from foqs_client.consumer import CannotStart
 
     try:
-        counts = session.run(work, runner=_fast)
+        counts = session.run(work, runner=_run_with_uvloop)
     except CannotStart as error:
-        raise Failed(f"No worker process can be started: {error}.") from None
+        raise CommandFailed(f"No worker process can be started: {error}.") from None
     show_fields(
-        {name: value for name, value in asdict(counts).items() if name not in ("running", "waiting")}, session.form
+        {name: value for name, value in asdict(counts).items() if name not in ("running", "waiting")},
+        session.output_format,
     )
 
 
-async def _work(consumers: Sequence[Consumer], progress_s: float) -> Counts:
+async def _run_consumers(consumers: Sequence[Consumer], progress_s: float) -> Counts:
     from foqs_client.consumer import run_all
 
-    reporting = asyncio.ensure_future(_report(consumers, progress_s))
+    reporting = asyncio.ensure_future(_log_progress(consumers, progress_s))
     log.info("working; SIGTERM or Ctrl-C stops it in order")
     try:
         counts = await run_all(consumers)
     finally:
         reporting.cancel()
     if any(consumer.aborted for consumer in consumers):
-        raise Failed("Stopped at once, as was asked for a second time; what was in hand comes back as its leases end.")
+        raise CommandFailed(
+            "Stopped at once, as was asked for a second time; what was in hand comes back as its leases end."
+        )
     return counts
 
 
-async def _report(consumers: Sequence[Consumer], every_s: float) -> None:
+async def _log_progress(consumers: Sequence[Consumer], every_s: float) -> None:
     """Logs what was done, where something was."""
     from foqs_client.consumer import Counts
 
@@ -129,14 +132,14 @@ async def _report(consumers: Sequence[Consumer], every_s: float) -> None:
         before = now
 
 
-def _fast(main: Any) -> Any:
+def _run_with_uvloop(main: Any) -> Any:
     """Runs a coroutine on the quicker loop."""
     import uvloop
 
     return uvloop.run(main)
 
 
-def _imported(app: str) -> Any:
+def _import_app(app: str) -> Any:
     """What `module:name` names. Raises Failed."""
     module, colon, name = app.partition(":")
     if not (module and colon and name):
@@ -148,23 +151,23 @@ def _imported(app: str) -> Any:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not (module == error.name or module.startswith(f"{error.name}.")):
-            raise Failed(f"{module} cannot be imported: {error}.", USAGE) from None
-        raise Failed(
+            raise CommandFailed(f"{module} cannot be imported: {error}.", USAGE) from None
+        raise CommandFailed(
             f"There is no module {module!r} in {here} nor among what is installed; run this where it can be imported.",
             USAGE,
         ) from None
     except Exception as error:
         log.debug("%s cannot be imported", module, exc_info=error)
-        raise Failed(
+        raise CommandFailed(
             f"{module} cannot be imported: {type(error).__name__}: {error} (--log-level debug shows where).", USAGE
         ) from None
     try:
         return attrgetter(name)(found)
     except AttributeError:
-        raise Failed(f"The module {module} has no {name!r}; {_there(found)}", USAGE) from None
+        raise CommandFailed(f"The module {module} has no {name!r}; {_describe_workers_in(found)}", USAGE) from None
 
 
-def _there(module: Any) -> str:
+def _describe_workers_in(module: Any) -> str:
     """What could be meant."""
     from foqs_client.consumer import Worker
 
@@ -174,17 +177,19 @@ def _there(module: Any) -> str:
 
 def _worker_of(found: Any, app: str, topics: Sequence[str], prefixes: Sequence[str]) -> Worker:
     """The worker to run. Raises UsageError, Failed."""
-    from foqs_client.consumer import Worker, literal
+    from foqs_client.consumer import Worker, prefix_pattern
 
-    named = [*topics, *(literal(prefix) for prefix in prefixes)]
+    named = [*topics, *(prefix_pattern(prefix) for prefix in prefixes)]
     if isinstance(found, Worker):
         if named:
             raise click.UsageError("The tasks of a Worker have topics of their own; leave out --topic and --prefix.")
         if not found.tasks:
-            raise Failed(f"{app} has no task; decorate a function with @{app.partition(':')[2]}.task(...).", USAGE)
+            raise CommandFailed(
+                f"{app} has no task; decorate a function with @{app.partition(':')[2]}.task(...).", USAGE
+            )
         return found
     if not callable(found):
-        raise Failed(f"{app} is neither a Worker nor a function, but {type(found).__name__}.", USAGE)
+        raise CommandFailed(f"{app} is neither a Worker nor a function, but {type(found).__name__}.", USAGE)
     if not named:
         raise click.UsageError("Name the topics of a function with --topic or --prefix; --topic '*' is all.")
     made = Worker()

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from foqs.core.cuts import EndCut, MakeCut, PurgeRows
+from foqs.core.cuts import ClearPurgeMarker, DeletePurgedRows, SetPurgeMarker
 from foqs.core.errors import FoqsError
 from foqs.core.item import Row
 from foqs.core.keys import KeyName
-from foqs.core.recall import Recall
+from foqs.core.recall import ReplayLookup
 from foqs.core.work import ALREADY_GONE, OPEN, SEALED, Acks, AlreadyGone, Dues, Events, HandOut, Inserts, Lane, Work
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "Inserts",
     "Lane",
     "Part",
-    "Recall",
+    "ReplayLookup",
     "Work",
 ]
 
@@ -70,46 +70,46 @@ class Batch:
         dues: those of the events that came from the timers.
         claims: hand-outs of items that this very batch inserts, or finds due: they
             are written leased. They hold whole works.
-        slots: of keys, that the shard is given.
+        key_slots: of keys, that the shard is given.
         purging: cuts that are made, or over, and rows that one covers.
         recalls: looks for what keys name already.
     """
 
     __slots__ = (
-        "_count",
+        "_entry_count",
         "acks",
-        "claims",
+        "direct_deliveries",
         "dues",
+        "event_numbers",
         "events",
+        "hand_out_numbers",
         "hand_outs",
         "inserts",
-        "leased",
+        "key_slots",
         "parts",
-        "purging",
-        "recalls",
-        "slots",
-        "touched",
+        "purges",
+        "replay_lookups",
     )
 
-    def __init__(self, parts: Iterable[Part[Any]] = (), slots: Sequence[int] = ()) -> None:
+    def __init__(self, parts: Iterable[Part[Any]] = (), key_slots: Sequence[int] = ()) -> None:
         self.parts: list[Part[Any]] = []
         self.acks: list[Part[Acks]] = []
         self.events: list[Part[Events]] = []
         self.dues: list[Part[Dues]] = []
         self.hand_outs: list[Part[HandOut]] = []
         self.inserts: list[Part[Inserts]] = []
-        self.touched: list[int] = []
-        self.leased: list[int] = []
-        self.claims: list[HandOut] = []
-        self.purging: list[Part[MakeCut] | Part[EndCut] | Part[PurgeRows]] = []
-        self.recalls: list[Part[Recall]] = []
-        self.slots = slots
-        self._count = 0
+        self.event_numbers: list[int] = []
+        self.hand_out_numbers: list[int] = []
+        self.direct_deliveries: list[HandOut] = []
+        self.purges: list[Part[SetPurgeMarker] | Part[ClearPurgeMarker] | Part[DeletePurgedRows]] = []
+        self.replay_lookups: list[Part[ReplayLookup]] = []
+        self.key_slots = key_slots
+        self._entry_count = 0
         self.add(parts)
 
     def __len__(self) -> int:
         """Entries but the claims."""
-        return self._count
+        return self._entry_count
 
     def add(self, parts: Iterable[Part[Any]]) -> None:
         for part in parts:
@@ -118,23 +118,23 @@ class Batch:
                 self.inserts.append(part)
             elif kind is HandOut:
                 self.hand_outs.append(part)
-                self.leased += part.numbers
+                self.hand_out_numbers += part.numbers
             elif kind is Acks:
                 self.acks.append(part)
-                self.touched += part.numbers
+                self.event_numbers += part.numbers
             elif kind is Events:
                 self.events.append(part)
-                self.touched += part.numbers
+                self.event_numbers += part.numbers
             elif kind is Dues:
                 self.dues.append(part)
                 self.events.append(part)
-                self.touched += part.numbers
-            elif kind is Recall:
-                self.recalls.append(part)
+                self.event_numbers += part.numbers
+            elif kind is ReplayLookup:
+                self.replay_lookups.append(part)
             else:
-                self.purging.append(part)
+                self.purges.append(part)
             self.parts.append(part)
-            self._count += part.count
+            self._entry_count += part.count
 
     def due_rows(self) -> list[Mapping[int, Row]]:
         """Rows of its own dues, as they are in the table; those that were remembered elsewhere are not among them.
@@ -147,25 +147,25 @@ class Batch:
             if (rows := part.work.rows)
         ]
 
-    def wanted(self) -> dict[int, int | None]:
+    def dues_with_waiter(self) -> dict[int, int | None]:
         """The dues that a claim names, with its `lease_ms`."""
-        if not (self.claims and self.dues):
+        if not (self.direct_deliveries and self.dues):
             return {}
         due = {number for part in self.dues for number in part.numbers}
-        return {number: claim.lease_ms for claim in self.claims for number in claim.numbers if number in due}
+        return {number: claim.lease_ms for claim in self.direct_deliveries for number in claim.numbers if number in due}
 
     def key_names(self) -> list[KeyName]:
         """The idempotency keys of its inserts; one may stand in it twice."""
         return [
             (part.work.namespace, key)
             for part in self.inserts
-            if part.work.keyed
+            if part.work.has_keys
             for key in part.work.keys(part.start, part.stop)
         ]
 
-    def recalled(self) -> list[KeyName]:
+    def replay_key_names(self) -> list[KeyName]:
         """The idempotency keys of its recalls, likewise."""
-        return [name for part in self.recalls for name in part.work.names(part.start, part.stop)]
+        return [name for part in self.replay_lookups for name in part.work.key_names(part.start, part.stop)]
 
     def split(self) -> tuple[Batch, Batch]:
         """Two batches of half the entries each, in order; without claims."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-SPANS: Final = 10
+SPAN_COUNT: Final = 10
 """A window's spans. The last one is still filling, so what is seen is nine to ten tenths of a window."""
 
 
@@ -36,7 +36,7 @@ class BreakerSettings:
     reset_s: float
 
     @property
-    def patience_s(self) -> float:
+    def stall_s_max(self) -> float:
         """As long as the least number of slow ones takes."""
         return self.flushes_min * self.latency_s_max
 
@@ -46,17 +46,17 @@ class FlushWindow:
 
     def __init__(self, settings: BreakerSettings) -> None:
         self._settings = settings
-        self._span_s = settings.window_s / SPANS
+        self._span_s = settings.window_s / SPAN_COUNT
         self._span = 0
         """The one that is filling, by its number since the clock began."""
-        self._spans = [0] * SPANS
+        self._spans = [0] * SPAN_COUNT
         """Which span each place stands for."""
         self.clear()
 
     def add(self, now_s: float, seconds: float, *, failed: bool) -> None:
         """A flush has ended just now, after so many seconds."""
         self._roll(now_s)
-        place = self._span % SPANS
+        place = self._span % SPAN_COUNT
         self._spans[place] = self._span
         self._flushes[place] += 1
         self._failures[place] += failed
@@ -67,9 +67,9 @@ class FlushWindow:
 
     def clear(self) -> None:
         """Forgets all of it."""
-        self._flushes = [0] * SPANS
-        self._failures = [0] * SPANS
-        self._seconds = [0.0] * SPANS
+        self._flushes = [0] * SPAN_COUNT
+        self._failures = [0] * SPAN_COUNT
+        self._seconds = [0.0] * SPAN_COUNT
         self._sum()
 
     def _roll(self, now_s: float) -> None:
@@ -79,7 +79,7 @@ class FlushWindow:
             return
         self._span = span
         for place, own in enumerate(self._spans):
-            if own <= span - SPANS:
+            if own <= span - SPAN_COUNT:
                 self._flushes[place] = self._failures[place] = 0
                 self._seconds[place] = 0.0
         self._sum()
@@ -89,7 +89,7 @@ class FlushWindow:
         self._all_failures = sum(self._failures)
         self._all_seconds = sum(self._seconds)
 
-    def verdict(self, now_s: float, waiting_s: float | None = None) -> str | None:
+    def trip_reason(self, now_s: float, waiting_s: float | None = None) -> str | None:
         """Why the database is not well, in a few words; None where nothing says so.
 
         Args:
@@ -101,7 +101,7 @@ class FlushWindow:
         if flushes >= settings.flushes_min and failures * 100 >= settings.error_percent * flushes:
             return f"{failures} of the last {flushes} transactions failed"
         if waiting_s is not None:
-            if waiting_s >= settings.patience_s:
+            if waiting_s >= settings.stall_s_max:
                 return f"a transaction has got no answer for {waiting_s * 1000:.0f} ms"
             flushes += 1
             seconds += waiting_s

@@ -16,55 +16,55 @@ from foqs.core.item import Row, TopicName
 from foqs.core.work import Lane, Work
 
 
-class Cut(NamedTuple):
+class PurgeMarker(NamedTuple):
     """A topic's items up to the number `last` are purged."""
 
     namespace: str
     topic: str
-    last: int
+    last_number: int
 
 
-class Cuts:
+class PurgeMarkers:
     """Those that stand, by topic."""
 
-    __slots__ = ("_last", "_turns")
+    __slots__ = ("_last_numbers", "_topics_by_namespace")
 
-    def __init__(self, cuts: Iterable[Cut] = ()) -> None:
-        self._last: dict[TopicName, int] = {}
-        self._turns: dict[str, dict[str, None]] = {}
+    def __init__(self, markers: Iterable[PurgeMarker] = ()) -> None:
+        self._last_numbers: dict[TopicName, int] = {}
+        self._topics_by_namespace: dict[str, dict[str, None]] = {}
         """Their topics by namespace, in order; the namespace whose turn comes next is the first."""
-        for cut in cuts:
-            self.make(cut)
+        for cut in markers:
+            self.add(cut)
 
     def __len__(self) -> int:
-        return len(self._last)
+        return len(self._last_numbers)
 
-    def __contains__(self, cut: Cut) -> bool:
+    def __contains__(self, marker: PurgeMarker) -> bool:
         """It stands, and has not risen."""
-        return self._last.get((cut.namespace, cut.topic)) == cut.last
+        return self._last_numbers.get((marker.namespace, marker.topic)) == marker.last_number
 
-    def next(self) -> Cut | None:
+    def next_to_purge(self) -> PurgeMarker | None:
         """The one that is to be worked on: namespaces in turn, of each the one that stands longest. None when there is none."""
-        namespace = next(iter(self._turns), None)
+        namespace = next(iter(self._topics_by_namespace), None)
         if namespace is None:
             return None
-        names = self._turns[namespace] = self._turns.pop(namespace)
+        names = self._topics_by_namespace[namespace] = self._topics_by_namespace.pop(namespace)
         name = next(iter(names))
-        return Cut(namespace, name, self._last[namespace, name])
+        return PurgeMarker(namespace, name, self._last_numbers[namespace, name])
 
-    def count(self, namespace: str) -> int:
+    def topic_count(self, namespace: str) -> int:
         """How many topics of a namespace have one."""
-        return len(self._turns.get(namespace, ()))
+        return len(self._topics_by_namespace.get(namespace, ()))
 
-    def last(self, topic: TopicName) -> int:
+    def last_number(self, topic: TopicName) -> int:
         """The highest number of the topic that is purged; 0 without a cut."""
-        return self._last.get(topic, 0)
+        return self._last_numbers.get(topic, 0)
 
     def covers(self, row: Row) -> bool:
         """The row's item is purged."""
-        return row.id <= self._last.get((row.namespace, row.topic), 0)
+        return row.id <= self._last_numbers.get((row.namespace, row.topic), 0)
 
-    def hide(self, find: Callable[[int], Row | None]) -> Callable[[int], Row | None]:
+    def hide_purged(self, find: Callable[[int], Row | None]) -> Callable[[int], Row | None]:
         """Finds what `find` does, but for what is purged."""
 
         def found(number: int) -> Row | None:
@@ -73,56 +73,56 @@ class Cuts:
 
         return found
 
-    def make(self, cut: Cut) -> None:
+    def add(self, marker: PurgeMarker) -> None:
         """It is committed; one that stands rises."""
-        topic = (cut.namespace, cut.topic)
-        self._last[topic] = max(cut.last, self.last(topic))
-        self._turns.setdefault(cut.namespace, {})[cut.topic] = None
+        topic = (marker.namespace, marker.topic)
+        self._last_numbers[topic] = max(marker.last_number, self.last_number(topic))
+        self._topics_by_namespace.setdefault(marker.namespace, {})[marker.topic] = None
 
-    def end(self, cut: Cut) -> None:
+    def remove(self, marker: PurgeMarker) -> None:
         """Its rows have gone, and so does it, unless it has risen."""
-        if cut in self:
-            del self._last[cut.namespace, cut.topic]
-            names = self._turns[cut.namespace]
-            del names[cut.topic]
+        if marker in self:
+            del self._last_numbers[marker.namespace, marker.topic]
+            names = self._topics_by_namespace[marker.namespace]
+            del names[marker.topic]
             if not names:
-                del self._turns[cut.namespace]
+                del self._topics_by_namespace[marker.namespace]
 
 
-def _place_of(topic: TopicName) -> tuple[int]:
+def _topic_work_numbers(topic: TopicName) -> tuple[int]:
     """The id of a work that is about a topic: below those of items. An id stands in a flush once, so a topic's cuts come one a flush."""
     return (~crc32("\0".join(topic).encode()),)
 
 
-class MakeCut(Work):
+class SetPurgeMarker(Work):
     """Purges a topic. Result: how many items that were, as far as they are counted.
 
     Attributes:
         cut: up to the last number that was given when its flush was sealed.
     """
 
-    __slots__ = ("cut",)
+    __slots__ = ("marker",)
 
-    def __init__(self, topic: TopicName, finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, topic[0], _place_of(topic), finished)
-        self.cut = Cut(*topic, 0)
+    def __init__(self, topic: TopicName, on_finished: Callable[[], None]) -> None:
+        super().__init__(Lane.PURGE, topic[0], _topic_work_numbers(topic), on_finished)
+        self.marker = PurgeMarker(*topic, 0)
 
 
-class EndCut(Work):
+class ClearPurgeMarker(Work):
     """The rows of a cut have gone. Result: None."""
 
-    __slots__ = ("cut",)
+    __slots__ = ("marker",)
 
-    def __init__(self, cut: Cut, finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", _place_of((cut.namespace, cut.topic)), finished)
-        self.cut = cut
+    def __init__(self, marker: PurgeMarker, on_finished: Callable[[], None]) -> None:
+        super().__init__(Lane.PURGE, "", _topic_work_numbers((marker.namespace, marker.topic)), on_finished)
+        self.marker = marker
 
 
-class PurgeRows(Work):
+class DeletePurgedRows(Work):
     """Deletes rows that a cut covers, each as it is in the table. Results: None."""
 
     __slots__ = ("rows",)
 
-    def __init__(self, rows: Sequence[Row], finished: Callable[[], None]) -> None:
-        super().__init__(Lane.PURGE, "", [row.id for row in rows], finished)
+    def __init__(self, rows: Sequence[Row], on_finished: Callable[[], None]) -> None:
+        super().__init__(Lane.PURGE, "", [row.id for row in rows], on_finished)
         self.rows = rows

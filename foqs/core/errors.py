@@ -10,11 +10,11 @@ from __future__ import annotations
 import enum
 from typing import ClassVar, Final
 
-HANDOVER_MS: Final = 100
+HANDOVER_RETRY_MS: Final = 100
 """A shard that is handed over or taken over is served again about then, perhaps elsewhere."""
 
 
-class Code(enum.IntEnum):
+class ErrorCode(enum.IntEnum):
     """The numbers of `ErrorCode` in thrift/foqs.thrift."""
 
     INVALID_ARGUMENT = 1
@@ -44,7 +44,7 @@ class FoqsError(Exception):
         owner: (host, port) of a shard's owner, with `NotOwner`.
     """
 
-    code: ClassVar[Code]
+    code: ClassVar[ErrorCode]
 
     def __init__(
         self,
@@ -66,66 +66,66 @@ class FoqsError(Exception):
 
 
 class InvalidArgument(FoqsError):
-    code = Code.INVALID_ARGUMENT
+    code = ErrorCode.INVALID_ARGUMENT
 
 
 class LimitExceeded(FoqsError):
-    code = Code.LIMIT_EXCEEDED
+    code = ErrorCode.LIMIT_EXCEEDED
 
 
 class NamespaceNotFound(FoqsError):
-    code = Code.NAMESPACE_NOT_FOUND
+    code = ErrorCode.NAMESPACE_NOT_FOUND
 
 
 class Unauthenticated(FoqsError):
-    code = Code.UNAUTHENTICATED
+    code = ErrorCode.UNAUTHENTICATED
 
 
 class PermissionDenied(FoqsError):
-    code = Code.PERMISSION_DENIED
+    code = ErrorCode.PERMISSION_DENIED
 
 
 class RateLimited(FoqsError):
-    code = Code.RATE_LIMITED
+    code = ErrorCode.RATE_LIMITED
 
 
 class Overloaded(FoqsError):
-    code = Code.OVERLOADED
+    code = ErrorCode.OVERLOADED
 
 
 class Unavailable(FoqsError):
-    code = Code.UNAVAILABLE
+    code = ErrorCode.UNAVAILABLE
 
 
 class NotOwner(FoqsError):
-    code = Code.NOT_OWNER
+    code = ErrorCode.NOT_OWNER
 
 
 class StaleLease(FoqsError):
-    code = Code.STALE_LEASE
+    code = ErrorCode.STALE_LEASE
 
 
 class NotFound(FoqsError):
-    code = Code.NOT_FOUND
+    code = ErrorCode.NOT_FOUND
 
 
 class KeyConflict(FoqsError):
-    code = Code.KEY_CONFLICT
+    code = ErrorCode.KEY_CONFLICT
 
 
 class DeadlineExceeded(FoqsError):
-    code = Code.DEADLINE_EXCEEDED
+    code = ErrorCode.DEADLINE_EXCEEDED
 
 
 class NotImplementedYet(FoqsError):
-    code = Code.NOT_IMPLEMENTED
+    code = ErrorCode.NOT_IMPLEMENTED
 
 
 class UnknownOutcome(FoqsError):
-    code = Code.UNKNOWN_OUTCOME
+    code = ErrorCode.UNKNOWN_OUTCOME
 
 
-BY_CODE: dict[Code, type[FoqsError]] = {
+ERROR_BY_CODE: dict[ErrorCode, type[FoqsError]] = {
     kind.code: kind
     for kind in (
         InvalidArgument,

@@ -17,32 +17,32 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Turns:
+class FairScheduler:
     """The order in which names are served.
 
     Args:
         weight: of a name, at least 1.
     """
 
-    __slots__ = ("_count", "_names", "_now", "_order", "_weight")
+    __slots__ = ("_count", "_names", "_order", "_virtual_time", "_weight")
 
     def __init__(self, weight: Callable[[str], int]) -> None:
         self._weight = weight
         self._order: list[tuple[float, int, str]] = []
         """A heap of (how far it is, a number that tells equals apart, name)."""
         self._names: set[str] = set()
-        self._now = 0.0
+        self._virtual_time = 0.0
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def enter(self, name: str) -> None:
+    def add(self, name: str) -> None:
         """It has something to do; nothing happens when it stands here already."""
         if name not in self._names:
             self._names.add(name)
             self._count += 1
-            heappush(self._order, (self._now, self._count, name))
+            heappush(self._order, (self._virtual_time, self._count, name))
 
     def first(self) -> str:
         """Whose turn it is. There must be one."""
@@ -56,18 +56,18 @@ class Turns:
         end = start + cost / self._weight(name)
         heapreplace(order, (end, self._count, name))
         # What it took while nobody else was here was at nobody's expense.
-        self._now = start if len(order) > 1 else end
+        self._virtual_time = start if len(order) > 1 else end
 
-    def leave(self) -> None:
+    def remove_first(self) -> None:
         """The first has nothing to do: its place is forgotten."""
-        self._now, _, name = heappop(self._order)
+        self._virtual_time, _, name = heappop(self._order)
         self._names.remove(name)
 
     def clear(self) -> None:
         """Nobody has anything to do."""
         self._order.clear()
         self._names.clear()
-        self._now = 0.0
+        self._virtual_time = 0.0
 
 
 class FairQueue(Generic[T]):
@@ -78,43 +78,43 @@ class FairQueue(Generic[T]):
     """
 
     def __init__(self, weight: Callable[[str], int]) -> None:
-        self._turns = Turns(weight)
+        self._scheduler = FairScheduler(weight)
         self._queues: dict[str, deque[tuple[float, T]]] = {}
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def push(self, namespace: str, cost: float, thing: T) -> None:
+    def push(self, namespace: str, cost: float, entry: T) -> None:
         """Queues a thing that will keep the server busy for `cost`."""
         queue = self._queues.get(namespace)
         if queue is None:
             queue = self._queues[namespace] = deque()
-            self._turns.enter(namespace)
-        queue.append((cost, thing))
+            self._scheduler.add(namespace)
+        queue.append((cost, entry))
         self._size += 1
 
     def pop(self) -> T:
         """The next thing. There must be one."""
-        turns, queues = self._turns, self._queues
+        turns, queues = self._scheduler, self._queues
         while not (queue := queues[turns.first()]):
             del queues[turns.first()]
-            turns.leave()
+            turns.remove_first()
         cost, thing = queue.popleft()
         turns.charge(cost)
         self._size -= 1
         if not self._size:
-            self._forget()
+            self._reset()
         return thing
 
     def drain(self) -> list[T]:
         """Empties it."""
         things = [thing for queue in self._queues.values() for _, thing in queue]
         self._size = 0
-        self._forget()
+        self._reset()
         return things
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Nothing waits, so nobody is behind anybody."""
         self._queues.clear()
-        self._turns.clear()
+        self._scheduler.clear()

@@ -45,7 +45,7 @@ class Fence:
         return make_number(self.epoch, self.flush)
 
 
-class Standing(enum.Enum):
+class CommitOutcome(enum.Enum):
     """What an owner row says of a flush whose outcome is not known."""
 
     COMMITTED = "committed"
@@ -53,12 +53,12 @@ class Standing(enum.Enum):
     FENCED = "fenced"
 
 
-def standing(fence: Fence, owner: Owner) -> Standing:
+def commit_outcome(fence: Fence, owner: Owner) -> CommitOutcome:
     """Judges `fence`'s flush by the owner row read after the old connection is gone."""
     if (owner.epoch, owner.nonce) != (fence.epoch, fence.nonce):
-        return Standing.FENCED
+        return CommitOutcome.FENCED
     if owner.flush == fence.flush:
-        return Standing.COMMITTED
+        return CommitOutcome.COMMITTED
     if owner.flush == fence.flush - 1:
-        return Standing.NOT_COMMITTED
-    return Standing.FENCED
+        return CommitOutcome.NOT_COMMITTED
+    return CommitOutcome.FENCED

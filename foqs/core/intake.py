@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from foqs.core.batch import Batch, Part
 from foqs.core.errors import Overloaded
-from foqs.core.fair import Turns
+from foqs.core.fair import FairScheduler
 from foqs.core.work import Lane, Work
 
-TURN_COST: Final = 64
+TURN_COST_MAX: Final = 64
 """The most that a turn may cost: an entry costs 1, and 1 for each KiB of it. The weight says how soon the next comes."""
 
 _KIB: Final = 1024
@@ -30,11 +30,11 @@ _LANES: Final = tuple(Lane)
 
 
 @dataclass(slots=True, frozen=True)
-class Share:
+class LaneShare:
     """What a lane gets of a flush, in hundredths of its items: `least` beside one whenever it has that much, `most` ever."""
 
-    least: int
-    most: int
+    percent_min: int
+    percent_max: int
 
 
 @dataclass(slots=True, frozen=True)
@@ -56,33 +56,33 @@ class IntakeLimits:
     express_items: int
     queue_items_max: int
     queue_bytes_max: int
-    shares: Mapping[Lane, Share]
+    shares: Mapping[Lane, LaneShare]
 
 
-SHARES: Final[Mapping[Lane, Share]] = {
-    Lane.ACK: Share(20, 60),
-    Lane.NACK: Share(10, 40),
-    Lane.RELEASE: Share(5, 40),
-    Lane.EXTEND: Share(5, 40),
-    Lane.DUE: Share(10, 40),
-    Lane.PURGE: Share(2, 20),
-    Lane.LEASE: Share(20, 50),
-    Lane.INSERT: Share(20, 50),
+LANE_SHARES: Final[Mapping[Lane, LaneShare]] = {
+    Lane.ACK: LaneShare(20, 60),
+    Lane.NACK: LaneShare(10, 40),
+    Lane.RELEASE: LaneShare(5, 40),
+    Lane.EXTEND: LaneShare(5, 40),
+    Lane.DUE: LaneShare(10, 40),
+    Lane.PURGE: LaneShare(2, 20),
+    Lane.LEASE: LaneShare(20, 50),
+    Lane.INSERT: LaneShare(20, 50),
 }
 """Acks first: they free what everything else needs."""
 
 
-class _Light:
+class _LightNamespaces:
     """How many namespaces wait with few entries, of all kinds together. The shard's own, the empty one, is none."""
 
-    __slots__ = ("_entries", "_few", "count")
+    __slots__ = ("_entries", "_entries_max", "count")
 
-    def __init__(self, few: int) -> None:
-        self._few = few
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
         self._entries: dict[str, int] = {}
         self.count = 0
 
-    def change(self, namespace: str, entries: int) -> None:
+    def add(self, namespace: str, entries: int) -> None:
         """So many entries of a namespace came, or went."""
         if not namespace:
             return
@@ -92,14 +92,14 @@ class _Light:
             self._entries[namespace] = after
         else:
             del self._entries[namespace]
-        self.count += (0 < after <= self._few) - (0 < before <= self._few)
+        self.count += (0 < after <= self._entries_max) - (0 < before <= self._entries_max)
 
     def clear(self) -> None:
         self._entries.clear()
         self.count = 0
 
 
-class _Room:
+class _QueueQuota:
     """What waits of events, or of inserts, by namespace.
 
     A namespace may have `weight` times what is left free. So one alone fills
@@ -107,10 +107,12 @@ class _Room:
     next still finds some.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light", "_used", "_weight", "_weights", "items")
+    __slots__ = ("_bytes", "_bytes_max", "_items_max", "_light_namespaces", "_used", "_weight", "_weight_sum", "items")
 
-    def __init__(self, items_max: int, bytes_max: int, light: _Light, weight: Callable[[str], int]) -> None:
-        self._light = light
+    def __init__(
+        self, items_max: int, bytes_max: int, light_namespaces: _LightNamespaces, weight: Callable[[str], int]
+    ) -> None:
+        self._light_namespaces = light_namespaces
         self._weight = weight
         self._items_max = items_max
         self._bytes_max = bytes_max
@@ -118,13 +120,13 @@ class _Room:
         self._bytes = 0
         self._used: dict[str, list[int]] = {}
         """Entries and bytes of each namespace, and its weight when it came."""
-        self._weights = 0
+        self._weight_sum = 0
         """Of these namespaces together, but for the shard itself, the empty one."""
 
-    def enter(self, namespace: str, items: int, size: int, *, always: bool) -> bool:
-        """Takes in so many entries and bytes; False when there is no room, which does not matter if `always`."""
+    def reserve(self, namespace: str, items: int, size: int, *, force: bool) -> bool:
+        """Takes in so many entries and bytes; False when there is no room, which does not matter if `force`."""
         used = self._used.get(namespace)
-        if not always:
+        if not force:
             weight = self._weight(namespace)
             own_items, own_bytes, _ = used or (0, 0, 0)
             if own_items + items > weight * (self._items_max - self.items - items) or (
@@ -134,51 +136,51 @@ class _Room:
         if used is None:
             counted = self._weight(namespace) if namespace else 0
             self._used[namespace] = [items, size, counted]
-            self._weights += counted
+            self._weight_sum += counted
         else:
             used[0] += items
             used[1] += size
         self.items += items
         self._bytes += size
-        self._light.change(namespace, items)
+        self._light_namespaces.add(namespace, items)
         return True
 
-    def leave(self, namespace: str, items: int, size: int) -> None:
+    def release_reservation(self, namespace: str, items: int, size: int) -> None:
         """So many entries and bytes wait no more."""
         self.items -= items
         self._bytes -= size
-        self._light.change(namespace, -items)
+        self._light_namespaces.add(namespace, -items)
         used = self._used[namespace]
         used[0] -= items
         used[1] -= size
         if not used[0]:
             del self._used[namespace]
-            self._weights -= used[2]
+            self._weight_sum -= used[2]
 
-    def waiting(self, namespace: str) -> tuple[int, float]:
+    def backlog(self, namespace: str) -> tuple[int, float]:
         """Entries of a namespace, and its part by weight among those that have some, itself in any case."""
         used = self._used.get(namespace)
         if used is not None:
-            return used[0], used[2] / self._weights
+            return used[0], used[2] / self._weight_sum
         weight = self._weight(namespace)
-        return 0, weight / (self._weights + weight)
+        return 0, weight / (self._weight_sum + weight)
 
     def clear(self) -> None:
         self.items = 0
         self._bytes = 0
         self._used.clear()
-        self._weights = 0
+        self._weight_sum = 0
 
 
-class _Line:
+class _LaneQueue:
     """What waits in one lane: namespaces in turn, within one first come first served."""
 
-    __slots__ = ("_queues", "_room", "_turns", "bytes", "items")
+    __slots__ = ("_queues", "_quota", "_scheduler", "bytes", "items")
 
-    def __init__(self, weight: Callable[[str], int], room: _Room) -> None:
-        self._turns = Turns(weight)
+    def __init__(self, weight: Callable[[str], int], quota: _QueueQuota) -> None:
+        self._scheduler = FairScheduler(weight)
         self._queues: dict[str, deque[Part[Any]]] = {}
-        self._room = room
+        self._quota = quota
         self.items = 0
         self.bytes = 0
         """What all of it writes, or may have a flush read."""
@@ -188,41 +190,41 @@ class _Line:
         queue = self._queues.get(work.namespace)
         if queue is None:
             queue = self._queues[work.namespace] = deque()
-            self._turns.enter(work.namespace)
+            self._scheduler.add(work.namespace)
         queue.append(part)
         self.items += part.count
         self.bytes += part.bytes + part.count * work.read_bytes
 
-    def take(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
+    def pop(self, items: int, bytes_max: int) -> tuple[list[Part[Any]], list[Part[Any]]]:
         """(parts of at most `items` entries and `bytes_max`, parts that nobody waits for any more)."""
         if self.items <= items and self.bytes <= bytes_max:
-            return self.take_all()
+            return self.pop_all()
         taken: list[Part[Any]] = []
         gone: list[Part[Any]] = []
-        turns, queues = self._turns, self._queues
+        turns, queues = self._scheduler, self._queues
         # Turns are so short that everybody who waits has one.
-        turn = max(1, min(TURN_COST, items // len(turns)))
+        turn = max(1, min(TURN_COST_MAX, items // len(turns)))
         full = False
         while items > 0 and turns and not full:
             namespace = turns.first()
             queue = queues[namespace]
             if not queue:
                 del queues[namespace]
-                turns.leave()
+                turns.remove_first()
                 continue
             limit = cost = turn if len(turns) > 1 else items + bytes_max // _KIB
             count = written = needed = 0
             while queue and items > 0 and cost > 0:
                 part = queue[0]
                 work, start = part.work, part.start
-                if work.abandoned:
+                if work.is_abandoned:
                     gone.append(queue.popleft())
                     count += part.count
                     written += part.bytes
                     needed += part.count * work.read_bytes
                     continue
                 if work.bytes or work.read_bytes:
-                    stop, size = _fits(part, min(items, cost), min(bytes_max, cost * _KIB))
+                    stop, size = _fitting_stop(part, min(items, cost), min(bytes_max, cost * _KIB))
                 else:
                     stop, size = min(part.stop, start + items, start + cost), 0
                 if stop == start:
@@ -245,12 +247,12 @@ class _Line:
             turns.charge(limit - cost)
             self.items -= count
             self.bytes -= written + needed
-            self._room.leave(namespace, count, written)
+            self._quota.release_reservation(namespace, count, written)
         if not self.items:
-            self._forget()
+            self._reset()
         return taken, gone
 
-    def take_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
+    def pop_all(self) -> tuple[list[Part[Any]], list[Part[Any]]]:
         """All of it, as `take` would: whose turn it is does not matter."""
         taken: list[Part[Any]] = []
         gone: list[Part[Any]] = []
@@ -259,27 +261,27 @@ class _Line:
             for part in queue:
                 count += part.count
                 written += part.bytes
-                (gone if part.work.abandoned else taken).append(part)
+                (gone if part.work.is_abandoned else taken).append(part)
             if count:
-                self._room.leave(namespace, count, written)
-        self._forget()
+                self._quota.release_reservation(namespace, count, written)
+        self._reset()
         return taken, gone
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Nothing waits, so nobody is behind anybody."""
         self.items = 0
         self.bytes = 0
         self._queues.clear()
-        self._turns.clear()
+        self._scheduler.clear()
 
     def drain(self) -> list[Part[Any]]:
         """Empties it, but for the room."""
         parts = [part for queue in self._queues.values() for part in queue]
-        self._forget()
+        self._reset()
         return parts
 
 
-def _fits(part: Part[Any], items: int, bytes_max: int) -> tuple[int, int]:
+def _fitting_stop(part: Part[Any], items: int, bytes_max: int) -> tuple[int, int]:
     """(where what fits of a part ends, its bytes)."""
     work, start = part.work, part.start
     stop = min(part.stop, start + items)
@@ -305,42 +307,46 @@ class Intake:
 
     def __init__(self, limits: IntakeLimits, weight: Callable[[str], int]) -> None:
         self._limits = limits
-        self._light = _Light(limits.express_items // 2)
-        self._events = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
-        self._inserts = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
-        self._own = _Room(limits.queue_items_max, limits.queue_bytes_max, self._light, weight)
+        self._light_namespaces = _LightNamespaces(limits.express_items // 2)
+        self._event_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
+        self._insert_quota = _QueueQuota(limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight)
+        self._internal_quota = _QueueQuota(
+            limits.queue_items_max, limits.queue_bytes_max, self._light_namespaces, weight
+        )
         """Of what the shard itself asks for: a flood of dequeues keeps no ack out."""
-        rooms = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._own) | {Lane.INSERT: self._inserts}
-        self._rooms = [rooms.get(lane, self._events) for lane in Lane]
-        self._lines = [_Line(weight, room) for room in self._rooms]
-        self._ids: set[int] = set()
+        rooms = dict.fromkeys((Lane.LEASE, Lane.DUE, Lane.PURGE), self._internal_quota) | {
+            Lane.INSERT: self._insert_quota
+        }
+        self._quotas = [rooms.get(lane, self._event_quota) for lane in Lane]
+        self._queues = [_LaneQueue(weight, room) for room in self._quotas]
+        self._busy_numbers: set[int] = set()
         """Of every event that waits in a line or is sealed."""
-        self._held: dict[int, deque[tuple[Work, int]]] = {}
-        """Later events by id, all of them in `_ids`."""
+        self._held_back: dict[int, deque[tuple[Work, int]]] = {}
+        """Later events by id, all of them in `_busy_numbers`."""
         self._items_max = limits.flush_items_max
         self.is_express = False
         """The flush that was sealed last was a short one."""
 
     def __len__(self) -> int:
-        return self._events.items + self._own.items + self._inserts.items
+        return self._event_quota.items + self._internal_quota.items + self._insert_quota.items
 
-    def waiting(self) -> list[tuple[Lane, int, int]]:
+    def waiting_by_lane(self) -> list[tuple[Lane, int, int]]:
         """Entries of each kind that wait for their turn, and the bytes that they write or have a flush read."""
-        return [(lane, line.items, line.bytes) for lane, line in zip(Lane, self._lines, strict=True)]
+        return [(lane, line.items, line.bytes) for lane, line in zip(Lane, self._queues, strict=True)]
 
-    def asked_for(self, namespace: str) -> tuple[int, float]:
+    def lease_backlog(self, namespace: str) -> tuple[int, float]:
         """Entries of a namespace that wait to be leased, mostly, and its part by weight among those that have some."""
-        return self._own.waiting(namespace)
+        return self._internal_quota.backlog(namespace)
 
     @property
-    def leases_wait(self) -> bool:
+    def has_waiting_leases(self) -> bool:
         """More are to be leased than the flush that was sealed last could take."""
-        return self._lines[Lane.LEASE].items > 0
+        return self._queues[Lane.LEASE].items > 0
 
     @property
-    def held(self) -> int:
+    def held_back_count(self) -> int:
         """Events that wait for an earlier one on the same id."""
-        return sum(map(len, self._held.values()))
+        return sum(map(len, self._held_back.values()))
 
     @property
     def items_max(self) -> int:
@@ -349,23 +355,23 @@ class Intake:
 
     def is_free(self, number: int) -> bool:
         """No event on this id waits or is in a flush: the next one finds its row as it is now."""
-        return number not in self._ids
+        return number not in self._busy_numbers
 
-    def submit(self, work: Work, *, internal: bool = False) -> None:
+    def submit(self, work: Work, *, is_internal: bool = False) -> None:
         """Queues a work, of at least one entry.
 
-        `internal`: the shard's own events, which are bounded by what causes
+        `is_internal`: the shard's own events, which are bounded by what causes
         them, pass the limits.
 
         Raises:
             Overloaded: there is no room; nothing was queued.
         """
         lane, namespace, numbers = work.lane, work.namespace, work.numbers
-        room = self._rooms[lane]
-        if not room.enter(namespace, len(numbers), work.bytes, always=internal):
+        room = self._quotas[lane]
+        if not room.reserve(namespace, len(numbers), work.bytes, force=is_internal):
             raise Overloaded("the shard's write queue is full; try again later, or at another host", retry_after_ms=100)
         if lane is not Lane.INSERT:
-            ids = self._ids
+            ids = self._busy_numbers
             if not ids.isdisjoint(numbers):
                 self._submit_in_parts(work)
                 return
@@ -376,11 +382,11 @@ class Intake:
                 ids.difference_update(numbers)
                 self._submit_in_parts(work)
                 return
-        self._lines[lane].push(Part(work, 0, len(numbers)))
+        self._queues[lane].push(Part(work, 0, len(numbers)))
 
     def _submit_in_parts(self, work: Work) -> None:
         """Queues the entries whose ids are free, and has the others wait for theirs."""
-        ids, line = self._ids, self._lines[work.lane]
+        ids, line = self._busy_numbers, self._queues[work.lane]
         start = 0
         for place, number in enumerate(work.numbers):
             if number not in ids:
@@ -389,57 +395,57 @@ class Intake:
             if start < place:
                 line.push(Part(work, start, place))
             start = place + 1
-            self._held.setdefault(number, deque()).append((work, place))
+            self._held_back.setdefault(number, deque()).append((work, place))
         if start < len(work):
             line.push(Part(work, start, len(work)))
 
-    def _free(self, numbers: Sequence[int]) -> None:
+    def _release_numbers(self, numbers: Sequence[int]) -> None:
         """Nothing stands on these ids any more: the next event on each may come."""
-        self._ids.difference_update(numbers)
-        if self._held:
-            for number in [number for number in numbers if number in self._held]:
-                self._let_in(number)
+        self._busy_numbers.difference_update(numbers)
+        if self._held_back:
+            for number in [number for number in numbers if number in self._held_back]:
+                self._submit_held_back(number)
 
-    def _let_in(self, number: int) -> None:
-        held = self._held[number]
+    def _submit_held_back(self, number: int) -> None:
+        held = self._held_back[number]
         while held:
             work, place = held.popleft()
-            if not work.abandoned:
-                self._ids.add(number)
-                self._lines[work.lane].push(Part(work, place, place + 1))
+            if not work.is_abandoned:
+                self._busy_numbers.add(number)
+                self._queues[work.lane].push(Part(work, place, place + 1))
                 break
-            self._rooms[work.lane].leave(work.namespace, 1, work.size(place, place + 1))
+            self._quotas[work.lane].release_reservation(work.namespace, 1, work.size(place, place + 1))
         if not held:
-            del self._held[number]
+            del self._held_back[number]
 
-    def pace(self, items: int) -> None:
+    def set_flush_items_max(self, items: int) -> None:
         """The next flushes take at most so many entries, within the limit."""
         self._items_max = max(1, min(items, self._limits.flush_items_max))
 
-    def seal(self, *, inserts: bool = True) -> Batch:
+    def seal(self, *, with_inserts: bool = True) -> Batch:
         """The next batch; its entries count as begun. `written` must follow before the next."""
         batch = Batch()
         shares, bytes_max = self._limits.shares, self._limits.flush_bytes_max
-        waiting = [(lane, line) for lane, line in zip(_LANES, self._lines, strict=True) if line.items]
-        if waiting and not inserts and waiting[-1][0] is Lane.INSERT:
+        waiting = [(lane, line) for lane, line in zip(_LANES, self._queues, strict=True) if line.items]
+        if waiting and not with_inserts and waiting[-1][0] is Lane.INSERT:
             waiting.pop()
         items_max = self._items_max
-        self.is_express = self._somebody_waits_with_little()
+        self.is_express = self._should_be_express()
         if self.is_express:
             items_max = min(items_max, self._limits.express_items)
             bytes_max = min(bytes_max, self._limits.express_items * _KIB)
         total = room = max(items_max, len(waiting))
         # One place each, and shares of the rest: together never more than there is.
         rest = total - len(waiting)
-        least = [min(line.items, 1 + rest * shares[lane].least // 100) for lane, line in waiting]
+        least = [min(line.items, 1 + rest * shares[lane].percent_min // 100) for lane, line in waiting]
         later = sum(least)
         for (lane, line), own in zip(waiting, least, strict=True):
             later -= own
-            most = max(1, total * shares[lane].most // 100)
-            parts, gone = line.take(min(most, room - later), bytes_max)
+            most = max(1, total * shares[lane].percent_max // 100)
+            parts, gone = line.pop(min(most, room - later), bytes_max)
             if lane is not Lane.INSERT:
                 for part in gone:
-                    self._free(part.numbers)
+                    self._release_numbers(part.numbers)
             for part in parts:
                 part.work.seal(part.start, part.stop)
             batch.add(parts)
@@ -449,28 +455,28 @@ class Intake:
             room = total - len(batch)
         return batch
 
-    def _somebody_waits_with_little(self) -> bool:
+    def _should_be_express(self) -> bool:
         """And others with much; never twice in a row, so that much is not held up for long."""
-        return not self.is_express and self._light.count > 0 and len(self) > 2 * self._limits.express_items
+        return not self.is_express and self._light_namespaces.count > 0 and len(self) > 2 * self._limits.express_items
 
-    def drop_inserts(self) -> list[Part[Any]]:
+    def pop_inserts(self) -> list[Part[Any]]:
         """Takes out all new items that wait; no flush will have them."""
-        return self._lines[Lane.INSERT].take_all()[0]
+        return self._queues[Lane.INSERT].pop_all()[0]
 
-    def written(self, batch: Batch) -> None:
+    def on_flush_ended(self, batch: Batch) -> None:
         """The batch is committed or was refused: its ids are free again."""
-        self._free(batch.touched)
-        self._free(batch.leased)
-        for part in batch.purging:
-            self._free(part.numbers)
+        self._release_numbers(batch.event_numbers)
+        self._release_numbers(batch.hand_out_numbers)
+        for part in batch.purges:
+            self._release_numbers(part.numbers)
 
     def drain(self) -> list[Part[Any]]:
         """Empties it; all that waited."""
-        parts = [part for line in self._lines for part in line.drain()]
-        parts += [Part(work, place, place + 1) for held in self._held.values() for work, place in held]
-        self._held.clear()
-        self._ids.clear()
-        for room in self._rooms:
+        parts = [part for line in self._queues for part in line.drain()]
+        parts += [Part(work, place, place + 1) for held in self._held_back.values() for work, place in held]
+        self._held_back.clear()
+        self._busy_numbers.clear()
+        for room in self._quotas:
             room.clear()
-        self._light.clear()
+        self._light_namespaces.clear()
         return parts

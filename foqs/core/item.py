@@ -31,7 +31,7 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 TopicName: TypeAlias = tuple[str, str]
 """(namespace, topic)."""
 
-Key: TypeAlias = int
+OrderKey: TypeAlias = int
 """(priority, deliver_after_ms, id number) in one integer that sorts as they do: the order of delivery.
 
 One small object where a tuple of three is four; see `pack_key`.
@@ -50,7 +50,7 @@ class State(enum.IntEnum):
     DEAD = 4
 
 
-class Delivery(enum.IntEnum):
+class DeliveryPolicy(enum.IntEnum):
     """Delivery policy; the numbers are stored and on the wire."""
 
     AT_LEAST_ONCE = 1
@@ -75,7 +75,7 @@ class Row:
     lease_ms: int
     ttl_ms: int | None
     expires_at_ms: int | None
-    policy: Delivery
+    policy: DeliveryPolicy
     attempts_max: int
     payload_bytes: int
     payload: bytes | None
@@ -86,10 +86,10 @@ class Row:
     attempt: int
 
     @property
-    def key(self) -> Key:
+    def order_key(self) -> OrderKey:
         return self.priority - PRIORITY_MIN << _PRIORITY_SHIFT | self.deliver_after_ms << _NUMBER_BITS | self.id
 
-    def leased(self, due_ms: int, token: int) -> Row:
+    def with_lease(self, due_ms: int, token: int) -> Row:
         """This row, leased once more; spelled out, because it is made for every delivery."""
         return Row(
             self.id,
@@ -129,7 +129,7 @@ class NewItem:
     deliver_after_ms: int | None
     lease_ms: int
     ttl_ms: int | None
-    policy: Delivery
+    policy: DeliveryPolicy
     attempts_max: int
 
 
@@ -137,34 +137,34 @@ class NewItem:
 class KeyedItem(NewItem):
     """A new item with an idempotency key: its bytes, and the digest of the item as it was given (`core.keys`)."""
 
-    key: bytes
+    idempotency_key: bytes
     digest: bytes
 
 
 @dataclass(slots=True)
-class DatedItem(NewItem):
+class AbsoluteTimeItem(NewItem):
     """A new item with both an absolute time and a TTL: only its shard knows which of them comes first."""
 
 
 @dataclass(slots=True)
-class KeyedDatedItem(KeyedItem):
+class KeyedAbsoluteTimeItem(KeyedItem):
     """The same with an idempotency key."""
 
 
-def pack_key(priority: int, deliver_after_ms: int, number: int) -> Key:
+def pack_order_key(priority: int, deliver_after_ms: int, number: int) -> OrderKey:
     """The key of these; the time must not be negative."""
     return priority - PRIORITY_MIN << _PRIORITY_SHIFT | deliver_after_ms << _NUMBER_BITS | number
 
 
-def unpack_key(key: Key) -> tuple[int, int, int]:
+def unpack_order_key(order_key: OrderKey) -> tuple[int, int, int]:
     """(priority, deliver_after_ms, number) of a key."""
-    after = key >> _NUMBER_BITS & (1 << _TIME_BITS) - 1
-    return (key >> _PRIORITY_SHIFT) + PRIORITY_MIN, after, key & NUMBER_MAX
+    after = order_key >> _NUMBER_BITS & (1 << _TIME_BITS) - 1
+    return (order_key >> _PRIORITY_SHIFT) + PRIORITY_MIN, after, order_key & NUMBER_MAX
 
 
-def key_number(key: Key) -> int:
+def order_key_number(order_key: OrderKey) -> int:
     """The item's number."""
-    return key & NUMBER_MAX
+    return order_key & NUMBER_MAX
 
 
 def make_number(epoch: int, sequence: int) -> int:

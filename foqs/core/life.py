@@ -15,14 +15,14 @@ from typing import Final
 
 from foqs.core.errors import FoqsError, InvalidArgument, NotFound, StaleLease
 from foqs.core.filter import ItemFilter
-from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
+from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
 
 
-class Kind(enum.Enum):
+class EventKind(enum.Enum):
     """What can happen to an item that exists."""
 
     DUE = "due"
-    HAND_OUT = "hand-out"
+    DELIVER = "hand-out"
     ACK = "ack"
     NACK = "nack"
     EXTEND = "extend"
@@ -36,7 +36,7 @@ class Kind(enum.Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Policy:
+class RetryPolicy:
     """A namespace's settings that a rule needs."""
 
     backoff_ms_min: int
@@ -62,7 +62,7 @@ class Event:
     `only`: the caller named the item by a filter, and means it as long as it matches.
     """
 
-    kind: Kind
+    kind: EventKind
     id: int
     namespace: str | None = None
     token: int = 0
@@ -73,20 +73,20 @@ class Event:
     dead: bool = False
     lease_ms: int | None = None
     priority: int | None = None
-    only: ItemFilter | None = None
-    wanted: bool = False
+    item_filter: ItemFilter | None = None
+    has_waiter: bool = False
 
 
-class Fate(enum.Enum):
+class Effect(enum.Enum):
     """What becomes of the row."""
 
-    KEPT = "kept"
+    UNCHANGED = "kept"
     CHANGED = "changed"
-    GONE = "gone"
+    DELETED = "gone"
 
 
 @dataclass(slots=True)
-class Verdict:
+class Transition:
     """The answer of a rule. Not to be changed.
 
     `row` is the new row when CHANGED. `error` goes to the caller; a row never
@@ -94,18 +94,18 @@ class Verdict:
     nothing to do.
     """
 
-    fate: Fate
+    effect: Effect
     row: Row | None = None
     error: FoqsError | None = None
     already_gone: bool = False
 
 
-_KEPT: Final = Verdict(Fate.KEPT)
-_GONE: Final = Verdict(Fate.GONE)
+_UNCHANGED: Final = Transition(Effect.UNCHANGED)
+_DELETED: Final = Transition(Effect.DELETED)
 
 
 @dataclass(slots=True, frozen=True)
-class Moment:
+class FlushContext:
     """The flush that judges: its time, the token it grants, and the policies.
 
     `begun_ms` is the time of its first attempt: a key that was taken then is
@@ -113,38 +113,38 @@ class Moment:
     """
 
     now_ms: int
-    begun_ms: int
+    first_attempt_ms: int
     token: int
-    policies: Mapping[str, Policy]
+    retry_policies: Mapping[str, RetryPolicy]
 
 
-def admit(new: NewItem, number: int, now_ms: int) -> Row:
+def new_row(item: NewItem, number: int, now_ms: int) -> Row:
     """The row of an item that enters now."""
     after = now_ms
-    if new.delay_ms:
-        after = min(now_ms + new.delay_ms, TIME_MS_MAX)
-    elif new.deliver_after_ms is not None:
-        after = min(max(new.deliver_after_ms, now_ms), TIME_MS_MAX)
-    expires = None if new.ttl_ms is None else min(now_ms + new.ttl_ms, TIME_MS_MAX)
+    if item.delay_ms:
+        after = min(now_ms + item.delay_ms, TIME_MS_MAX)
+    elif item.deliver_after_ms is not None:
+        after = min(max(item.deliver_after_ms, now_ms), TIME_MS_MAX)
+    expires = None if item.ttl_ms is None else min(now_ms + item.ttl_ms, TIME_MS_MAX)
     state, due = State.READY, expires
     if after > now_ms:
         state, due = State.DEFERRED, after if expires is None else min(after, expires)
     # In the order of the fields: made for every item.
     return Row(
         number,
-        new.namespace,
-        new.topic,
-        new.priority,
+        item.namespace,
+        item.topic,
+        item.priority,
         after,
         now_ms,
-        new.lease_ms,
-        new.ttl_ms,
+        item.lease_ms,
+        item.ttl_ms,
         expires,
-        new.policy,
-        new.attempts_max,
-        len(new.payload),
-        new.payload,
-        new.metadata,
+        item.policy,
+        item.attempts_max,
+        len(item.payload),
+        item.payload,
+        item.metadata,
         state,
         due,
         0,
@@ -152,63 +152,63 @@ def admit(new: NewItem, number: int, now_ms: int) -> Row:
     )
 
 
-def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
-    """What `event` does to `row` (None: there is no such row) at `moment`."""
+def apply_event(event: Event, row: Row | None, context: FlushContext) -> Transition:
+    """What `event` does to `row` (None: there is no such row) at `context`."""
     if row is None or (event.namespace is not None and event.namespace != row.namespace):
-        return _judge_missing(event, row)
-    if event.only is not None and not event.only.matches(row):
-        return Verdict(Fate.KEPT, error=NotFound("the item does not match the filter any more"))
-    return TABLE[row.state, event.kind].decide(event, row, moment)
+        return _apply_to_missing(event, row)
+    if event.item_filter is not None and not event.item_filter.matches(row):
+        return Transition(Effect.UNCHANGED, error=NotFound("the item does not match the filter any more"))
+    return TABLE[row.state, event.kind].decide(event, row, context)
 
 
-def wakes(row: Row, now_ms: int) -> bool:
+def becomes_ready(row: Row, now_ms: int) -> bool:
     """A DUE event makes this row READY, or leases it to who waits for it."""
-    if _expired(row, now_ms):
+    if _is_expired(row, now_ms):
         return False
     if row.state is State.DEFERRED:
         return row.deliver_after_ms <= now_ms
-    ended = row.state is State.LEASED and _lease_over(row, now_ms)
-    return ended and row.policy is not Delivery.AT_MOST_ONCE and not _exhausted(row)
+    ended = row.state is State.LEASED and _has_lease_ended(row, now_ms)
+    return ended and row.policy is not DeliveryPolicy.AT_MOST_ONCE and not _is_out_of_attempts(row)
 
 
-def backoff_ms(policy: Policy, attempt: int, jitter: float) -> int:
+def backoff_ms(retry_policy: RetryPolicy, attempt: int, jitter: float) -> int:
     """Exponential backoff with full jitter over its upper half, in milliseconds.
 
     The n-th attempt waits between half of and all of min * 2**(n-1), capped.
     """
-    ceiling = min(policy.backoff_ms_max, policy.backoff_ms_min << min(max(attempt - 1, 0), 40))
+    ceiling = min(retry_policy.backoff_ms_max, retry_policy.backoff_ms_min << min(max(attempt - 1, 0), 40))
     return ceiling - int(ceiling / 2 * jitter)
 
 
-def _judge_missing(event: Event, row: Row | None) -> Verdict:
-    if event.kind in (Kind.DUE, Kind.HAND_OUT):
-        return _KEPT
-    if row is None and event.kind in (Kind.ACK, Kind.CANCEL):
-        return Verdict(Fate.KEPT, already_gone=True)
-    return Verdict(
-        Fate.KEPT, error=NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
+def _apply_to_missing(event: Event, row: Row | None) -> Transition:
+    if event.kind in (EventKind.DUE, EventKind.DELIVER):
+        return _UNCHANGED
+    if row is None and event.kind in (EventKind.ACK, EventKind.CANCEL):
+        return Transition(Effect.UNCHANGED, already_gone=True)
+    return Transition(
+        Effect.UNCHANGED, error=NotFound("no such item in this namespace; it may have been acked, cancelled or expired")
     )
 
 
-def _expired(row: Row, now_ms: int) -> bool:
+def _is_expired(row: Row, now_ms: int) -> bool:
     return row.expires_at_ms is not None and row.expires_at_ms <= now_ms
 
 
-def _lease_over(row: Row, now_ms: int) -> bool:
+def _has_lease_ended(row: Row, now_ms: int) -> bool:
     return row.due_ms is not None and row.due_ms <= now_ms
 
 
-def _exhausted(row: Row) -> bool:
+def _is_out_of_attempts(row: Row) -> bool:
     return bool(row.attempts_max) and row.attempt >= row.attempts_max
 
 
-def _ready(
+def _to_ready(
     row: Row, *, attempt: int | None = None, deliver_after_ms: int | None = None, metadata: bytes | None = None
-) -> Verdict:
-    return _changed(row, State.READY, row.expires_at_ms, attempt, deliver_after_ms, metadata)
+) -> Transition:
+    return _to_changed(row, State.READY, row.expires_at_ms, attempt, deliver_after_ms, metadata)
 
 
-def _changed(
+def _to_changed(
     row: Row,
     state: State,
     due_ms: int | None,
@@ -216,7 +216,7 @@ def _changed(
     deliver_after_ms: int | None = None,
     metadata: bytes | None = None,
     priority: int | None = None,
-) -> Verdict:
+) -> Transition:
     """None: as it was. Spelled out, because every delayed item passes here."""
     new = Row(
         row.id,
@@ -238,22 +238,22 @@ def _changed(
         row.token,
         row.attempt if attempt is None else attempt,
     )
-    return Verdict(Fate.CHANGED, new)
+    return Transition(Effect.CHANGED, new)
 
 
-def _dead(row: Row, moment: Moment, metadata: bytes | None = None) -> Verdict:
-    due = moment.now_ms + moment.policies[row.namespace].dead_retention_ms
-    return _changed(row, State.DEAD, min(due, TIME_MS_MAX), metadata=metadata)
+def _to_dead(row: Row, context: FlushContext, metadata: bytes | None = None) -> Transition:
+    due = context.now_ms + context.retry_policies[row.namespace].dead_retention_ms
+    return _to_changed(row, State.DEAD, min(due, TIME_MS_MAX), metadata=metadata)
 
 
-def _leased(event: Event, row: Row, moment: Moment) -> Verdict:
+def _to_leased(event: Event, row: Row, context: FlushContext) -> Transition:
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return Verdict(Fate.CHANGED, row=row.leased(min(moment.now_ms + lease, TIME_MS_MAX), moment.token))
+    return Transition(Effect.CHANGED, row=row.with_lease(min(context.now_ms + lease, TIME_MS_MAX), context.token))
 
 
-def _stale() -> Verdict:
-    return Verdict(
-        Fate.KEPT,
+def _stale_lease() -> Transition:
+    return Transition(
+        Effect.UNCHANGED,
         error=StaleLease("this lease is over: the item was given back or delivered again; drop your copy of it"),
     )
 
@@ -261,151 +261,151 @@ def _stale() -> Verdict:
 # ------------------------------------------------------------------ the rules
 
 
-def _keep(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _KEPT
+def _leave_unchanged(event: Event, row: Row, context: FlushContext) -> Transition:
+    return _UNCHANGED
 
 
-def _delete(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _GONE
+def _delete(event: Event, row: Row, context: FlushContext) -> Transition:
+    return _DELETED
 
 
-def _lease_is_over(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _stale()
+def _reject_stale_lease(event: Event, row: Row, context: FlushContext) -> Transition:
+    return _stale_lease()
 
 
-def _deferred_due(event: Event, row: Row, moment: Moment) -> Verdict:
-    if _expired(row, moment.now_ms):
-        return _GONE
-    if row.deliver_after_ms <= moment.now_ms:
-        return _leased(event, row, moment) if event.wanted else _ready(row)
-    return _KEPT
+def _deferred_due(event: Event, row: Row, context: FlushContext) -> Transition:
+    if _is_expired(row, context.now_ms):
+        return _DELETED
+    if row.deliver_after_ms <= context.now_ms:
+        return _to_leased(event, row, context) if event.has_waiter else _to_ready(row)
+    return _UNCHANGED
 
 
-def _ready_due(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _GONE if _expired(row, moment.now_ms) else _KEPT
+def _ready_due(event: Event, row: Row, context: FlushContext) -> Transition:
+    return _DELETED if _is_expired(row, context.now_ms) else _UNCHANGED
 
 
-def _dead_due(event: Event, row: Row, moment: Moment) -> Verdict:
-    return _GONE if row.due_ms is not None and row.due_ms <= moment.now_ms else _KEPT
+def _dead_due(event: Event, row: Row, context: FlushContext) -> Transition:
+    return _DELETED if row.due_ms is not None and row.due_ms <= context.now_ms else _UNCHANGED
 
 
-def _leased_due(event: Event, row: Row, moment: Moment) -> Verdict:
-    if not _lease_over(row, moment.now_ms):
-        return _KEPT
-    if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
-        return _GONE
-    if _exhausted(row):
-        return _dead(row, moment)
-    return _leased(event, row, moment) if event.wanted else _ready(row)
+def _leased_due(event: Event, row: Row, context: FlushContext) -> Transition:
+    if not _has_lease_ended(row, context.now_ms):
+        return _UNCHANGED
+    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
+        return _DELETED
+    if _is_out_of_attempts(row):
+        return _to_dead(row, context)
+    return _to_leased(event, row, context) if event.has_waiter else _to_ready(row)
 
 
-def _hand_out(event: Event, row: Row, moment: Moment) -> Verdict:
-    if _expired(row, moment.now_ms):
-        return _GONE
-    return _leased(event, row, moment)
+def _deliver(event: Event, row: Row, context: FlushContext) -> Transition:
+    if _is_expired(row, context.now_ms):
+        return _DELETED
+    return _to_leased(event, row, context)
 
 
-def _ack(event: Event, row: Row, moment: Moment) -> Verdict:
+def _ack(event: Event, row: Row, context: FlushContext) -> Transition:
     # Token 0 is that of an item never handed out: no lease, so nobody's to ack.
-    return _GONE if event.token and event.token == row.token else _stale()
+    return _DELETED if event.token and event.token == row.token else _stale_lease()
 
 
-def _nack(event: Event, row: Row, moment: Moment) -> Verdict:
+def _nack(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token != row.token:
-        return _stale()
+        return _stale_lease()
     metadata = event.metadata
     if event.dead:
-        return _dead(row, moment, metadata)
-    if row.policy is Delivery.AT_MOST_ONCE or _expired(row, moment.now_ms):
-        return _GONE
-    if _exhausted(row):
-        return _dead(row, moment, metadata)
+        return _to_dead(row, context, metadata)
+    if row.policy is DeliveryPolicy.AT_MOST_ONCE or _is_expired(row, context.now_ms):
+        return _DELETED
+    if _is_out_of_attempts(row):
+        return _to_dead(row, context, metadata)
     if event.deliver_after_ms is not None:
         after = event.deliver_after_ms
     elif event.delay_ms is not None:
-        after = moment.now_ms + event.delay_ms
+        after = context.now_ms + event.delay_ms
     else:
-        after = moment.now_ms + backoff_ms(moment.policies[row.namespace], row.attempt, event.jitter)
-    after = min(max(after, moment.now_ms), TIME_MS_MAX)
-    if after <= moment.now_ms:
-        return _ready(row, deliver_after_ms=after, metadata=metadata)
+        after = context.now_ms + backoff_ms(context.retry_policies[row.namespace], row.attempt, event.jitter)
+    after = min(max(after, context.now_ms), TIME_MS_MAX)
+    if after <= context.now_ms:
+        return _to_ready(row, deliver_after_ms=after, metadata=metadata)
     due = after if row.expires_at_ms is None else min(after, row.expires_at_ms)
-    return _changed(row, State.DEFERRED, due, deliver_after_ms=after, metadata=metadata)
+    return _to_changed(row, State.DEFERRED, due, deliver_after_ms=after, metadata=metadata)
 
 
-def _extend(event: Event, row: Row, moment: Moment) -> Verdict:
+def _extend(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token != row.token:
-        return _stale()
+        return _stale_lease()
     lease = event.lease_ms if event.lease_ms is not None else row.lease_ms
-    return _changed(row, row.state, min(moment.now_ms + lease, TIME_MS_MAX))
+    return _to_changed(row, row.state, min(context.now_ms + lease, TIME_MS_MAX))
 
 
-def _release(event: Event, row: Row, moment: Moment) -> Verdict:
+def _release(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.token != row.token:
-        return _stale()
-    if _expired(row, moment.now_ms):
-        return _GONE
-    return _ready(row, attempt=row.attempt - 1)
+        return _stale_lease()
+    if _is_expired(row, context.now_ms):
+        return _DELETED
+    return _to_ready(row, attempt=row.attempt - 1)
 
 
-def _redrive(event: Event, row: Row, moment: Moment) -> Verdict:
-    expires = None if row.ttl_ms is None else min(moment.now_ms + row.ttl_ms, TIME_MS_MAX)
+def _redrive(event: Event, row: Row, context: FlushContext) -> Transition:
+    expires = None if row.ttl_ms is None else min(context.now_ms + row.ttl_ms, TIME_MS_MAX)
     new = replace(
         row,
         state=State.READY,
-        deliver_after_ms=moment.now_ms,
+        deliver_after_ms=context.now_ms,
         expires_at_ms=expires,
         due_ms=expires,
         attempt=0,
     )
-    return Verdict(Fate.CHANGED, new)
+    return Transition(Effect.CHANGED, new)
 
 
-def _not_dead(event: Event, row: Row, moment: Moment) -> Verdict:
-    return Verdict(Fate.KEPT, error=NotFound("the item is not dead; only a dead item can be redriven"))
+def _reject_redrive(event: Event, row: Row, context: FlushContext) -> Transition:
+    return Transition(Effect.UNCHANGED, error=NotFound("the item is not dead; only a dead item can be redriven"))
 
 
-def _update(event: Event, row: Row, moment: Moment) -> Verdict:
+def _update(event: Event, row: Row, context: FlushContext) -> Transition:
     """Of a READY or DEFERRED item. One that is READY keeps its place when it is to be delivered now."""
-    if _expired(row, moment.now_ms):
-        return Verdict(Fate.KEPT, error=NotFound("the item's TTL is over; enqueue it again"))
+    if _is_expired(row, context.now_ms):
+        return Transition(Effect.UNCHANGED, error=NotFound("the item's TTL is over; enqueue it again"))
     if event.delay_ms is None and event.deliver_after_ms is None:
-        return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
-    after = event.deliver_after_ms if event.delay_ms is None else moment.now_ms + event.delay_ms
+        return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+    after = event.deliver_after_ms if event.delay_ms is None else context.now_ms + event.delay_ms
     assert after is not None
-    after = min(max(after, moment.now_ms), TIME_MS_MAX)
+    after = min(max(after, context.now_ms), TIME_MS_MAX)
     expires = row.expires_at_ms
     if expires is not None and after >= expires:
-        left = expires - moment.now_ms
-        return _wrong_time(
+        left = expires - context.now_ms
+        return _invalid_time(
             event, f"the item's TTL ends in {left} ms, before it could be delivered; give a shorter time, or cancel it"
         )
-    if after > moment.now_ms:
+    if after > context.now_ms:
         due = after if expires is None else min(after, expires)
-        return _changed(row, State.DEFERRED, due, None, after, event.metadata, event.priority)
+        return _to_changed(row, State.DEFERRED, due, None, after, event.metadata, event.priority)
     own = None if row.state is State.READY else after
-    return _changed(row, State.READY, expires, None, own, event.metadata, event.priority)
+    return _to_changed(row, State.READY, expires, None, own, event.metadata, event.priority)
 
 
-def _update_leased(event: Event, row: Row, moment: Moment) -> Verdict:
+def _update_leased(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.delay_ms is not None or event.deliver_after_ms is not None:
-        return _wrong_time(
+        return _invalid_time(
             event,
             "the item is leased, and when it is delivered again is for its consumer to say; "
             "give the time with nack, or update the item when its lease is over",
         )
-    return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+    return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
 
 
-def _update_dead(event: Event, row: Row, moment: Moment) -> Verdict:
+def _update_dead(event: Event, row: Row, context: FlushContext) -> Transition:
     if event.delay_ms is not None or event.deliver_after_ms is not None:
-        return _wrong_time(event, "the item is dead and is not delivered at all; redrive it first")
-    return _changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
+        return _invalid_time(event, "the item is dead and is not delivered at all; redrive it first")
+    return _to_changed(row, row.state, row.due_ms, metadata=event.metadata, priority=event.priority)
 
 
-def _wrong_time(event: Event, message: str) -> Verdict:
+def _invalid_time(event: Event, message: str) -> Transition:
     field = "change.deliver_after_ms" if event.delay_ms is None else "change.delay_ms"
-    return Verdict(Fate.KEPT, error=InvalidArgument(message, field=field))
+    return Transition(Effect.UNCHANGED, error=InvalidArgument(message, field=field))
 
 
 # ------------------------------------------------------------------ the table
@@ -419,54 +419,54 @@ class Rule:
     stays. A condition is a few words, empty when there is no other way.
     """
 
-    decide: Callable[[Event, Row, Moment], Verdict]
-    ways: tuple[tuple[str, State | None], ...]
+    decide: Callable[[Event, Row, FlushContext], Transition]
+    outcomes: tuple[tuple[str, State | None], ...]
 
 
-LEASED_ANEW: Final = "lease over and wanted, leased anew"
+LEASED_AGAIN: Final = "lease over and wanted, leased anew"
 """The one way of a DUE that ends where it began and yet changes the row."""
 
 _D, _R, _L, _X = State.DEFERRED, State.READY, State.LEASED, State.DEAD
 
-TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
-    (_D, Kind.DUE): Rule(
+TABLE: Final[Mapping[tuple[State, EventKind], Rule]] = {
+    (_D, EventKind.DUE): Rule(
         _deferred_due,
         (("deliver-after reached", _R), ("deliver-after reached and wanted", _L), ("TTL over", None), ("not yet", _D)),
     ),
-    (_D, Kind.HAND_OUT): Rule(_keep, (("not ready", _D),)),
-    (_D, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
-    (_D, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
-    (_D, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
-    (_D, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _D),)),
-    (_D, Kind.CANCEL): Rule(_delete, (("", None),)),
-    (_D, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _D),)),
-    (_D, Kind.UPDATE): Rule(
+    (_D, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _D),)),
+    (_D, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _D))),
+    (_D, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
+    (_D, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
+    (_D, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _D),)),
+    (_D, EventKind.CANCEL): Rule(_delete, (("", None),)),
+    (_D, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _D),)),
+    (_D, EventKind.UPDATE): Rule(
         _update, (("", _D), ("no delay", _R), ("beyond its TTL: INVALID_ARGUMENT", _D), ("TTL over: NOT_FOUND", _D))
     ),
-    (_R, Kind.DUE): Rule(_ready_due, (("TTL over", None), ("not yet", _R))),
-    (_R, Kind.HAND_OUT): Rule(_hand_out, (("", _L), ("TTL over", None))),
-    (_R, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
-    (_R, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
-    (_R, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
-    (_R, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _R),)),
-    (_R, Kind.CANCEL): Rule(_delete, (("", None),)),
-    (_R, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _R),)),
-    (_R, Kind.UPDATE): Rule(
+    (_R, EventKind.DUE): Rule(_ready_due, (("TTL over", None), ("not yet", _R))),
+    (_R, EventKind.DELIVER): Rule(_deliver, (("", _L), ("TTL over", None))),
+    (_R, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _R))),
+    (_R, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
+    (_R, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
+    (_R, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _R),)),
+    (_R, EventKind.CANCEL): Rule(_delete, (("", None),)),
+    (_R, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _R),)),
+    (_R, EventKind.UPDATE): Rule(
         _update, (("", _R), ("delay", _D), ("beyond its TTL: INVALID_ARGUMENT", _R), ("TTL over: NOT_FOUND", _R))
     ),
-    (_L, Kind.DUE): Rule(
+    (_L, EventKind.DUE): Rule(
         _leased_due,
         (
             ("lease over", _R),
-            (LEASED_ANEW, _L),
+            (LEASED_AGAIN, _L),
             ("lease over, attempts exhausted", _X),
             ("lease over, at most once or TTL over", None),
             ("not yet", _L),
         ),
     ),
-    (_L, Kind.HAND_OUT): Rule(_keep, (("not ready", _L),)),
-    (_L, Kind.ACK): Rule(_ack, (("", None), ("other token: STALE_LEASE", _L))),
-    (_L, Kind.NACK): Rule(
+    (_L, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _L),)),
+    (_L, EventKind.ACK): Rule(_ack, (("", None), ("other token: STALE_LEASE", _L))),
+    (_L, EventKind.NACK): Rule(
         _nack,
         (
             ("no delay", _R),
@@ -476,18 +476,18 @@ TABLE: Final[Mapping[tuple[State, Kind], Rule]] = {
             ("other token: STALE_LEASE", _L),
         ),
     ),
-    (_L, Kind.EXTEND): Rule(_extend, (("", _L), ("other token: STALE_LEASE", _L))),
-    (_L, Kind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
-    (_L, Kind.CANCEL): Rule(_delete, (("", None),)),
-    (_L, Kind.REDRIVE): Rule(_not_dead, (("NOT_FOUND", _L),)),
-    (_L, Kind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
-    (_X, Kind.DUE): Rule(_dead_due, (("retention over", None), ("not yet", _X))),
-    (_X, Kind.HAND_OUT): Rule(_keep, (("not ready", _X),)),
-    (_X, Kind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
-    (_X, Kind.NACK): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
-    (_X, Kind.EXTEND): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
-    (_X, Kind.RELEASE): Rule(_lease_is_over, (("STALE_LEASE", _X),)),
-    (_X, Kind.CANCEL): Rule(_delete, (("", None),)),
-    (_X, Kind.REDRIVE): Rule(_redrive, (("", _R),)),
-    (_X, Kind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
+    (_L, EventKind.EXTEND): Rule(_extend, (("", _L), ("other token: STALE_LEASE", _L))),
+    (_L, EventKind.RELEASE): Rule(_release, (("", _R), ("TTL over", None), ("other token: STALE_LEASE", _L))),
+    (_L, EventKind.CANCEL): Rule(_delete, (("", None),)),
+    (_L, EventKind.REDRIVE): Rule(_reject_redrive, (("NOT_FOUND", _L),)),
+    (_L, EventKind.UPDATE): Rule(_update_leased, (("", _L), ("a time: INVALID_ARGUMENT", _L))),
+    (_X, EventKind.DUE): Rule(_dead_due, (("retention over", None), ("not yet", _X))),
+    (_X, EventKind.DELIVER): Rule(_leave_unchanged, (("not ready", _X),)),
+    (_X, EventKind.ACK): Rule(_ack, (("last token", None), ("other token: STALE_LEASE", _X))),
+    (_X, EventKind.NACK): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
+    (_X, EventKind.EXTEND): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
+    (_X, EventKind.RELEASE): Rule(_reject_stale_lease, (("STALE_LEASE", _X),)),
+    (_X, EventKind.CANCEL): Rule(_delete, (("", None),)),
+    (_X, EventKind.REDRIVE): Rule(_redrive, (("", _R),)),
+    (_X, EventKind.UPDATE): Rule(_update_dead, (("", _X), ("a time: INVALID_ARGUMENT", _X))),
 }

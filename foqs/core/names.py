@@ -14,14 +14,14 @@ from heapq import merge
 from typing import Final
 
 _RUN_MAX: Final = 512
-SORTED_MAX: Final = 2_048
+SORTED_PER_STEP_MAX: Final = 2_048
 """Names sorted in one go: a millisecond."""
-PASSED_MAX: Final = 256
+NAMES_PER_STEP_MAX: Final = 256
 """Names given out in one go; the caller looks at each of them."""
 
 
-def in_order(lists: Iterable[Sequence[str]], least: str, *, beyond: bool = False) -> Iterator[str | None]:
-    """The names from `least` on, or `beyond` it, of all lists in order, each once.
+def merge_names(lists: Iterable[Sequence[str]], start_name: str, *, is_exclusive: bool = False) -> Iterator[str | None]:
+    """The names from `start_name` on, or `is_exclusive` it, of all lists in order, each once.
 
     None stands where the caller should let others run: no more than SORTED_MAX names
     are sorted, nor PASSED_MAX given out, without one.
@@ -29,18 +29,20 @@ def in_order(lists: Iterable[Sequence[str]], least: str, *, beyond: bool = False
     runs: list[list[str]] = []
     unsorted = 0
     for names in lists:
-        for start in range(0, len(names), SORTED_MAX):
-            part = names[start : start + SORTED_MAX]
-            if unsorted + len(part) > SORTED_MAX:
+        for start in range(0, len(names), SORTED_PER_STEP_MAX):
+            part = names[start : start + SORTED_PER_STEP_MAX]
+            if unsorted + len(part) > SORTED_PER_STEP_MAX:
                 unsorted = 0
                 yield None
             unsorted += len(part)
-            runs.append(sorted([name for name in part if name > least or (name == least and not beyond)]))
+            runs.append(
+                sorted([name for name in part if name > start_name or (name == start_name and not is_exclusive)])
+            )
     last: str | None = None
     passed = 0
     for name in merge(*runs):
         if name != last:
-            if passed == PASSED_MAX:
+            if passed == NAMES_PER_STEP_MAX:
                 passed = 0
                 yield None
             passed += 1
@@ -51,11 +53,11 @@ def in_order(lists: Iterable[Sequence[str]], least: str, *, beyond: bool = False
 class SortedNames:
     """A set of names that gives them out in order."""
 
-    __slots__ = ("_lasts", "_runs", "_size")
+    __slots__ = ("_last_names", "_runs", "_size")
 
     def __init__(self) -> None:
         self._runs: list[list[str]] = []
-        self._lasts: list[str] = []
+        self._last_names: list[str] = []
         """The last name of each run."""
         self._size = 0
 
@@ -64,7 +66,7 @@ class SortedNames:
 
     def add(self, name: str) -> None:
         """One that is there already stays."""
-        runs, lasts = self._runs, self._lasts
+        runs, lasts = self._runs, self._last_names
         if not runs:
             runs.append([])
             lasts.append(name)
@@ -85,8 +87,8 @@ class SortedNames:
 
     def discard(self, name: str) -> None:
         """One that is not there is left out in silence."""
-        at = bisect_left(self._lasts, name)
-        if at == len(self._lasts):
+        at = bisect_left(self._last_names, name)
+        if at == len(self._last_names):
             return
         run = self._runs[at]
         place = bisect_left(run, name)
@@ -95,17 +97,17 @@ class SortedNames:
         del run[place]
         self._size -= 1
         if run:
-            self._lasts[at] = run[-1]
+            self._last_names[at] = run[-1]
         else:
-            del self._runs[at], self._lasts[at]
+            del self._runs[at], self._last_names[at]
 
-    def following(self, name: str, count: int, *, beyond: bool) -> list[str]:
-        """The first names from this one on, or `beyond` it, in order: at most `count`."""
-        find = bisect_right if beyond else bisect_left
-        at = find(self._lasts, name)
+    def page_from(self, start_name: str, count: int, *, is_exclusive: bool) -> list[str]:
+        """The first names from this one on, or `is_exclusive` it, in order: at most `count`."""
+        find = bisect_right if is_exclusive else bisect_left
+        at = find(self._last_names, start_name)
         if at == len(self._runs):
             return []
-        found = self._runs[at][find(self._runs[at], name) :]
+        found = self._runs[at][find(self._runs[at], start_name) :]
         while len(found) < count and (at := at + 1) < len(self._runs):
             found += self._runs[at]
         return found[:count]

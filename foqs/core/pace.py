@@ -14,13 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-_SHARED_S: Final = 2.0
+_SHARED_FOR_S: Final = 2.0
 """Who had a short flush is expected again for so long."""
-_MEMORY: Final = 0.97
+_FLUSH_DECAY: Final = 0.97
 """What each flush weighs among those that tell what flushes cost, against the next one."""
-_LEASES_MEMORY: Final = 0.8
+_LEASE_DECAY: Final = 0.8
 """The same among those that tell how quickly leases are written: others may write much now, and nothing soon."""
-_SURPRISE: Final = 4.0
+_OUTLIER_FACTOR: Final = 4.0
 """A flush that took longer than so many times what was expected counts as that: it is something else that was slow."""
 
 
@@ -40,7 +40,7 @@ class PaceSettings:
     shared_target_s: float
 
 
-class Cost:
+class FlushCost:
     """What flushes cost: a line through those that were, (entries, seconds), the older the less they weigh."""
 
     def __init__(self) -> None:
@@ -48,15 +48,15 @@ class Cost:
 
     def learn(self, entries: int, seconds: float) -> None:
         if self._weight > 1:
-            fixed_s, each_s = self.line()
-            seconds = min(seconds, _SURPRISE * (fixed_s + each_s * entries))
-        self._weight = self._weight * _MEMORY + 1
-        self._entries = self._entries * _MEMORY + entries
-        self._seconds = self._seconds * _MEMORY + seconds
-        self._squares = self._squares * _MEMORY + entries * entries
-        self._products = self._products * _MEMORY + entries * seconds
+            fixed_s, each_s = self.estimate()
+            seconds = min(seconds, _OUTLIER_FACTOR * (fixed_s + each_s * entries))
+        self._weight = self._weight * _FLUSH_DECAY + 1
+        self._entries = self._entries * _FLUSH_DECAY + entries
+        self._seconds = self._seconds * _FLUSH_DECAY + seconds
+        self._squares = self._squares * _FLUSH_DECAY + entries * entries
+        self._products = self._products * _FLUSH_DECAY + entries * seconds
 
-    def line(self) -> tuple[float, float]:
+    def estimate(self) -> tuple[float, float]:
         """(seconds without an entry, seconds of each entry); neither is negative, and not both are nothing."""
         mean, mean_s = self._entries / self._weight, self._seconds / self._weight
         spread = self._squares / self._weight - mean * mean
@@ -77,35 +77,35 @@ class LeaseCost:
 
     def learn(self, leases: float, seconds: float) -> None:
         """A flush had so many leases, and others had to wait; or could have had so many."""
-        self._seconds = self._seconds * _LEASES_MEMORY + seconds
-        self._leases = self._leases * _LEASES_MEMORY + leases
+        self._seconds = self._seconds * _LEASE_DECAY + seconds
+        self._leases = self._leases * _LEASE_DECAY + leases
         self.each_s = self._seconds / self._leases
 
 
-class Pace:
+class FlushPace:
     """The pace of one shard's flushes."""
 
     def __init__(self, settings: PaceSettings) -> None:
         self._settings = settings
         self._items_min = min(settings.items_min, settings.items_max)
-        self._items = settings.items_max
-        self._cost = Cost()
+        self._flush_items_max = settings.items_max
+        self._cost = FlushCost()
         self._shared_until_s = 0.0
 
-    def after(self, entries: int, seconds: float, express: bool, now_s: float) -> int:
+    def update(self, entries: int, seconds: float, is_express: bool, now_s: float) -> int:
         """How many entries the next flush may have.
 
         Args:
             entries, seconds: of the flush that has just committed.
-            express: it was a short one, for somebody who waits with little beside others with much.
+            is_express: it was a short one, for somebody who waits with little beside others with much.
         """
-        if express:
-            self._shared_until_s = now_s + _SHARED_S
+        if is_express:
+            self._shared_until_s = now_s + _SHARED_FOR_S
         if entries:
             self._cost.learn(entries, seconds)
-        if entries * 2 < self._items:
-            return self._items
-        fixed_s, each_s = self._cost.line()
+        if entries * 2 < self._flush_items_max:
+            return self._flush_items_max
+        fixed_s, each_s = self._cost.estimate()
         if now_s < self._shared_until_s:
             room_s = max(self._settings.shared_target_s - fixed_s, fixed_s / 4)
         else:
@@ -113,6 +113,6 @@ class Pace:
         items_max = self._settings.items_max
         wanted = int(min(room_s / each_s, items_max)) if each_s > 0 else items_max
         # Nobody knows what a flush costs that is far from all that were.
-        near = max(self._items // 2, min(wanted, 2 * self._items))
-        self._items = max(self._items_min, min(near, items_max))
-        return self._items
+        near = max(self._flush_items_max // 2, min(wanted, 2 * self._flush_items_max))
+        self._flush_items_max = max(self._items_min, min(near, items_max))
+        return self._flush_items_max

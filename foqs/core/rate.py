@@ -30,12 +30,12 @@ class TokenBucket:
         missing = items - self._tokens
         return max(0.0, missing * MINUTE_S / per_minute)
 
-    def take(self, items: int, per_minute: int, now_s: float) -> None:
+    def consume(self, items: int, per_minute: int, now_s: float) -> None:
         """So many items have passed, after `wait_s` said that they may."""
         self._fill(per_minute, now_s)
         self._tokens = max(0.0, self._tokens - items)
 
-    def give_back(self, items: int) -> None:
+    def refund(self, items: int) -> None:
         """So many of those that passed need not have."""
         self._tokens += items
 
@@ -52,28 +52,28 @@ class TokenBucket:
 class MinuteCount:
     """How many there were in the last minute: this calendar minute's, and the part of the one before that is left."""
 
-    __slots__ = ("_before", "_minute", "_now")
+    __slots__ = ("_current", "_minute", "_previous")
 
     def __init__(self) -> None:
         self._minute = 0
-        self._now = 0
-        self._before = 0
+        self._current = 0
+        self._previous = 0
 
     def add(self, items: int, now_s: float) -> None:
         """There were so many more."""
         minute = int(now_s / MINUTE_S)
         if minute != self._minute:
-            self._turn(minute)
-        self._now += items
+            self._roll_over(minute)
+        self._current += items
 
-    def last(self, now_s: float) -> int:
+    def last_minute(self, now_s: float) -> int:
         """About how many in the minute before now: exact when they come evenly."""
         minute, past = divmod(now_s, MINUTE_S)
         if int(minute) != self._minute:
-            self._turn(int(minute))
-        return self._now + round(self._before * (1 - past / MINUTE_S))
+            self._roll_over(int(minute))
+        return self._current + round(self._previous * (1 - past / MINUTE_S))
 
-    def _turn(self, minute: int) -> None:
-        self._before = self._now if minute == self._minute + 1 else 0
-        self._now = 0
+    def _roll_over(self, minute: int) -> None:
+        self._previous = self._current if minute == self._minute + 1 else 0
+        self._current = 0
         self._minute = minute

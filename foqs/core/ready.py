@@ -17,12 +17,12 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from foqs.core.item import NUMBER_MAX, Key, TopicName, pack_key, unpack_key
+from foqs.core.item import NUMBER_MAX, OrderKey, TopicName, pack_order_key, unpack_order_key
 
-BELOW_ALL: Final[Key] = 0
+BELOW_ALL: Final[OrderKey] = 0
 """Lower than every key, as no item has the number 0: the boundary of a window that covers nothing yet."""
 
-_DEAD_SHARE: Final = 4
+_COMPACT_FRACTION: Final = 4
 """A window's list is compacted when more than one slot in so many was taken: a few words moved for each key."""
 
 
@@ -33,16 +33,16 @@ _REFILL_KEYS_MIN: Final = 500
 class _Window:
     """`keys[start:]` are what it holds; what is before `start` was taken and waits for the list to be compacted."""
 
-    __slots__ = ("boundary", "evictable", "keys", "loaded", "refill", "start", "topic")
+    __slots__ = ("boundary", "is_evictable", "keys", "prefetched_to", "refill", "start", "topic")
 
-    def __init__(self, topic: TopicName, boundary: Key | None, keys: Iterable[Key] = ()) -> None:
+    def __init__(self, topic: TopicName, boundary: OrderKey | None, keys: Iterable[OrderKey] = ()) -> None:
         self.topic = topic
         self.boundary = boundary
-        self.keys: list[Key] = [*keys]
+        self.keys: list[OrderKey] = [*keys]
         self.start = 0
-        self.loaded: Key = BELOW_ALL
+        self.prefetched_to: OrderKey = BELOW_ALL
         self.refill: Refill | None = None
-        self.evictable = False
+        self.is_evictable = False
 
     def __len__(self) -> int:
         return len(self.keys) - self.start
@@ -55,24 +55,26 @@ class Refill:
     discovered anew or lowered.
     """
 
-    __slots__ = ("_window", "after", "limit", "noted", "noted_max", "topic")
+    __slots__ = ("_window", "after", "changes", "changes_max", "limit", "topic")
 
-    def __init__(self, window: _Window, after: Key, limit: int, noted: dict[int, Key | None], noted_max: int) -> None:
+    def __init__(
+        self, window: _Window, after: OrderKey, limit: int, changes: dict[int, OrderKey | None], changes_max: int
+    ) -> None:
         self.topic = window.topic
         self.after = after
         self.limit = limit
-        self.noted = noted
+        self.changes = changes
         """By number, what is known better than from the read: the key of what became READY, None of what did not stay it.
 
         What is taken needs no note: it lay at or below `after`, where nothing is read.
         """
-        self.noted_max = noted_max
+        self.changes_max = changes_max
         self._window = window
 
-    def note(self, numbers: Iterable[int], keys: Iterable[Key | None]) -> None:
+    def record_changes(self, numbers: Iterable[int], keys: Iterable[OrderKey | None]) -> None:
         """These were touched since the read began. So much that it does not fit makes the refill void."""
-        self.noted.update(zip(numbers, keys, strict=False))
-        if len(self.noted) > self.noted_max:
+        self.changes.update(zip(numbers, keys, strict=False))
+        if len(self.changes) > self.changes_max:
             self._window.refill = None
 
 
@@ -93,20 +95,20 @@ class ReadyIndex:
         self._windows: dict[TopicName, _Window] = {}
         self._evictable: OrderedDict[_Window, None] = OrderedDict()
         """Every window with more than one key, and perhaps others; the coldest first."""
-        self._reserved: dict[int, Key] = {}
-        self._reserved_top: Key = BELOW_ALL
+        self._reserved: dict[int, OrderKey] = {}
+        self._reserved_key_max: OrderKey = BELOW_ALL
         """No reserved key lies above it."""
         self._size = 0
-        self.refills = 0
+        self.refill_count = 0
         """Reads that were taken in."""
-        self.evicted = 0
+        self.evicted_count = 0
         """Keys left to the table because a window, or the index, was full."""
 
     def __len__(self) -> int:
         return self._size
 
     @property
-    def reserved(self) -> int:
+    def reserved_count(self) -> int:
         """Keys taken and neither settled nor given back."""
         return len(self._reserved)
 
@@ -117,23 +119,23 @@ class ReadyIndex:
         return list(self._windows)
 
     @property
-    def topics_known(self) -> int:
+    def topic_count(self) -> int:
         """How many topics have, or may have, READY items beyond those reserved."""
         return len(self._windows)
 
-    def among(self, topics: Collection[TopicName]) -> list[TopicName]:
+    def filter_known(self, topics: Collection[TopicName]) -> list[TopicName]:
         """Those that have, or may have, READY items beyond those reserved, in their order."""
         windows = self._windows
         if windows.keys().isdisjoint(topics):
             return []
         return [topic for topic in topics if topic in windows]
 
-    def head(self, topic: TopicName) -> Key | None:
+    def best_key(self, topic: TopicName) -> OrderKey | None:
         """The best key of the window; None when the window is empty."""
         window = self._windows.get(topic)
         return window.keys[window.start] if window else None
 
-    def floor(self, topic: TopicName) -> Key | None:
+    def best_key_bound(self, topic: TopicName) -> OrderKey | None:
         """No READY key beyond those reserved lies below this one: `head`, or else the boundary; None: there is none."""
         window = self._windows.get(topic)
         if window is None:
@@ -149,17 +151,17 @@ class ReadyIndex:
         window = self._windows.get(topic)
         return 0 if window is None else len(window)
 
-    def peek(self, topic: TopicName, count: int) -> list[Key]:
+    def peek(self, topic: TopicName, count: int) -> list[OrderKey]:
         """The best keys of the window, in order, at most `count`."""
         window = self._windows.get(topic)
         return [] if window is None else window.keys[window.start : window.start + count]
 
-    def front(self, topic: TopicName, count: int) -> tuple[list[Key], Key | None]:
+    def peek_with_boundary(self, topic: TopicName, count: int) -> tuple[list[OrderKey], OrderKey | None]:
         """(what `peek` says, what `boundary` says)."""
         window = self._windows.get(topic)
         return ([], None) if window is None else (window.keys[window.start : window.start + count], window.boundary)
 
-    def boundary(self, topic: TopicName) -> Key | None:
+    def boundary(self, topic: TopicName) -> OrderKey | None:
         """The greatest key that the window covers; None when the table holds nothing beyond the window."""
         window = self._windows.get(topic)
         return None if window is None else window.boundary
@@ -168,7 +170,7 @@ class ReadyIndex:
         """The item's key was taken, and neither settled nor given back."""
         return number in self._reserved
 
-    def rank(self, topic: TopicName, key: Key) -> tuple[int, Key | None]:
+    def rank(self, topic: TopicName, key: OrderKey) -> tuple[int, OrderKey | None]:
         """How many keys of the window are better than `key`, and above which key the table may hold more; None: none."""
         window = self._windows.get(topic)
         if window is None:
@@ -185,12 +187,12 @@ class ReadyIndex:
             at, keys = window.start, window.keys
             # Within a priority the first key is the oldest; the next one to look at is of the next priority.
             while at < len(keys):
-                priority, after_ms, _ = unpack_key(keys[at])
+                priority, after_ms, _ = unpack_order_key(keys[at])
                 if oldest is None or after_ms < oldest:
                     oldest = after_ms
                 if keys_max <= 0 or at + 1 == len(keys):
                     break
-                at = bisect_left(keys, pack_key(priority + 1, 0, 0), at)
+                at = bisect_left(keys, pack_order_key(priority + 1, 0, 0), at)
                 keys_max -= 1
         return oldest
 
@@ -206,7 +208,7 @@ class ReadyIndex:
         window = self._windows.get(topic)
         if window is not None:
             self._size -= len(window)
-            self._remove(window)
+            self._remove_window(window)
 
     def forget_all(self, topics: Iterable[TopicName]) -> None:
         """As `forget`, of many topics, of which mostly none has a window any more."""
@@ -215,19 +217,19 @@ class ReadyIndex:
             if topic in windows:
                 self.forget(topic)
 
-    def add(self, topic: TopicName, key: Key) -> None:
+    def add(self, topic: TopicName, key: OrderKey) -> None:
         """An item became READY, or was re-keyed while READY. One that is here already, or reserved, is left as it is."""
         self.add_many(topic, (key,))
 
-    def add_many(self, topic: TopicName, keys: Sequence[Key]) -> None:
+    def add_many(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
         """As `add`, for keys in ascending order."""
-        if keys and keys[0] <= self._reserved_top:
+        if keys and keys[0] <= self._reserved_key_max:
             reserved = self._reserved
             keys = [key for key in keys if key & NUMBER_MAX not in reserved]
         if keys:
-            self._became_ready(topic, keys)
+            self._add_ready(topic, keys)
 
-    def discard(self, topic: TopicName, key: Key) -> None:
+    def discard(self, topic: TopicName, key: OrderKey) -> None:
         """An item is READY no longer; a reservation of it has nothing to give back. Unknown keys are ignored."""
         number = key & NUMBER_MAX
         self._reserved.pop(number, None)
@@ -235,48 +237,48 @@ class ReadyIndex:
         if window is None:
             return
         if window.refill is not None:
-            window.refill.note((number,), (None,))
+            window.refill.record_changes((number,), (None,))
         keys = window.keys
         at = bisect_left(keys, key, window.start)
         if at < len(keys) and keys[at] == key:
             del keys[at]
             self._size -= 1
-            self._tidy(window)
+            self._compact(window)
 
     # -------------------------------------------------------------- hand-out
 
-    def take(self, topic: TopicName, count: int, last: Key | None = None) -> list[Key]:
-        """Takes the best keys out, in order, and reserves them: at most `count`, none above `last`."""
+    def reserve(self, topic: TopicName, count: int, key_max: OrderKey | None = None) -> list[OrderKey]:
+        """Takes the best keys out, in order, and reserves them: at most `count`, none above `key_max`."""
         window = self._windows.get(topic)
         if window is None or count <= 0:
             return []
         keys, start = window.keys, window.start
-        if len(keys) == 1 and window.boundary is None and not start and (last is None or keys[0] <= last):
+        if len(keys) == 1 and window.boundary is None and not start and (key_max is None or keys[0] <= key_max):
             # Where there are many topics, most hold one: it goes, and its window with it.
             key = keys[0]
             self._reserved[key & NUMBER_MAX] = key
-            if key > self._reserved_top:
-                self._reserved_top = key
+            if key > self._reserved_key_max:
+                self._reserved_key_max = key
             self._size -= 1
-            self._remove(window)
+            self._remove_window(window)
             return keys
         end = min(start + count, len(keys))
-        if last is not None and end > start and keys[end - 1] > last:
-            end = bisect_right(keys, last, start, end)
+        if key_max is not None and end > start and keys[end - 1] > key_max:
+            end = bisect_right(keys, key_max, start, end)
         taken = keys[start:end]
         if not taken:
             return taken
         self._reserved.update([(key & NUMBER_MAX, key) for key in taken])
-        if taken[-1] > self._reserved_top:
-            self._reserved_top = taken[-1]
+        if taken[-1] > self._reserved_key_max:
+            self._reserved_key_max = taken[-1]
         window.start = end
         self._size -= len(taken)
-        if window.evictable:
+        if window.is_evictable:
             self._evictable.move_to_end(window)
-        self._tidy(window)
+        self._compact(window)
         return taken
 
-    def settle(self, numbers: Iterable[int]) -> int:
+    def confirm_reservations(self, numbers: Iterable[int]) -> int:
         """Reserved items were leased or are gone. Returns how many of them were still reserved.
 
         Another was re-keyed since it was taken, and is perhaps in a window:
@@ -287,10 +289,10 @@ class ReadyIndex:
         for number in numbers:
             reserved.pop(number, None)
         if not reserved:
-            self._reserved_top = BELOW_ALL
+            self._reserved_key_max = BELOW_ALL
         return before - len(reserved)
 
-    def give_back(self, topic: TopicName, keys: Iterable[Key]) -> bool:
+    def release_reservations(self, topic: TopicName, keys: Iterable[OrderKey]) -> bool:
         """Reserved items were not handed out after all. Returns whether any of them still was reserved."""
         reserved = self._reserved
         # A key of another reservation of the same number is a former one: it has nothing to give back.
@@ -300,24 +302,24 @@ class ReadyIndex:
         for key in back:
             del reserved[key & NUMBER_MAX]
         back.sort()
-        self._became_ready(topic, back)
+        self._add_ready(topic, back)
         return True
 
     # ---------------------------------------------------------------- refill
 
     def needs_refill(self, topic: TopicName) -> bool:
         """True when the window is empty while the table may hold more."""
-        return self.wants_refill(topic, 1)
+        return self.is_low(topic, 1)
 
-    def wants_refill(self, topic: TopicName, low: int) -> bool:
-        """True when the window holds fewer than `low` keys while the table may hold more."""
+    def is_low(self, topic: TopicName, keys_min: int) -> bool:
+        """True when the window holds fewer than `keys_min` keys while the table may hold more."""
         window = self._windows.get(topic)
-        return window is not None and window.boundary is not None and len(window) < low
+        return window is not None and window.boundary is not None and len(window) < keys_min
 
-    def begin_refill(self, topic: TopicName) -> Refill | None:
+    def start_refill(self, topic: TopicName) -> Refill | None:
         """What to read to extend the window; None when there is nothing to read or to make room for, or one is open.
 
-        The read may run beside everything else; `end_refill` or `drop_refill` ends it.
+        The read may run beside everything else; `finish_refill` or `cancel_refill` ends it.
         """
         window = self._windows.get(topic)
         if window is None or window.boundary is None or window.refill is not None:
@@ -329,25 +331,25 @@ class ReadyIndex:
         if limit <= 0:
             return None
         # What is reserved now may lie above the boundary, and be leased while the read runs.
-        noted: dict[int, Key | None] = dict.fromkeys(self._reserved)
+        noted: dict[int, OrderKey | None] = dict.fromkeys(self._reserved)
         window.refill = Refill(window, window.boundary, limit, noted, len(noted) + self._keys_max)
         return window.refill
 
-    def end_refill(self, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
+    def finish_refill(self, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
         """Takes in what the read found. Only between two flushes: whatever is committed was said here.
 
         Args:
             keys: READY keys of the table above `refill.after`, in order and
-                without a gap, as they were at some moment since `begin_refill`.
+                without a gap, as they were at some moment since `start_refill`.
             complete: the table held none beyond them.
         """
         window = self._windows.get(refill.topic)
         if window is None or window.refill is not refill:
             return
         window.refill = None
-        self.refills += 1
+        self.refill_count += 1
         boundary = None if complete else keys[-1] if keys else refill.after
-        noted = refill.noted
+        noted = refill.changes
         # What was at or below the old boundary is in the window, or was taken from it.
         known = [key for key in noted.values() if key is not None and key > refill.after]
         found = [key for key in keys if key & NUMBER_MAX not in noted] if noted else list(keys)
@@ -355,12 +357,12 @@ class ReadyIndex:
             found += known
             found.sort()
         window.boundary = boundary
-        self._warm(window)
+        self._mark_recently_used(window)
         if found:
-            self._enter(window, found)
-        self._tidy(window)
+            self._insert_keys(window, found)
+        self._compact(window)
 
-    def drop_refill(self, refill: Refill) -> None:
+    def cancel_refill(self, refill: Refill) -> None:
         """The read failed or is not wanted any more."""
         window = self._windows.get(refill.topic)
         if window is not None and window.refill is refill:
@@ -368,37 +370,37 @@ class ReadyIndex:
 
     # -------------------------------------------------------------- prefetch
 
-    def ahead(self, topic: TopicName) -> int:
+    def prefetched_count(self, topic: TopicName) -> int:
         """How many keys of the window, from the head, are loaded."""
         window = self._windows.get(topic)
-        return 0 if window is None else bisect_right(window.keys, window.loaded, window.start) - window.start
+        return 0 if window is None else bisect_right(window.keys, window.prefetched_to, window.start) - window.start
 
-    def unloaded(self, topic: TopicName, want: int) -> list[Key]:
-        """Those of the first `want` keys of the window that are not loaded."""
+    def not_prefetched(self, topic: TopicName, count: int) -> list[OrderKey]:
+        """Those of the first `count` keys of the window that are not loaded."""
         window = self._windows.get(topic)
         if window is None:
             return []
-        return window.keys[bisect_right(window.keys, window.loaded, window.start) : window.start + want]
+        return window.keys[bisect_right(window.keys, window.prefetched_to, window.start) : window.start + count]
 
-    def set_loaded(self, topic: TopicName, key: Key) -> None:
+    def set_prefetched(self, topic: TopicName, key: OrderKey) -> None:
         """The rows of the window's keys up to `key` are loaded, or will be."""
         window = self._windows.get(topic)
         if window is not None:
-            window.loaded = key
+            window.prefetched_to = key
 
     # ---------------------------------------------------------------- inside
 
-    def _became_ready(self, topic: TopicName, keys: Sequence[Key]) -> None:
+    def _add_ready(self, topic: TopicName, keys: Sequence[OrderKey]) -> None:
         window = self._windows.get(topic)
         if window is None:
             window = self._windows[topic] = _Window(topic, None, keys)
-            self._grown(window, len(keys))
+            self._on_window_grown(window, len(keys))
             return
         if window.refill is not None:
-            window.refill.note([key & NUMBER_MAX for key in keys], keys)
-        self._enter(window, keys)
+            window.refill.record_changes([key & NUMBER_MAX for key in keys], keys)
+        self._insert_keys(window, keys)
 
-    def _enter(self, window: _Window, keys: Sequence[Key]) -> None:
+    def _insert_keys(self, window: _Window, keys: Sequence[OrderKey]) -> None:
         """Puts ascending `keys` into the window as far as its boundary and the limits allow."""
         boundary = window.boundary
         if boundary is not None and keys[-1] > boundary:
@@ -414,18 +416,18 @@ class ReadyIndex:
             window.start -= len(keys)
             held[window.start : start] = keys
         else:
-            _insert(held, start, keys)
-        self._grown(window, len(held) - window.start - before)
+            _merge_into(held, start, keys)
+        self._on_window_grown(window, len(held) - window.start - before)
 
-    def _grown(self, window: _Window, by: int) -> None:
+    def _on_window_grown(self, window: _Window, added: int) -> None:
         """A window holds so many more keys, perhaps more than there is room for."""
         now = len(window)
-        self._size += by
-        if now > 1 and not window.evictable:
-            window.evictable = True
+        self._size += added
+        if now > 1 and not window.is_evictable:
+            window.is_evictable = True
             self._evictable[window] = None
         if now > self._window_keys_max:
-            self._lower(window, self._window_keys_max)
+            self._lower_boundary(window, self._window_keys_max)
         if self._size > self._keys_max:
             self._evict()
 
@@ -433,56 +435,56 @@ class ReadyIndex:
         """Takes keys from the coldest windows until the rest fits; a window that has no more to give leaves the list."""
         while self._size > self._keys_max and self._evictable:
             window = next(iter(self._evictable))
-            self._lower(window, max(1, len(window) - (self._size - self._keys_max)))
+            self._lower_boundary(window, max(1, len(window) - (self._size - self._keys_max)))
             if len(window) <= 1:
                 del self._evictable[window]
-                window.evictable = False
+                window.is_evictable = False
 
-    def _lower(self, window: _Window, keep: int) -> None:
-        """Keeps the best `keep` keys, at least one: the rest is left to the table."""
-        if len(window) <= keep:
+    def _lower_boundary(self, window: _Window, keys_max: int) -> None:
+        """Keeps the best `keys_max` keys, at least one: the rest is left to the table."""
+        if len(window) <= keys_max:
             return
-        self._size -= len(window) - keep
-        self.evicted += len(window) - keep
-        del window.keys[window.start + keep :]
+        self._size -= len(window) - keys_max
+        self.evicted_count += len(window) - keys_max
+        del window.keys[window.start + keys_max :]
         window.boundary = window.keys[-1]
-        window.loaded = min(window.loaded, window.boundary)
+        window.prefetched_to = min(window.prefetched_to, window.boundary)
         window.refill = None
 
-    def _warm(self, window: _Window) -> None:
-        if window.evictable:
+    def _mark_recently_used(self, window: _Window) -> None:
+        if window.is_evictable:
             self._evictable.move_to_end(window)
 
-    def _tidy(self, window: _Window) -> None:
+    def _compact(self, window: _Window) -> None:
         """Compacts the list after keys went; drops a window that is empty and has nothing to be refilled from."""
         keys, start = window.keys, window.start
-        if start * _DEAD_SHARE > len(keys):
+        if start * _COMPACT_FRACTION > len(keys):
             del keys[:start]
             window.start = 0
         if not keys and window.boundary is None:
-            self._remove(window)
+            self._remove_window(window)
 
-    def _remove(self, window: _Window) -> None:
+    def _remove_window(self, window: _Window) -> None:
         del self._windows[window.topic]
-        if window.evictable:
+        if window.is_evictable:
             del self._evictable[window]
 
 
-def _insert(held: list[Key], start: int, keys: Sequence[Key]) -> None:
+def _merge_into(target: list[OrderKey], start: int, keys: Sequence[OrderKey]) -> None:
     """Inserts ascending `keys` into the ascending `held[start:]`, which is not empty, but for those it has already.
 
     Neighbours that fall into one gap go in together.
     """
     at, place = 0, start
     while at < len(keys):
-        place = bisect_left(held, keys[at], place)
-        if place == len(held):
-            held.extend(keys[at:])
+        place = bisect_left(target, keys[at], place)
+        if place == len(target):
+            target.extend(keys[at:])
             return
-        if held[place] == keys[at]:
+        if target[place] == keys[at]:
             at += 1
             continue
-        end = bisect_left(keys, held[place], at + 1)
-        held[place:place] = keys[at:end]
+        end = bisect_left(keys, target[place], at + 1)
+        target[place:place] = keys[at:end]
         place += end - at
         at = end

@@ -15,7 +15,7 @@ from foqs.core.keys import KeyName
 from foqs.core.work import Lane, Work
 
 
-class Recall(Work):
+class ReplayLookup(Work):
     """Items of which the repeats are told what they repeat.
 
     It waits among the inserts, so that one that was made before it is judged before it.
@@ -31,10 +31,10 @@ class Recall(Work):
     __slots__ = ("digests", "keys", "refusals")
 
     def __init__(
-        self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], finished: Callable[[], None]
+        self, namespace: str, items: Sequence[KeyedItem], refusals: Sequence[FoqsError], on_finished: Callable[[], None]
     ) -> None:
-        super().__init__(Lane.INSERT, namespace, range(len(items)), finished)
-        self.keys = [item.key for item in items]
+        super().__init__(Lane.INSERT, namespace, range(len(items)), on_finished)
+        self.keys = [item.idempotency_key for item in items]
         self.digests = [item.digest for item in items]
         self.refusals = refusals
         self.bytes = self.size(0, len(items))
@@ -45,6 +45,6 @@ class Recall(Work):
     def seal(self, start: int, stop: int) -> None:
         """Its entries write nothing: in a flush they are as open as before."""
 
-    def names(self, start: int, stop: int) -> list[KeyName]:
+    def key_names(self, start: int, stop: int) -> list[KeyName]:
         """The keys of these entries."""
         return [(self.namespace, key) for key in self.keys[start:stop]]

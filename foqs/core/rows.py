@@ -18,29 +18,29 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, Longest, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LongestPayloads, PrefetchBudget, size_of
 from foqs.core.item import Row, State
 
 
-class Load:
+class Prefetch:
     """Rows that are being read ahead: those of `numbers`."""
 
-    __slots__ = ("bytes", "namespace", "numbers")
+    __slots__ = ("namespace", "numbers", "reserved_bytes")
 
     def __init__(self, namespace: str, numbers: list[int], size: int) -> None:
         self.namespace = namespace
         self.numbers = numbers
-        self.bytes = size
+        self.reserved_bytes = size
         """Set aside for them."""
 
     @property
     def payload_bytes_max(self) -> int:
         """Of each row: together no more is read than is set aside."""
-        return max(0, self.bytes // len(self.numbers) - ROW_BYTES)
+        return max(0, self.reserved_bytes // len(self.numbers) - ROW_BYTES)
 
-    def fitting(self, rows: Sequence[Row]) -> list[int]:
+    def numbers_to_read_again(self, rows: Sequence[Row]) -> list[int]:
         """Of these rows, which were read, those that came without payload and have room beside the others."""
-        left = self.bytes - size_of(rows)
+        left = self.reserved_bytes - size_of(rows)
         fitting: list[int] = []
         for row in rows:
             if row.payload is None and row.payload_bytes <= left:
@@ -53,69 +53,71 @@ class RowCache:
     """Rows by id. `get` is its dict's own: `get(number)` is the row or None.
 
     Args:
-        written: the budget of rows just written.
-        loaded: the budget of rows loaded ahead.
-        longest: told of what is loaded, for all shards of the host.
+        written_budget: the budget of rows just written.
+        prefetch_budget: the budget of rows loaded ahead.
+        longest_payloads: told of what is loaded, for all shards of the host.
     """
 
-    def __init__(self, written: Budget, loaded: LoadBudget, longest: Longest) -> None:
-        self.longest: Final = longest
-        self._written: Final = written
-        self._loaded: Final = loaded
+    def __init__(
+        self, written_budget: Budget, prefetch_budget: PrefetchBudget, longest_payloads: LongestPayloads
+    ) -> None:
+        self.longest_payloads: Final = longest_payloads
+        self._written_budget: Final = written_budget
+        self._prefetch_budget: Final = prefetch_budget
         self._rows: dict[int, Row] = {}
-        self._ahead: set[int] = set()
+        self._prefetched: set[int] = set()
         """Those in the pool of rows loaded ahead."""
-        self._loading: dict[int, Load] = {}
+        self._prefetching: dict[int, Prefetch] = {}
         """Ids being read, as far as nothing was written to them since their load began."""
-        self._loads: set[Load] = set()
+        self._prefetches: set[Prefetch] = set()
         """Those that have room set aside."""
         self.get: Final[Callable[[int], Row | None]] = self._rows.get
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def keep_written(self, rows: Iterable[Row]) -> None:
+    def store_written(self, rows: Iterable[Row]) -> None:
         """Rows as a flush has just committed them, each id once; `payload` may be None.
 
         New rows are taken in as far as there is room. One that was here already
         is replaced, and dropped when it has grown beyond the room.
         """
         fresh = {row.id: row for row in rows}
-        self._touched(fresh)
+        self._invalidate_prefetches(fresh)
         if self._rows.keys().isdisjoint(fresh):
-            self._enter(self._written, list(fresh.values()))
+            self._add(self._written_budget, list(fresh.values()))
             return
         known = self._rows.keys() & fresh.keys()
-        ahead = known & self._ahead
-        self._replace(self._loaded, [fresh[number] for number in ahead])
-        self._replace(self._written, [fresh[number] for number in known - ahead])
-        self._enter(self._written, [row for number, row in fresh.items() if number not in known])
+        ahead = known & self._prefetched
+        self._replace(self._prefetch_budget, [fresh[number] for number in ahead])
+        self._replace(self._written_budget, [fresh[number] for number in known - ahead])
+        self._add(self._written_budget, [row for number, row in fresh.items() if number not in known])
 
-    def keep_loaded(self, rows: Iterable[Row]) -> None:
+    def store_prefetched(self, rows: Iterable[Row]) -> None:
         """Rows as they are in the table now, with payload; as many as there is room for. What is here already stays."""
         fresh = [row for row in rows if row.id not in self._rows]
-        self._ahead.update([row.id for row in self._enter(self._loaded, fresh)])
+        self._prefetched.update([row.id for row in self._add(self._prefetch_budget, fresh)])
 
-    def drop(self, numbers: Collection[int]) -> None:
+    def remove(self, numbers: Collection[int]) -> None:
         """These rows are gone, or no longer known."""
-        self._touched(numbers)
-        self._forget(numbers)
+        self._invalidate_prefetches(numbers)
+        self._remove(numbers)
 
     def clear(self) -> None:
         """Forgets everything and gives the room back: the shard is another's now."""
-        for load in list(self._loads):
-            self.drop_load(load)
-        self._forget(list(self._rows))
+        for load in list(self._prefetches):
+            self.cancel_prefetch(load)
+        self._remove(list(self._rows))
 
     # ----------------------------------------------------------- loading ahead
 
-    def begin_load(self, namespace: str, weight: float, numbers: Iterable[int], now_s: float) -> Load | None:
+    def start_prefetch(self, namespace: str, weight: float, numbers: Iterable[int], now_s: float) -> Prefetch | None:
         """What to read of these ids, best first: those without payload here, as many as the namespace has room for.
 
-        The read may run beside flushes; `end_load` or `drop_load` ends it. None
+        The read may run beside flushes; `finish_prefetch` or `cancel_prefetch` ends it. None
         when there is nothing to read, or no room.
         """
-        rows, loading = self._rows, self._loading
+        rows, loading = self._rows, self._prefetching
         wanted = [
             number
             for number in numbers
@@ -123,23 +125,23 @@ class RowCache:
         ]
         if not wanted:
             return None
-        count, size = self._loaded.claim(namespace, weight, len(wanted), now_s)
+        count, size = self._prefetch_budget.reserve(namespace, weight, len(wanted), now_s)
         if not count:
             return None
-        load = Load(namespace, wanted[:count], size)
+        load = Prefetch(namespace, wanted[:count], size)
         loading.update(dict.fromkeys(load.numbers, load))
-        self._loads.add(load)
+        self._prefetches.add(load)
         return load
 
-    def end_load(self, load: Load, rows: Sequence[Row]) -> None:
+    def finish_prefetch(self, prefetch: Prefetch, rows: Sequence[Row]) -> None:
         """Takes in what was read, unless it was written to since. Only between two flushes.
 
         A row that came without payload is remembered so: its length is known.
         """
-        current = [row for row in rows if self._loading.get(row.id) is load and row.id not in self._rows]
-        self.drop_load(load)
-        self._loaded.learn(load.namespace, rows)
-        self.longest.saw(load.namespace, max([row.payload_bytes for row in rows], default=0))
+        current = [row for row in rows if self._prefetching.get(row.id) is prefetch and row.id not in self._rows]
+        self.cancel_prefetch(prefetch)
+        self._prefetch_budget.learn_row_bytes(prefetch.namespace, rows)
+        self.longest_payloads.record(prefetch.namespace, max([row.payload_bytes for row in rows], default=0))
         # A payload never changes: it serves whatever else of its row has changed since.
         filled = [
             replace(here, payload=row.payload)
@@ -147,33 +149,33 @@ class RowCache:
             if row.payload is not None and (here := self._rows.get(row.id)) is not None and here.state is State.READY
         ]
         if filled:
-            self._forget([row.id for row in filled])
-        self.keep_loaded(filled + current)
+            self._remove([row.id for row in filled])
+        self.store_prefetched(filled + current)
 
-    def drop_load(self, load: Load) -> None:
+    def cancel_prefetch(self, prefetch: Prefetch) -> None:
         """The read failed or is not wanted any more; safe to repeat."""
-        if load not in self._loads:
+        if prefetch not in self._prefetches:
             return
-        self._loads.discard(load)
-        for number in load.numbers:
-            if self._loading.get(number) is load:
-                del self._loading[number]
-        self._loaded.release(load.namespace, len(load.numbers), load.bytes)
+        self._prefetches.discard(prefetch)
+        for number in prefetch.numbers:
+            if self._prefetching.get(number) is prefetch:
+                del self._prefetching[number]
+        self._prefetch_budget.release_reservation(prefetch.namespace, len(prefetch.numbers), prefetch.reserved_bytes)
 
     # ------------------------------------------------------------------ inside
 
-    def _touched(self, numbers: Collection[int]) -> None:
+    def _invalidate_prefetches(self, numbers: Collection[int]) -> None:
         """Whatever is being read of these rows is no longer to be trusted."""
-        if self._loading and not self._loading.keys().isdisjoint(numbers):
+        if self._prefetching and not self._prefetching.keys().isdisjoint(numbers):
             for number in numbers:
-                self._loading.pop(number, None)
+                self._prefetching.pop(number, None)
 
-    def _enter(self, budget: Budget, rows: list[Row]) -> list[Row]:
+    def _add(self, budget: Budget, rows: list[Row]) -> list[Row]:
         """Takes in the first of these rows, as many as fit; returns them."""
         if not rows:
             return rows
         size = size_of(rows)
-        taken = budget.admitted(rows, size)
+        taken = budget.new_rows_that_fit(rows, size)
         if len(taken) < len(rows):
             rows, size = taken, size_of(taken)
         budget.add(rows, size)
@@ -191,23 +193,23 @@ class RowCache:
         if not budget.fits(len(rows), size):
             # Those that have not grown come first: they always fit.
             rows.sort(key=lambda row: size_of([row]) - size_of([self._rows[row.id]]))
-            rows = budget.fitting(rows, size)
+            rows = budget.rows_that_fit(rows, size)
             size = size_of(rows)
             numbers, all_numbers = [row.id for row in rows], numbers
             for number in set(all_numbers).difference(numbers):
                 del self._rows[number]
-                self._ahead.discard(number)
+                self._prefetched.discard(number)
         budget.add(rows, size)
         self._rows.update(zip(numbers, rows, strict=True))
 
-    def _forget(self, numbers: Collection[int]) -> None:
+    def _remove(self, numbers: Collection[int]) -> None:
         pop = self._rows.pop
         gone = [row for number in numbers if (row := pop(number, None)) is not None]
-        if self._ahead:
-            ahead = [row for row in gone if row.id in self._ahead]
+        if self._prefetched:
+            ahead = [row for row in gone if row.id in self._prefetched]
             if ahead:
-                gone = [row for row in gone if row.id not in self._ahead]
-                self._ahead.difference_update([row.id for row in ahead])
-                self._loaded.remove(ahead, size_of(ahead))
+                gone = [row for row in gone if row.id not in self._prefetched]
+                self._prefetched.difference_update([row.id for row in ahead])
+                self._prefetch_budget.remove(ahead, size_of(ahead))
         if gone:
-            self._written.remove(gone, size_of(gone))
+            self._written_budget.remove(gone, size_of(gone))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 _US_PER_MS = 1_000
 
 
-class ShardTime:
+class ShardClock:
     """Milliseconds since 1970-01-01 UTC, as this shard counts them.
 
     Args:
@@ -27,7 +27,7 @@ class ShardTime:
 
     def __init__(self, monotonic_ms: Callable[[], int], start_ms: int, database_ms: int, slew_permille: int) -> None:
         self._monotonic_ms = monotonic_ms
-        self._slew = slew_permille
+        self._slew_permille = slew_permille
         """Microseconds that it may gain or lose in a millisecond."""
         self._since_ms = monotonic_ms()
         self._base_us = start_ms * _US_PER_MS
@@ -46,8 +46,8 @@ class ShardTime:
         now_us = self._base_us + elapsed_ms * _US_PER_MS + slewed_us
         return now_us // _US_PER_MS, (slewed_us - self._behind_us) // _US_PER_MS
 
-    def sample(self, database_ms: int, asked_ms: int) -> None:
-        """The database's clock was read, at some moment since the shard's time was `asked_ms`.
+    def on_database_time(self, database_ms: int, requested_at_ms: int) -> None:
+        """The database's clock was read, at some moment since the shard's time was `requested_at_ms`.
 
         So the difference lies between what it would be had the clock been read
         at once, and just now. What was believed stands where it lies there too;
@@ -59,11 +59,11 @@ class ShardTime:
         self._base_us += elapsed_ms * _US_PER_MS + slewed_us
         self._since_ms = now_ms
         least_us = database_ms * _US_PER_MS - self._base_us
-        most_us = (database_ms - asked_ms + 1) * _US_PER_MS
+        most_us = (database_ms - requested_at_ms + 1) * _US_PER_MS
         self._behind_us = max(least_us, min(self._behind_us - slewed_us, most_us))
 
     @property
-    def is_fast(self) -> bool:
+    def is_catching_up(self) -> bool:
         """It is behind the database's clock, and runs faster than the steady clock to catch up."""
         if self._behind_us <= 0:
             return False
@@ -73,7 +73,7 @@ class ShardTime:
         """How long on the steady clock until the shard's time is `until_ms`, unless a sample comes first; 0 when it is."""
         elapsed_ms = self._monotonic_ms() - self._since_ms
         gap_us = until_ms * _US_PER_MS - self._base_us
-        slew, behind_us = self._slew, self._behind_us
+        slew, behind_us = self._slew_permille, self._behind_us
         if behind_us >= 0:
             wait_ms = max(_ceil(gap_us, _US_PER_MS + slew), _ceil(gap_us - behind_us, _US_PER_MS))
         else:
@@ -82,13 +82,13 @@ class ShardTime:
 
     def _slewed_us(self, elapsed_ms: int) -> int:
         """What was worked off in so much time."""
-        most_us, behind_us = elapsed_ms * self._slew, self._behind_us
+        most_us, behind_us = elapsed_ms * self._slew_permille, self._behind_us
         if -most_us <= behind_us <= most_us:
             return behind_us
         return most_us if behind_us > 0 else -most_us
 
 
-def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
+def initial_time_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
     """A new owner's first moment.
 
     Args:

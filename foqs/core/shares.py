@@ -30,24 +30,24 @@ from typing import Final, Generic, TypeVar
 
 from foqs.core.rate import MINUTE_S
 
-Host = TypeVar("Host", bound=Hashable)
+HostT = TypeVar("HostT", bound=Hashable)
 
 BURST_S: Final = 2.0
 """So much of the limit may be saved up, by all hosts together."""
-LEAST_PART: Final = 0.05
+FRACTION_MIN: Final = 0.05
 """All hosts without demand have this part together, so that their first items need not wait."""
-TOLD_PERIODS: Final = 1.25
+PROPAGATION_PERIODS: Final = 1.25
 """What was told so many periods of the exchange ago is known to everybody who hears."""
-_TELL_PERIODS: Final = 0.25
+_REPORT_MERGE_PERIODS: Final = 0.25
 """What is told more often counts as told at once: the least of it."""
-_DEMAND_S: Final = 0.4
+_DEMAND_TAU_S: Final = 0.4
 """In so long the weight of what was asked for falls to 1/e."""
-_ASKED_S: Final = 60.0
+_IDLE_S: Final = 60.0
 """A namespace that was not asked for so long has no demand, and its bucket is full."""
 
 
 @dataclass(slots=True, frozen=True)
-class Word:
+class HostReport:
     """What a host tells of a namespace.
 
     Attributes:
@@ -62,11 +62,11 @@ class Word:
     payload_bytes: int = 0
 
 
-NOTHING: Final = Word()
+EMPTY_REPORT: Final = HostReport()
 
 
 @dataclass(slots=True)
-class _Told:
+class _SentDemand:
     """The least demand that was told between two moments near each other."""
 
     demand: int
@@ -74,19 +74,19 @@ class _Told:
     last_s: float
 
 
-class _Heard:
+class _OtherHost:
     """What is known of one other host."""
 
-    __slots__ = ("assumed", "part", "word")
+    __slots__ = ("assumed_enqueued", "fraction", "report")
 
-    def __init__(self, word: Word) -> None:
-        self.word = word
-        self.part = 0.0
-        self.assumed = 0.0
+    def __init__(self, report: HostReport) -> None:
+        self.report = report
+        self.fraction = 0.0
+        self.assumed_enqueued = 0.0
         """Items that it is taken to have enqueued since, because it is silent."""
 
 
-class Arrivals:
+class ArrivalRate:
     """A rate that forgets."""
 
     __slots__ = ("_at_s", "_per_s")
@@ -96,27 +96,27 @@ class Arrivals:
         self._at_s = -inf
 
     def add(self, items: int, now_s: float) -> None:
-        self._per_s = self._per_s * exp((self._at_s - now_s) / _DEMAND_S) + items / _DEMAND_S
+        self._per_s = self._per_s * exp((self._at_s - now_s) / _DEMAND_TAU_S) + items / _DEMAND_TAU_S
         self._at_s = now_s
 
     def per_minute(self, now_s: float) -> int:
-        return round(self._per_s * exp((self._at_s - now_s) / _DEMAND_S) * MINUTE_S)
+        return round(self._per_s * exp((self._at_s - now_s) / _DEMAND_TAU_S) * MINUTE_S)
 
-    def is_over(self, now_s: float) -> bool:
+    def is_idle(self, now_s: float) -> bool:
         """There were none for a minute."""
-        return now_s - self._at_s >= _ASKED_S
+        return now_s - self._at_s >= _IDLE_S
 
 
-class Share(Generic[Host]):
+class RateAllocation(Generic[HostT]):
     """Of one namespace, at one host. To whoever enqueues it is a bucket, like `TokenBucket`.
 
     A call larger than the bucket passes when the bucket is full, and leaves it
     with a debt.
 
     Args:
-        hosts: how many there are, this one included.
+        host_count: how many there are, this one included.
         period_s: between two times that a host asks another.
-        known: all of them were heard, so what was not spoken of was not asked for: the bucket is full. Otherwise there is
+        is_complete: all of them were heard, so what was not spoken of was not asked for: the bucket is full. Otherwise there is
             an item in it, so that the first one passes.
 
     Attributes:
@@ -124,211 +124,220 @@ class Share(Generic[Host]):
     """
 
     __slots__ = (
-        "_again_s",
         "_arrivals",
         "_at_s",
-        "_demand",
-        "_elsewhere",
+        "_consumed",
+        "_demand_elsewhere",
         "_enqueued",
-        "_heard",
+        "_enqueued_elsewhere",
         "_held_bytes",
         "_held_items",
-        "_hosts",
-        "_level",
+        "_host_count",
+        "_next_update_s",
+        "_other_hosts",
         "_period_s",
         "_round_s",
-        "_taken",
+        "_sent_demands",
+        "_tier_tokens",
         "_tokens",
-        "_told",
         "elsewhere_bytes",
         "elsewhere_items",
-        "part",
+        "fraction",
     )
 
-    def __init__(self, hosts: int, period_s: float, now_s: float, *, known: bool) -> None:
-        self.part = 1 / hosts
+    def __init__(self, host_count: int, period_s: float, now_s: float, *, is_complete: bool) -> None:
+        self.fraction = 1 / host_count
         self.elsewhere_items = 0
         self.elsewhere_bytes = 0
         self._period_s = period_s
-        self._arrivals = Arrivals()
-        self._told = deque((_Told(0, now_s, now_s),))
+        self._arrivals = ArrivalRate()
+        self._sent_demands = deque((_SentDemand(0, now_s, now_s),))
         """What this host told of its demand, the oldest first."""
-        self._heard: dict[Host, _Heard] = {}
-        self._demand = 0
+        self._other_hosts: dict[HostT, _OtherHost] = {}
+        self._demand_elsewhere = 0
         """Of the other hosts."""
         self._enqueued = 0
         """By this host, in all."""
-        self._tokens = inf if known else 1.0
+        self._tokens = inf if is_complete else 1.0
         """What this host may take at `_at_s`: more than fits until it is looked at, less than nothing after a large call."""
         self._at_s = now_s
-        self._level = inf if known else 0.0
+        self._tier_tokens = inf if is_complete else 0.0
         """What was in the tier's bucket at the last round."""
         self._round_s = now_s
-        self._taken = 0.0
+        self._consumed = 0.0
         """By this host, since."""
-        self._elsewhere = 0.0
+        self._enqueued_elsewhere = 0.0
         """By the others, as they told since."""
         self._held_items = 0
         self._held_bytes = 0
-        self._hosts = hosts
-        self._again_s = inf
+        self._host_count = host_count
+        self._next_update_s = inf
         """When more of this host's demand may count, by what it told."""
 
     # ---------------------------------------------------------------- to enqueue
 
-    def asked(self, items: int, now_s: float) -> None:
+    def record_request(self, items: int, now_s: float) -> None:
         """So many items are to be enqueued, whatever becomes of them."""
         self._arrivals.add(items, now_s)
 
     def wait_s(self, items: int, per_minute: int, now_s: float) -> float:
         """How long until so many items may pass: 0 now. No longer than it takes the share to follow demand."""
-        self._fill(per_minute, now_s)
-        missing = min(items, self._most(per_minute)) - self._tokens
+        self._catch_up(per_minute, now_s)
+        missing = min(items, self._burst_items_max(per_minute)) - self._tokens
         if missing <= 0:
             return 0.0
         alone_s = missing * MINUTE_S / per_minute
-        return min(alone_s / self.part, max(alone_s, TOLD_PERIODS * self._period_s))
+        return min(alone_s / self.fraction, max(alone_s, PROPAGATION_PERIODS * self._period_s))
 
-    def take(self, items: int, per_minute: int, now_s: float) -> None:
+    def consume(self, items: int, per_minute: int, now_s: float) -> None:
         """So many items have passed, after `wait_s` said that they may."""
-        self._fill(per_minute, now_s)
+        self._catch_up(per_minute, now_s)
         self._tokens -= items
-        self._taken += items
+        self._consumed += items
         self._enqueued += items
 
-    def give_back(self, items: int) -> None:
+    def refund(self, items: int) -> None:
         """So many of those that passed need not have."""
         self._tokens += items
-        self._taken -= items
+        self._consumed -= items
         self._enqueued -= items
 
-    def items_most(self, limit: int) -> int:
+    def items_max(self, limit: int) -> int:
         """How many items this host may hold, of so many on all hosts."""
-        return ceil(self._held_items + self.part * (limit - self._held_items - self.elsewhere_items))
+        return ceil(self._held_items + self.fraction * (limit - self._held_items - self.elsewhere_items))
 
-    def bytes_most(self, limit: int) -> int:
+    def bytes_max(self, limit: int) -> int:
         """How many bytes of payload likewise."""
-        return ceil(self._held_bytes + self.part * (limit - self._held_bytes - self.elsewhere_bytes))
+        return ceil(self._held_bytes + self.fraction * (limit - self._held_bytes - self.elsewhere_bytes))
 
     # ----------------------------------------------------------- to and from others
 
     @property
-    def is_unknown(self) -> bool:
+    def is_unused_elsewhere(self) -> bool:
         """No other host has told anything but nothing."""
-        return not (self._demand or self.elsewhere_items or self.elsewhere_bytes)
+        return not (self._demand_elsewhere or self.elsewhere_items or self.elsewhere_bytes)
 
-    def is_over(self, now_s: float) -> bool:
+    def is_idle(self, now_s: float) -> bool:
         """Nobody asked here for a minute: there is nothing to tell of demand."""
-        return self._arrivals.is_over(now_s)
+        return self._arrivals.is_idle(now_s)
 
-    def tell(self, now_s: float) -> tuple[int, int]:
+    def next_report(self, now_s: float) -> tuple[int, int]:
         """(demand, enqueued) of this host, which are told to others now."""
         demand = self._arrivals.per_minute(now_s)
-        last = self._told[-1]
-        if now_s - last.first_s < _TELL_PERIODS * self._period_s:
+        last = self._sent_demands[-1]
+        if now_s - last.first_s < _REPORT_MERGE_PERIODS * self._period_s:
             last.last_s = now_s
             last.demand = min(last.demand, demand)
         else:
-            self._told.append(_Told(demand, now_s, now_s))
+            self._sent_demands.append(_SentDemand(demand, now_s, now_s))
         return demand, self._enqueued
 
-    def heard(self, host: Host, word: Word, hosts: int, per_minute: int, *, first: bool) -> None:
+    def on_report(self, host: HostT, report: HostReport, host_count: int, per_minute: int, *, is_first: bool) -> None:
         """Another host says so.
 
         Args:
-            hosts: how many there are, this one included.
+            host_count: how many there are, this one included.
             per_minute: the limit; 0 for none.
-            first: it was not heard before, of any namespace.
+            is_first: it was not heard before, of any namespace.
         """
-        known = self._heard.get(host)
+        known = self._other_hosts.get(host)
         if known is None:
             # A host that had nothing to tell the last time has taken little since, and one that is new took it before.
-            recent_s = 0.0 if first else TOLD_PERIODS * self._period_s + BURST_S
-            lately = min(word.enqueued, ceil(recent_s * per_minute / MINUTE_S))
-            known = self._heard[host] = _Heard(Word(enqueued=word.enqueued - lately))
-        before = known.word
-        if word is NOTHING:
-            word = Word(enqueued=before.enqueued)
-        self._elsewhere += word.enqueued - before.enqueued - known.assumed
-        self._demand += word.demand - before.demand
-        self.elsewhere_items += word.items - before.items
-        self.elsewhere_bytes += word.payload_bytes - before.payload_bytes
-        known.word = word
-        known.assumed = 0.0
-        known.part = _part(word.demand, self._own() + self._demand, hosts)
+            recent_s = 0.0 if is_first else PROPAGATION_PERIODS * self._period_s + BURST_S
+            lately = min(report.enqueued, ceil(recent_s * per_minute / MINUTE_S))
+            known = self._other_hosts[host] = _OtherHost(HostReport(enqueued=report.enqueued - lately))
+        before = known.report
+        if report is EMPTY_REPORT:
+            report = HostReport(enqueued=before.enqueued)
+        self._enqueued_elsewhere += report.enqueued - before.enqueued - known.assumed_enqueued
+        self._demand_elsewhere += report.demand - before.demand
+        self.elsewhere_items += report.items - before.items
+        self.elsewhere_bytes += report.payload_bytes - before.payload_bytes
+        known.report = report
+        known.assumed_enqueued = 0.0
+        known.fraction = _fraction(report.demand, self._own_demand() + self._demand_elsewhere, host_count)
 
-    def gone(self, host: Host) -> None:
+    def on_host_left(self, host: HostT) -> None:
         """That host is there no more: what it was asked for and held counts no longer."""
-        known = self._heard.pop(host, None)
+        known = self._other_hosts.pop(host, None)
         if known is not None:
-            self._demand -= known.word.demand
-            self.elsewhere_items -= known.word.items
-            self.elsewhere_bytes -= known.word.payload_bytes
+            self._demand_elsewhere -= known.report.demand
+            self.elsewhere_items -= known.report.items
+            self.elsewhere_bytes -= known.report.payload_bytes
 
-    def divide(self, hosts: int, per_minute: int, now_s: float) -> None:
+    def update_fraction(self, host_count: int, per_minute: int, now_s: float) -> None:
         """Has the part follow what is known, of so many hosts, this one included."""
-        self._hosts = hosts
-        known_s = now_s - TOLD_PERIODS * self._period_s
-        while len(self._told) > 1 and self._told[0].last_s <= known_s:
-            self._told.popleft()
-        self._again_s = self._told[0].last_s + TOLD_PERIODS * self._period_s if len(self._told) > 1 else inf
-        own = self._own()
-        self._flow(per_minute, now_s)
-        self.part = _part(own, own + self._demand, hosts)
+        self._host_count = host_count
+        known_s = now_s - PROPAGATION_PERIODS * self._period_s
+        while len(self._sent_demands) > 1 and self._sent_demands[0].last_s <= known_s:
+            self._sent_demands.popleft()
+        self._next_update_s = (
+            self._sent_demands[0].last_s + PROPAGATION_PERIODS * self._period_s if len(self._sent_demands) > 1 else inf
+        )
+        own = self._own_demand()
+        self._add_tokens(per_minute, now_s)
+        self.fraction = _fraction(own, own + self._demand_elsewhere, host_count)
 
-    def round(self, hosts: int, silent: Collection[Host], per_minute: int, held: tuple[int, int], now_s: float) -> None:
+    def end_round(
+        self,
+        host_count: int,
+        unresponsive: Collection[HostT],
+        per_minute: int,
+        own_usage: tuple[int, int],
+        now_s: float,
+    ) -> None:
         """All but the silent were heard since the last round.
 
         Args:
-            silent: those that were not heard lately.
-            held: (items, bytes) that this host holds.
+            unresponsive: those that were not heard lately.
+            own_usage: (items, bytes) that this host holds.
         """
-        self.divide(hosts, per_minute, now_s)
-        self._held_items, self._held_bytes = held
+        self.update_fraction(host_count, per_minute, now_s)
+        self._held_items, self._held_bytes = own_usage
         gained = (now_s - self._round_s) * per_minute / MINUTE_S
-        for host in silent:
-            assumed = self._reserved(host) * gained
-            self._elsewhere += assumed
-            known = self._heard.get(host)
+        for host in unresponsive:
+            assumed = self._assumed_fraction(host) * gained
+            self._enqueued_elsewhere += assumed
+            known = self._other_hosts.get(host)
             if known is not None:
-                known.assumed += assumed
+                known.assumed_enqueued += assumed
         full = BURST_S * per_minute / MINUTE_S
-        level = min(full, self._level) + gained - self._taken - self._elsewhere
+        level = min(full, self._tier_tokens) + gained - self._consumed - self._enqueued_elsewhere
         # A debt is forgotten beyond a minute's worth, whatever anybody tells.
-        self._level = max(-float(per_minute), min(full, level))
-        tokens = self.part * self._level
-        if self.part <= LEAST_PART / hosts:
+        self._tier_tokens = max(-float(per_minute), min(full, level))
+        tokens = self.fraction * self._tier_tokens
+        if self.fraction <= FRACTION_MIN / host_count:
             # What the least part has saved up is not the others' to use up.
-            tokens = max(tokens, min(self._tokens, self._most(per_minute)))
+            tokens = max(tokens, min(self._tokens, self._burst_items_max(per_minute)))
         self._tokens = tokens
-        self._taken = self._elsewhere = 0.0
+        self._consumed = self._enqueued_elsewhere = 0.0
         self._at_s = self._round_s = now_s
 
     # --------------------------------------------------------------------- inside
 
-    def _own(self) -> int:
+    def _own_demand(self) -> int:
         """What counts of this host's demand: what it told all the while."""
-        return min([told.demand for told in self._told])
+        return min([told.demand for told in self._sent_demands])
 
-    def _reserved(self, host: Host) -> float:
+    def _assumed_fraction(self, host: HostT) -> float:
         """The part of a silent host: that of before; an equal one if it was never heard."""
-        known = self._heard.get(host)
-        return 1 / self._hosts if known is None else known.part
+        known = self._other_hosts.get(host)
+        return 1 / self._host_count if known is None else known.fraction
 
-    def _most(self, per_minute: int) -> float:
-        return self.part * BURST_S * per_minute / MINUTE_S
+    def _burst_items_max(self, per_minute: int) -> float:
+        return self.fraction * BURST_S * per_minute / MINUTE_S
 
-    def _fill(self, per_minute: int, now_s: float) -> None:
-        if now_s >= self._again_s:
-            self.divide(self._hosts, per_minute, now_s)
-        self._flow(per_minute, now_s)
+    def _catch_up(self, per_minute: int, now_s: float) -> None:
+        if now_s >= self._next_update_s:
+            self.update_fraction(self._host_count, per_minute, now_s)
+        self._add_tokens(per_minute, now_s)
 
-    def _flow(self, per_minute: int, now_s: float) -> None:
-        gained = (now_s - self._at_s) * self.part * per_minute / MINUTE_S
-        self._tokens = min(self._most(per_minute), self._tokens + gained)
+    def _add_tokens(self, per_minute: int, now_s: float) -> None:
+        gained = (now_s - self._at_s) * self.fraction * per_minute / MINUTE_S
+        self._tokens = min(self._burst_items_max(per_minute), self._tokens + gained)
         self._at_s = now_s
 
 
-def _part(demand: int, of: int, hosts: int) -> float:
+def _fraction(demand: int, total_demand: int, host_count: int) -> float:
     """The part of a host with this demand, of the demand of so many hosts."""
-    return max(LEAST_PART / hosts, demand / of) if of else 1 / hosts
+    return max(FRACTION_MIN / host_count, demand / total_demand) if total_demand else 1 / host_count

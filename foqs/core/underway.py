@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from foqs.core.item import NewItem
 
 
-class UnderWay:
+class InFlight:
     """Of one namespace, over all shards of a host."""
 
     __slots__ = ("bytes", "items")
@@ -21,17 +21,17 @@ class UnderWay:
         self.items = 0
         self.bytes = 0
 
-    def entered(self, items: Sequence[NewItem]) -> None:
+    def add(self, items: Sequence[NewItem]) -> None:
         """A shard has taken these in."""
         self.items += len(items)
-        self.bytes += payload_bytes(items)
+        self.bytes += total_payload_bytes(items)
 
-    def left(self, items: Sequence[NewItem]) -> None:
+    def remove(self, items: Sequence[NewItem]) -> None:
         """These have their results."""
         self.items -= len(items)
-        self.bytes -= payload_bytes(items)
+        self.bytes -= total_payload_bytes(items)
 
 
-def payload_bytes(items: Sequence[NewItem]) -> int:
+def total_payload_bytes(items: Sequence[NewItem]) -> int:
     """Bytes of their payloads: what they will count for when they are committed."""
     return sum([len(item.payload) for item in items])

@@ -18,33 +18,33 @@ _NAMESPACE: Final = attrgetter("namespace")
 _BYTES: Final = attrgetter("payload_bytes")
 
 
-class Usage:
+class NamespaceUsage:
     """Items and bytes by namespace. One that has neither is forgotten."""
 
     def __init__(self) -> None:
-        self._held: dict[str, list[int]] = {}
+        self._usage: dict[str, list[int]] = {}
 
-    def least(self, namespace: str) -> tuple[int, int]:
+    def lower_bound(self, namespace: str) -> tuple[int, int]:
         """(items, bytes) that the namespace has at least; exact once `found`."""
-        items, size = self._held.get(namespace, (0, 0))
+        items, size = self._usage.get(namespace, (0, 0))
         return max(0, items), max(0, size)
 
-    def entered(self, rows: Sequence[Row]) -> None:
+    def on_rows_inserted(self, rows: Sequence[Row]) -> None:
         """New rows are committed."""
         self._change(rows, 1)
 
-    def left(self, rows: Sequence[Row]) -> None:
+    def on_rows_deleted(self, rows: Sequence[Row]) -> None:
         """Rows are gone, committed."""
         self._change(rows, -1)
 
-    def found(self, held: Iterable[tuple[str, int, int]]) -> None:
+    def add_initial(self, usage: Iterable[tuple[str, int, int]]) -> None:
         """(namespace, items, bytes) that the table held before the first change; a namespace may stand in it often."""
-        for namespace, items, size in held:
+        for namespace, items, size in usage:
             self._add(namespace, items, size)
 
-    def begin_anew(self) -> None:
+    def restart_initial(self) -> None:
         """`found` will bring what the table holds now."""
-        self._held.clear()
+        self._usage.clear()
 
     def _change(self, rows: Sequence[Row], sign: int) -> None:
         names = set(map(_NAMESPACE, rows))
@@ -60,10 +60,10 @@ class Usage:
             self._add(namespace, sign * count, sign * sizes[namespace])
 
     def _add(self, namespace: str, items: int, size: int) -> None:
-        held = self._held.get(namespace)
+        held = self._usage.get(namespace)
         if held is None:
-            held = self._held[namespace] = [0, 0]
+            held = self._usage[namespace] = [0, 0]
         held[0] += items
         held[1] += size
         if not held[0] and not held[1]:
-            del self._held[namespace]
+            del self._usage[namespace]

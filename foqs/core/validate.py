@@ -18,11 +18,11 @@ NAME_BYTES_MAX: Final = 255
 CURSOR_BYTES_MAX: Final = 4_096
 
 
-class Malformed(InvalidArgument):
+class MalformedRequest(InvalidArgument):
     """Bytes that no correct client sends, whatever its user asked for."""
 
 
-def text(raw: bytes, bytes_max: int, field: str) -> str:
+def decode_text(raw: bytes, bytes_max: int, field: str) -> str:
     """Strict UTF-8 of at most `bytes_max` bytes.
 
     Raises:
@@ -34,10 +34,10 @@ def text(raw: bytes, bytes_max: int, field: str) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise Malformed(f"this is not UTF-8: {error.reason} at byte {error.start}", field=field) from None
+        raise MalformedRequest(f"this is not UTF-8: {error.reason} at byte {error.start}", field=field) from None
 
 
-def name(raw: bytes | None, field: str) -> str:
+def decode_name(raw: bytes | None, field: str) -> str:
     """A name: 1 to 255 bytes of UTF-8 without NUL, kept exactly.
 
     Raises:
@@ -49,10 +49,10 @@ def name(raw: bytes | None, field: str) -> str:
         raise InvalidArgument(f"this is {what}; give 1 to {NAME_BYTES_MAX} bytes of UTF-8", field=field)
     if 0 in raw:
         raise InvalidArgument("a name must not hold NUL", field=field)
-    return text(raw, NAME_BYTES_MAX, field)
+    return decode_text(raw, NAME_BYTES_MAX, field)
 
 
-def key(raw: bytes) -> bytes:
+def check_idempotency_key(raw: bytes) -> bytes:
     """An idempotency key: 1 to 255 bytes of UTF-8 without NUL, kept exactly; field `idempotency_key`.
 
     Raises:
@@ -60,11 +60,11 @@ def key(raw: bytes) -> bytes:
         InvalidArgument: it is empty, too long or holds NUL.
     """
     if not (raw and len(raw) <= NAME_BYTES_MAX and raw.isascii() and 0 not in raw):
-        name(raw, "idempotency_key")
+        decode_name(raw, "idempotency_key")
     return raw
 
 
-def number(value: int | None, least: int, most: int, field: str) -> int:
+def check_number(value: int | None, minimum: int, maximum: int, field: str) -> int:
     """An integer in [least, most].
 
     Raises:
@@ -72,15 +72,15 @@ def number(value: int | None, least: int, most: int, field: str) -> int:
         LimitExceeded: it is too large.
     """
     if value is None:
-        raise InvalidArgument(f"this is missing; give a number from {least} to {most}", field=field)
-    if value < least:
-        raise InvalidArgument(f"{value} is too small; the least is {least}", field=field)
-    if value > most:
-        raise LimitExceeded(f"{value} is too large; the most is {most}", field=field)
+        raise InvalidArgument(f"this is missing; give a number from {minimum} to {maximum}", field=field)
+    if value < minimum:
+        raise InvalidArgument(f"{value} is too small; the least is {minimum}", field=field)
+    if value > maximum:
+        raise LimitExceeded(f"{value} is too large; the most is {maximum}", field=field)
     return value
 
 
-def size(data: bytes, bytes_max: int, field: str) -> bytes:
+def check_size(data: bytes, bytes_max: int, field: str) -> bytes:
     """Bytes of at most `bytes_max`.
 
     Raises:
@@ -91,22 +91,22 @@ def size(data: bytes, bytes_max: int, field: str) -> bytes:
     return data
 
 
-def batch(length: int | None, most: int, field: str) -> int:
-    """The length of a list of 1 to `most` entries; None is a missing list.
+def check_entry_count(count: int | None, maximum: int, field: str) -> int:
+    """The length of a list of 1 to `maximum` entries; None is a missing list.
 
     Raises:
         InvalidArgument: it is missing or empty.
         LimitExceeded: it is too long.
     """
-    if not length:
-        what = "missing" if length is None else "empty"
-        raise InvalidArgument(f"this is {what}; give 1 to {most} entries", field=field)
-    if length > most:
-        raise LimitExceeded(f"this has {length} entries; one call takes at most {most}", field=field)
-    return length
+    if not count:
+        what = "missing" if count is None else "empty"
+        raise InvalidArgument(f"this is {what}; give 1 to {maximum} entries", field=field)
+    if count > maximum:
+        raise LimitExceeded(f"this has {count} entries; one call takes at most {maximum}", field=field)
+    return count
 
 
-def when(delay_ms: int | None, deliver_after_ms: int | None) -> None:
+def check_delivery_time(delay_ms: int | None, deliver_after_ms: int | None) -> None:
     """A relative or an absolute time, or neither; fields `delay_ms` and `deliver_after_ms`.
 
     A moment in the past is allowed and means now.
@@ -126,7 +126,7 @@ def when(delay_ms: int | None, deliver_after_ms: int | None) -> None:
         )
 
 
-def ttl(ttl_ms: int, delay_ms: int | None) -> int:
+def check_ttl(ttl_ms: int, delay_ms: int | None) -> int:
     """A time to live that is longer than the delay before it; field `ttl_ms`.
 
     Raises:
@@ -143,7 +143,7 @@ def ttl(ttl_ms: int, delay_ms: int | None) -> int:
     return ttl_ms
 
 
-def lasting(ttl_ms: int, deliver_after_ms: int, now_ms: int) -> None:
+def check_ttl_outlasts_delivery(ttl_ms: int, deliver_after_ms: int, now_ms: int) -> None:
     """A time to live that is longer than it takes until the moment of delivery; field `ttl_ms`.
 
     Raises:

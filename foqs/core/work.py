@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any, Final, cast
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, UnknownOutcome
-from foqs.core.item import NUMBER_MAX, Key, KeyedItem, NewItem, Row, TopicName
-from foqs.core.life import Event, Kind
-from foqs.core.underway import UnderWay
+from foqs.core.item import NUMBER_MAX, KeyedItem, NewItem, OrderKey, Row, TopicName
+from foqs.core.life import Event, EventKind
+from foqs.core.underway import InFlight
 
 OPEN: Final = type("Open", (), {"__repr__": lambda self: "OPEN", "__slots__": ()})()
 """The result of an entry that has none yet. None is a result: done, and nothing to say."""
@@ -23,7 +23,7 @@ SEALED: Final = type("Sealed", (), {"__repr__": lambda self: "SEALED", "__slots_
 """The same, of an entry that is in a flush."""
 
 
-_NONE_YET: Final = (OPEN, SEALED)
+_PENDING: Final = (OPEN, SEALED)
 
 
 class AlreadyGone:
@@ -46,16 +46,16 @@ class Lane(enum.IntEnum):
     INSERT = 7
 
 
-_LANES: Final[Mapping[Kind, Lane]] = {
-    Kind.ACK: Lane.ACK,
-    Kind.CANCEL: Lane.ACK,
-    Kind.NACK: Lane.NACK,
-    Kind.REDRIVE: Lane.NACK,
-    Kind.UPDATE: Lane.NACK,
-    Kind.RELEASE: Lane.RELEASE,
-    Kind.EXTEND: Lane.EXTEND,
-    Kind.DUE: Lane.DUE,
-    Kind.HAND_OUT: Lane.LEASE,
+_LANE_BY_EVENT: Final[Mapping[EventKind, Lane]] = {
+    EventKind.ACK: Lane.ACK,
+    EventKind.CANCEL: Lane.ACK,
+    EventKind.NACK: Lane.NACK,
+    EventKind.REDRIVE: Lane.NACK,
+    EventKind.UPDATE: Lane.NACK,
+    EventKind.RELEASE: Lane.RELEASE,
+    EventKind.EXTEND: Lane.EXTEND,
+    EventKind.DUE: Lane.DUE,
+    EventKind.DELIVER: Lane.LEASE,
 }
 
 
@@ -72,10 +72,10 @@ class Work:
     """
 
     __slots__ = (
-        "_finished",
-        "_open",
-        "abandoned",
+        "_on_finished",
+        "_open_count",
         "bytes",
+        "is_abandoned",
         "lane",
         "namespace",
         "numbers",
@@ -83,7 +83,7 @@ class Work:
         "results",
     )
 
-    def __init__(self, lane: Lane, namespace: str, numbers: Sequence[int], finished: Callable[[], None]) -> None:
+    def __init__(self, lane: Lane, namespace: str, numbers: Sequence[int], on_finished: Callable[[], None]) -> None:
         count = len(numbers)
         self.lane = lane
         self.namespace = namespace
@@ -91,9 +91,9 @@ class Work:
         self.bytes = 0
         self.read_bytes = 0
         self.results: list[Any] = [OPEN] * count
-        self.abandoned = False
-        self._open = count
-        self._finished = finished
+        self.is_abandoned = False
+        self._open_count = count
+        self._on_finished = on_finished
 
     def __len__(self) -> int:
         return len(self.results)
@@ -105,7 +105,7 @@ class Work:
     @property
     def is_open(self) -> bool:
         """Some entry has no result yet."""
-        return self._open > 0
+        return self._open_count > 0
 
     def seal(self, start: int, stop: int) -> None:
         """The entries enter a flush: from here on their outcome may be unknown."""
@@ -113,33 +113,35 @@ class Work:
 
     def unseal(self, start: int, stop: int) -> None:
         """The flush they were in was refused and wrote nothing: they wait again."""
-        if not self.abandoned:
+        if not self.is_abandoned:
             self.results[start:stop] = [OPEN] * (stop - start)
 
-    def settle(self, start: int, results: Sequence[Any]) -> None:
+    def complete(self, start: int, results: Sequence[Any]) -> None:
         """Gives entries from `start` on their results, and tells who waits when they were the last."""
         tells: list[Callable[[], None]] = []
-        self.record(start, results, tells)
+        self.record_results(start, results, tells)
         for tell in tells:
             tell()
 
-    def record(self, start: int, results: Sequence[Any], tells: MutableSequence[Callable[[], None]]) -> None:
+    def record_results(
+        self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
+    ) -> None:
         """Gives entries from `start` on their results. Of a work that was given up, they stand already.
 
-        When they were the last, what tells who waits is added to `tells`: it is the caller's to call.
+        When they were the last, what tells who waits is added to `callbacks`: it is the caller's to call.
         """
-        if self.abandoned or not results:
+        if self.is_abandoned or not results:
             return
         self.results[start : start + len(results)] = results
-        self._open -= len(results)
-        if not self._open:
-            tells.append(self._let_go())
+        self._open_count -= len(results)
+        if not self._open_count:
+            callbacks.append(self._pop_callback())
 
-    def expire(self) -> list[int]:
+    def abandon(self) -> list[int]:
         """Nobody waits any more: withdraws what is not sealed; returns those places."""
-        if self.abandoned:
+        if self.is_abandoned:
             return []
-        self.abandoned = True
+        self.is_abandoned = True
         unknown = UnknownOutcome("the time ran out while this was being written; it may be, or become, written")
         late = DeadlineExceeded("the time ran out before this was written; it was withdrawn, try again")
         withdrawn = []
@@ -149,29 +151,29 @@ class Work:
             elif result is OPEN:
                 self.results[place] = late
                 withdrawn.append(place)
-        if self._open:
-            self._open = 0
-            self._let_go()()
+        if self._open_count:
+            self._open_count = 0
+            self._pop_callback()()
         return withdrawn
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
         """Settles with `error` whatever of these entries is open."""
-        if self.abandoned or not self._open:
+        if self.is_abandoned or not self._open_count:
             return
         for place in range(start, stop):
-            if self.results[place] in _NONE_YET:
+            if self.results[place] in _PENDING:
                 self.results[place] = error
-                self._open -= 1
-        if not self._open:
-            self._let_go()()
+                self._open_count -= 1
+        if not self._open_count:
+            self._pop_callback()()
 
-    def _let_go(self) -> Callable[[], None]:
+    def _pop_callback(self) -> Callable[[], None]:
         """What tells who waits, once; he is let go of, as he holds this work, and a cycle would outlive its use."""
-        finished, self._finished = self._finished, _nobody
+        finished, self._on_finished = self._on_finished, _no_callback
         return finished
 
 
-def _nobody() -> None:
+def _no_callback() -> None:
     """Who waits for a work that has ended."""
 
 
@@ -181,9 +183,9 @@ class Acks(Work):
     __slots__ = ("tokens",)
 
     def __init__(
-        self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], finished: Callable[[], None]
+        self, namespace: str, numbers: Sequence[int], tokens: Sequence[int], on_finished: Callable[[], None]
     ) -> None:
-        super().__init__(Lane.ACK, namespace, numbers, finished)
+        super().__init__(Lane.ACK, namespace, numbers, on_finished)
         self.tokens = tokens
 
 
@@ -192,8 +194,8 @@ class Events(Work):
 
     __slots__ = ("events",)
 
-    def __init__(self, namespace: str, events: Sequence[Event], finished: Callable[[], None]) -> None:
-        super().__init__(_LANES[events[0].kind], namespace, [event.id for event in events], finished)
+    def __init__(self, namespace: str, events: Sequence[Event], on_finished: Callable[[], None]) -> None:
+        super().__init__(_LANE_BY_EVENT[events[0].kind], namespace, [event.id for event in events], on_finished)
         self.events = events
         self.bytes = self.size(0, len(events))
 
@@ -211,8 +213,8 @@ class Dues(Events):
 
     __slots__ = ("rows",)
 
-    def __init__(self, numbers: Sequence[int], rows: Mapping[int, Row], finished: Callable[[], None]) -> None:
-        super().__init__("", [Event(Kind.DUE, number) for number in numbers], finished)
+    def __init__(self, numbers: Sequence[int], rows: Mapping[int, Row], on_finished: Callable[[], None]) -> None:
+        super().__init__("", [Event(EventKind.DUE, number) for number in numbers], on_finished)
         self.rows = rows
 
 
@@ -230,20 +232,20 @@ class HandOut(Work):
     def __init__(
         self,
         namespace: str,
-        spans: Sequence[tuple[TopicName, Sequence[Key]]],
+        spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
         read_bytes: int,
-        finished: Callable[[], None],
+        on_finished: Callable[[], None],
     ) -> None:
         numbers = [key & NUMBER_MAX for _, keys in spans for key in keys]
-        super().__init__(Lane.LEASE, namespace, numbers, finished)
+        super().__init__(Lane.LEASE, namespace, numbers, on_finished)
         self.spans = spans
         self.lease_ms = lease_ms
         self.read_bytes = read_bytes
 
-    def keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[Key]]]:
+    def keys_at(self, places: Sequence[int]) -> list[tuple[TopicName, list[OrderKey]]]:
         """Topics with their keys at these places, which are in order."""
-        found: list[tuple[TopicName, list[Key]]] = []
+        found: list[tuple[TopicName, list[OrderKey]]] = []
         wanted, start = set(places), 0
         for topic, keys in self.spans:
             part = [key for place, key in enumerate(keys, start) if place in wanted]
@@ -254,62 +256,64 @@ class HandOut(Work):
 
 
 class Inserts(Work):
-    """New items, numbered from `first`.
+    """New items, numbered from `first_number`.
 
     Results: None (inserted), or the number of the first item of its key: nothing
     was inserted, and its own number names nothing.
 
     Args:
-        keyed: the items have idempotency keys, all of them; else none has.
+        has_keys: the items have idempotency keys, all of them; else none has.
 
     Attributes:
         under_way: counts the entries that have no result yet; None where nobody asks.
     """
 
-    __slots__ = ("items", "keyed", "under_way")
+    __slots__ = ("has_keys", "in_flight", "items")
 
     def __init__(
         self,
         namespace: str,
         items: Sequence[NewItem],
-        first: int,
-        finished: Callable[[], None],
+        first_number: int,
+        on_finished: Callable[[], None],
         *,
-        keyed: bool = False,
+        has_keys: bool = False,
     ) -> None:
-        super().__init__(Lane.INSERT, namespace, range(first, first + len(items)), finished)
+        super().__init__(Lane.INSERT, namespace, range(first_number, first_number + len(items)), on_finished)
         self.items = items
-        self.keyed = keyed
-        self.under_way: UnderWay | None = None
+        self.has_keys = has_keys
+        self.in_flight: InFlight | None = None
         self.bytes = self.size(0, len(items))
 
     def size(self, start: int, stop: int) -> int:
         own = sum([len(item.payload) + len(item.metadata) for item in self.items[start:stop]])
-        return own + sum(map(len, self.keys(start, stop))) if self.keyed else own
+        return own + sum(map(len, self.keys(start, stop))) if self.has_keys else own
 
-    def record(self, start: int, results: Sequence[Any], tells: MutableSequence[Callable[[], None]]) -> None:
-        if self.under_way is not None:
-            self._leave(self.under_way, start, start + len(results))
-        super().record(start, results, tells)
+    def record_results(
+        self, start: int, results: Sequence[Any], callbacks: MutableSequence[Callable[[], None]]
+    ) -> None:
+        if self.in_flight is not None:
+            self._leave_in_flight(self.in_flight, start, start + len(results))
+        super().record_results(start, results, callbacks)
 
-    def expire(self) -> list[int]:
-        if self.under_way is not None:
-            self._leave(self.under_way, 0, len(self))
-        return super().expire()
+    def abandon(self) -> list[int]:
+        if self.in_flight is not None:
+            self._leave_in_flight(self.in_flight, 0, len(self))
+        return super().abandon()
 
     def fail(self, start: int, stop: int, error: FoqsError) -> None:
-        if self.under_way is not None:
-            self._leave(self.under_way, start, stop)
+        if self.in_flight is not None:
+            self._leave_in_flight(self.in_flight, start, stop)
         super().fail(start, stop, error)
 
-    def _leave(self, under_way: UnderWay, start: int, stop: int) -> None:
+    def _leave_in_flight(self, in_flight: InFlight, start: int, stop: int) -> None:
         """Those of these entries that have no result yet are about to have one."""
         entries = zip(self.items[start:stop], self.results[start:stop], strict=True)
-        under_way.left([item for item, result in entries if result in _NONE_YET])
+        in_flight.remove([item for item, result in entries if result in _PENDING])
 
     def keys(self, start: int, stop: int) -> list[bytes]:
         """The keys of these entries of a keyed work."""
-        return [item.key for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
+        return [item.idempotency_key for item in cast("Sequence[KeyedItem]", self.items[start:stop])]
 
     def digests(self, start: int, stop: int) -> list[bytes]:
         """The digests of these entries of a keyed work."""

@@ -17,14 +17,14 @@ def main() -> int:
     """Returns the exit code."""
     options = parse(sys.argv[1:])
     try:
-        from foqs.demo.failed import Failed
-        from foqs.demo.show import Show
-        from foqs.demo.story import Story
+        from foqs.demo.failed import DemoFailed
+        from foqs.demo.show import Display
+        from foqs.demo.story import DemoRun
 
-        show = Show()
+        show = Display()
         try:
-            return Story(options, show).tell()
-        except Failed as error:
+            return DemoRun(options, show).run()
+        except DemoFailed as error:
             show.failure(str(error))
             return 1
     except KeyboardInterrupt:
@@ -45,7 +45,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--data",
         type=Path,
-        metavar="FOLDER",
+        metavar="ELECTION_FOLDER",
         help="keeps the items (default: ./foqs-data with --serve, else a folder that is removed)",
     )
     parser.add_argument("--port", type=_port, help="for calls (default: 7411 with --serve, else any free one)")

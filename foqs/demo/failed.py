@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Failed(Exception):
+class DemoFailed(Exception):
     """One sentence for a person: what went wrong and what to do."""

@@ -25,14 +25,14 @@ _TYPE_LENGTH_MAX: Final = 12
 
 
 @dataclass(slots=True, frozen=True)
-class Entry:
+class FileEntry:
     """A file as the producer saw it, which is what its item says."""
 
     path: str
     topic: str
     size: int
     sha256: str
-    planted: bool = False
+    is_planted: bool = False
 
     @property
     def payload(self) -> bytes:
@@ -49,7 +49,7 @@ def standard_library() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def find(folder: Path, limit: int | None, avoid: Path | None = None) -> list[str]:
+def find_files(folder: Path, limit: int | None, avoid: Path | None = None) -> list[str]:
     """The regular files below `folder` in the order of their paths; no links, nothing in SKIPPED_FOLDERS or `avoid`."""
     return list(itertools.islice(_walk(folder.absolute(), avoid and avoid.absolute()), limit))
 
@@ -62,19 +62,19 @@ def _walk(folder: Path, avoid: Path | None) -> Iterator[str]:
                 yield os.fspath(path)
 
 
-def topics(paths: Sequence[str], run: str) -> dict[str, str]:
+def topics_by_path(paths: Sequence[str], run: str) -> dict[str, str]:
     """The topic of each path, by the type of the file; rare types share one."""
-    types = {path: _type(path) for path in paths}
+    types = {path: _file_type(path) for path in paths}
     common = {name for name, _ in Counter(types.values()).most_common(TOPICS_MAX - 1)}
     return {path: f"{run}/{name if name in common else 'other'}" for path, name in types.items()}
 
 
-def _type(path: str) -> str:
+def _file_type(path: str) -> str:
     name = Path(path).suffix[1:].lower()
     return name if 0 < len(name) <= _TYPE_LENGTH_MAX and name.isascii() and name.isalnum() else "other"
 
 
-def read(path: str, topic: str, planted: bool = False) -> Entry:
+def read_file(path: str, topic: str, planted: bool = False) -> FileEntry:
     """Reads a file for the manifest. Raises OSError."""
     digest = hashlib.sha256()
     size = 0
@@ -82,7 +82,7 @@ def read(path: str, topic: str, planted: bool = False) -> Entry:
         while piece := file.read(PIECE_BYTES):
             digest.update(piece)
             size += len(piece)
-    return Entry(path, topic, size, digest.hexdigest(), planted)
+    return FileEntry(path, topic, size, digest.hexdigest(), planted)
 
 
 # ------------------------------------------------------------ the planted files
@@ -94,7 +94,7 @@ NOW_A_FOLDER: Final = "now-a-folder.txt"
 LINKED_TO_ITSELF: Final = "linked-to-itself.txt"
 
 
-class Nursery:
+class PlantedFiles:
     """Good files in a folder of their own, to be spoiled once the producer has read them."""
 
     def __init__(self, folder: Path) -> None:

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from foqs.demo.failed import Failed
+from foqs.demo.failed import DemoFailed
 from foqs_client import Client, FoqsError
 
 ADDRESS: Final = "127.0.0.1"
@@ -28,7 +28,7 @@ PROBE_TIMEOUT_MS: Final = 1_000
 LOG_NAME: Final = "host.log"
 
 
-class Host:
+class DemoHost:
     """A running `foqs dev`."""
 
     def __init__(self, process: Process, log: Path) -> None:
@@ -41,7 +41,7 @@ class Host:
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
 
-    async def until_ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Reads where it listens, which it says once every shard is served.
 
         Raises:
@@ -53,23 +53,23 @@ class Host:
                 while not self.http_url:
                     line = (await self._process.stdout.readline()).decode()
                     if not line:
-                        await self.until_dead()
+                        await self.fail_on_exit()
                     name, _, rest = line.partition(" ")
                     if name == "Thrift":
                         self.url = rest.split()[0]
                     elif name == "HTTP":
                         self.http_url = rest.split()[0].rstrip("/")
         except TimeoutError:
-            raise Failed(f"The host was not ready within {START_TIMEOUT_S:.0f} s; {self.last_words()}") from None
+            raise DemoFailed(f"The host was not ready within {START_TIMEOUT_S:.0f} s; {self.last_log_line()}") from None
 
-    async def until_dead(self) -> None:
+    async def fail_on_exit(self) -> None:
         """Waits for the end of the process, and raises Failed with how it ended."""
         code = await self._process.wait()
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
         when = "" if self.http_url else " before it was ready"
-        raise Failed(f"The host {how}{when}; {self.last_words()}")
+        raise DemoFailed(f"The host {how}{when}; {self.last_log_line()}")
 
-    def last_words(self) -> str:
+    def last_log_line(self) -> str:
         """The last line of its log, for a person."""
         try:
             lines = self._log.read_text(errors="replace").split("\n")
@@ -97,7 +97,7 @@ class Host:
 
 
 @contextlib.asynccontextmanager
-async def running(data: Path, port: int, http_port: int) -> AsyncIterator[Host]:
+async def running_host(data: Path, port: int, http_port: int) -> AsyncIterator[DemoHost]:
     """A host that is ready, with its items and its log in the folder `data`. Port 0 is any free one.
 
     Raises:
@@ -112,9 +112,9 @@ async def running(data: Path, port: int, http_port: int) -> AsyncIterator[Host]:
             program, "dev", "--data", data, *options, stdin=asyncio.subprocess.DEVNULL, stdout=PIPE, stderr=log,
             start_new_session=True,
         )  # fmt: skip
-    host = Host(process, data / LOG_NAME)
+    host = DemoHost(process, data / LOG_NAME)
     try:
-        await host.until_ready()
+        await host.wait_until_ready()
         yield host
     finally:
         await host.stop()
@@ -125,7 +125,7 @@ def _open_log(data: Path) -> BinaryIO:
         data.mkdir(parents=True, exist_ok=True)
         return (data / LOG_NAME).open("ab")
     except OSError as error:
-        raise Failed(f"{data} cannot be written to ({error.strerror}); name another folder with --data.") from None
+        raise DemoFailed(f"{data} cannot be written to ({error.strerror}); name another folder with --data.") from None
 
 
 async def _refuse_taken_port(port: int, option: str) -> None:
@@ -137,11 +137,11 @@ async def _refuse_taken_port(port: int, option: str) -> None:
         except PermissionError:
             why = "needs rights that you lack."
         except OSError:
-            why = f"is taken, by {await _holder(port)}."
-    raise Failed(f"Port {port} {why} Or choose other ports: make run ARGS='--port 7511 --http-port 7512'")
+            why = f"is taken, by {await _port_owner(port)}."
+    raise DemoFailed(f"Port {port} {why} Or choose other ports: make run ARGS='--port 7511 --http-port 7512'")
 
 
-async def _holder(port: int) -> str:
+async def _port_owner(port: int) -> str:
     try:
         async with Client(f"foqs://{ADDRESS}:{port}", timeout_ms=PROBE_TIMEOUT_MS) as client:
             await client.routing()

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from foqs.demo.files import Entry
-from foqs.demo.work import Result
+from foqs.demo.files import FileEntry
+from foqs.demo.work import FileResult
 
 
-class Ledger:
+class RunLedger:
     """The book of one run, keyed by path."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, FileEntry] = {}
         self.skipped: dict[str, str] = {}
         """Files that the producer could not read, with the reason: no item was made of them."""
         self.complete_at: float | None = None
@@ -36,21 +36,21 @@ class Ledger:
         self.ack_calls_s: list[float] = []
         self.deliveries = 0
         self.retries = 0
-        self.strangers = 0
+        self.foreign_items = 0
         self.extensions = 0
-        self.stale = 0
+        self.stale_leases = 0
         self.compressed_bytes = 0
         self.work_s = 0.0
 
     # ------------------------------------------------------------- as it happens
 
-    def sending(self, entries: Sequence[Entry], now: float) -> None:
+    def enqueue_started(self, entries: Sequence[FileEntry], now: float) -> None:
         """The enqueue call begins: latencies count from here."""
         for entry in entries:
             self.entries[entry.path] = entry
             self.sent_at[entry.path] = now
 
-    def enqueued(self, entries: Sequence[Entry], ids: Iterable[str]) -> None:
+    def enqueued(self, entries: Sequence[FileEntry], ids: Iterable[str]) -> None:
         """The items are durable."""
         self.ids.update((entry.path, id) for entry, id in zip(entries, ids, strict=True))
 
@@ -59,19 +59,19 @@ class Ledger:
         self.delivered_ids.setdefault(path, set()).add(id)
         self.delivered_at.setdefault(path, now)
 
-    def processed(self, result: Result) -> None:
+    def processed(self, result: FileResult) -> None:
         self.compressed_bytes += result.compressed_bytes
         self.work_s += result.work_s
 
-    def acked(self, path: str, result: Result, now: float) -> None:
+    def acked(self, path: str, result: FileResult, now: float) -> None:
         self.acks[path] += 1
         self.acked_at.setdefault(path, now)
         self.checksums[path] = result.sha256
         self.settled_at = now
 
-    def nacked(self, path: str, reason: str, last: bool, now: float) -> None:
-        """`last`: no attempt is left, so the item is dead."""
-        if last:
+    def nacked(self, path: str, reason: str, is_last: bool, now: float) -> None:
+        """`is_last`: no attempt is left, so the item is dead."""
+        if is_last:
             self.given_up[path] = reason
             self.settled_at = now
         else:
@@ -80,23 +80,23 @@ class Ledger:
     # ------------------------------------------------------------- afterwards
 
     @property
-    def settled(self) -> int:
+    def settled_count(self) -> int:
         """How many files are acked or given up."""
         return len(self.acks) + len(self.given_up)
 
     @property
-    def finished(self) -> bool:
-        return self.complete_at is not None and self.settled >= len(self.entries)
+    def is_finished(self) -> bool:
+        return self.complete_at is not None and self.settled_count >= len(self.entries)
 
     @property
-    def begun_at(self) -> float:
+    def started_at(self) -> float:
         """When the first enqueue call began."""
         return min(self.sent_at.values(), default=self.settled_at)
 
     @property
     def elapsed_s(self) -> float:
         """From the first enqueue call to the last ack or nack; never 0."""
-        return max(1e-9, self.settled_at - self.begun_at)
+        return max(1e-9, self.settled_at - self.started_at)
 
     def latencies(self, until: dict[str, float]) -> list[float]:
         """Seconds from the enqueue of each file to its moment in `until`, sorted."""
@@ -107,6 +107,6 @@ class Ledger:
         return sorted(moment - self.delivered_at[path] for path, moment in self.acked_at.items())
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of the sorted values do not exceed; 0 when there are none."""
-    return ordered[max(0, -int(-share * len(ordered) // 1) - 1)] if ordered else 0.0
+def percentile_of(ordered: Sequence[float], fraction: float) -> float:
+    """The smallest value that at least `fraction` (0 to 1) of the sorted values do not exceed; 0 when there are none."""
+    return ordered[max(0, -int(-fraction * len(ordered) // 1) - 1)] if ordered else 0.0

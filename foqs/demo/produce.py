@@ -11,27 +11,27 @@ from collections.abc import Sequence
 from typing import Final
 
 from foqs.demo import files
-from foqs.demo.files import Entry
-from foqs.demo.ledger import Ledger
+from foqs.demo.files import FileEntry
+from foqs.demo.ledger import RunLedger
 from foqs_client import Client, Item
 
 BATCH_ITEMS: Final = 100
 ATTEMPTS_MAX: Final = 3
 
 
-class Producer:
+class DemoProducer:
     """Turns files into items.
 
     Args:
         topics: the topic of each file, by path.
     """
 
-    def __init__(self, client: Client, ledger: Ledger, topics: dict[str, str]) -> None:
+    def __init__(self, client: Client, ledger: RunLedger, topics: dict[str, str]) -> None:
         self._client = client
         self._ledger = ledger
         self._topics = topics
 
-    async def run(self, nursery: files.Nursery) -> None:
+    async def run(self, nursery: files.PlantedFiles) -> None:
         """Enqueues the planted files, spoiled once they are read, then all others.
 
         Raises:
@@ -45,17 +45,17 @@ class Producer:
             await self._enqueue(await asyncio.to_thread(self._read, others[start : start + BATCH_ITEMS]))
         self._ledger.complete_at = asyncio.get_running_loop().time()
 
-    def _read(self, paths: Sequence[str], planted: bool = False) -> list[Entry]:
+    def _read(self, paths: Sequence[str], planted: bool = False) -> list[FileEntry]:
         """What can be read of `paths`; runs in a thread, as files may be large."""
         entries = []
         for path in paths:
             try:
-                entries.append(files.read(path, self._topics[path], planted))
+                entries.append(files.read_file(path, self._topics[path], planted))
             except OSError as error:
                 self._ledger.skipped[path] = error.strerror or type(error).__name__
         return entries
 
-    async def _enqueue(self, entries: Sequence[Entry]) -> None:
+    async def _enqueue(self, entries: Sequence[FileEntry]) -> None:
         if not entries:
             return
         items = [
@@ -64,7 +64,7 @@ class Producer:
         ]
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        self._ledger.sending(entries, sent_at)
+        self._ledger.enqueue_started(entries, sent_at)
         results = await self._client.enqueue(items)
         self._ledger.enqueue_calls_s.append(loop.time() - sent_at)
         self._ledger.enqueued(entries, [result.require() for result in results])

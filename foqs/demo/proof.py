@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foqs.demo.ledger import Ledger
+from foqs.demo.ledger import RunLedger
 from foqs.demo.produce import ATTEMPTS_MAX
 from foqs_client import Client, ItemView, Topic
 
@@ -22,7 +22,7 @@ PAGE: Final = 500
 
 
 @dataclass(slots=True, frozen=True)
-class Left:
+class HostContents:
     """What the host holds of a run."""
 
     topics: list[Topic]
@@ -48,7 +48,7 @@ async def topics_in(client: Client, prefix: str = "") -> list[Topic]:
     return found
 
 
-async def what_is_left(client: Client, prefix: str) -> Left:
+async def read_contents(client: Client, prefix: str) -> HostContents:
     """Asks the host. Raises FoqsError."""
     topics = await topics_in(client, prefix)
     dead: dict[str, ItemView] = {}
@@ -60,10 +60,10 @@ async def what_is_left(client: Client, prefix: str) -> Left:
             cursor = page.next_cursor
             if cursor is None:
                 break
-    return Left(topics, dead)
+    return HostContents(topics, dead)
 
 
-def judge(ledger: Ledger, left: Left) -> list[Check]:
+def check_run(ledger: RunLedger, left: HostContents) -> list[Check]:
     """Every check; the run is proven when all are ok."""
     entries, ids = ledger.entries, ledger.ids
     dead = {path for path, id in ids.items() if id in left.dead}
@@ -72,34 +72,34 @@ def judge(ledger: Ledger, left: Left) -> list[Check]:
     twice = {path for path, acks in ledger.acks.items() if acks > 1} | (acked & dead)
     mismatched = {path for path in acked if ledger.checksums[path] != entries[path].sha256}
     misnamed = {path for path, names in ledger.delivered_ids.items() if names != {ids.get(path)}}
-    planted = {path for path, entry in entries.items() if entry.planted}
+    planted = {path for path, entry in entries.items() if entry.is_planted}
     escaped = {path for path in planted if path not in dead or left.dead[ids[path]].attempt != ATTEMPTS_MAX}
     waiting = {state: sum(getattr(topic, state) for topic in left.topics) for state in ALL_STATES[:3]}
     strangers = len(left.dead) - len(dead)
     return [
         Check(
             len(set(ids.values())) == len(entries) and not misnamed,
-            f"{_items(len(ids))} enqueued, each with an id of its own, and delivered under it"
-            + _but(misnamed, "delivered under another id"),
+            f"{_format_items(len(ids))} enqueued, each with an id of its own, and delivered under it"
+            + _exceptions(misnamed, "delivered under another id"),
         ),
         Check(
             not lost and not twice,
             f"each is accounted for exactly once: {len(acked):,} acked + {len(dead):,} dead = {len(acked | dead):,}"
-            + _but(lost, "lost")
-            + _but(twice, "settled twice"),
+            + _exceptions(lost, "lost")
+            + _exceptions(twice, "settled twice"),
         ),
         Check(
             not mismatched,
             f"all {len(acked):,} checksums computed by the workers equal the producer's manifest"
-            + _but(mismatched, "that do not"),
+            + _exceptions(mismatched, "that do not"),
         ),
         Check(
             not escaped,
             f"all {len(planted)} planted files are dead after {ATTEMPTS_MAX} attempts, and only then"
-            + _but(escaped, "not so"),
+            + _exceptions(escaped, "not so"),
         ),
         Check(
-            not any(waiting.values()) and strangers == ledger.strangers,
+            not any(waiting.values()) and strangers == ledger.foreign_items,
             "the host holds nothing else of this run: "
             + ", ".join(f"{count:,} {state}" for state, count in waiting.items())
             + (f" ({strangers:,} dead that others put there)" if strangers else ""),
@@ -107,7 +107,7 @@ def judge(ledger: Ledger, left: Left) -> list[Check]:
     ]
 
 
-def why_dead(item: ItemView) -> str:
+def dead_reason(item: ItemView) -> str:
     """The reason that the last nack left in the item's metadata."""
     try:
         return str(json.loads(item.metadata or b"")["reason"])
@@ -115,7 +115,7 @@ def why_dead(item: ItemView) -> str:
         return item.dead_reason or "its leases ended without an ack"
 
 
-def by_topic(ledger: Ledger) -> dict[str, Counter[str]]:
+def counts_by_topic(ledger: RunLedger) -> dict[str, Counter[str]]:
     """For each topic: items, bytes and acked."""
     counts: dict[str, Counter[str]] = {}
     for path, entry in ledger.entries.items():
@@ -126,9 +126,9 @@ def by_topic(ledger: Ledger) -> dict[str, Counter[str]]:
     return counts
 
 
-def _items(count: int) -> str:
+def _format_items(count: int) -> str:
     return f"{count:,} item{'' if count == 1 else 's'}"
 
 
-def _but(paths: Sequence[str] | set[str], what: str) -> str:
+def _exceptions(paths: Sequence[str] | set[str], what: str) -> str:
     return f"; but {len(paths):,} {what}, such as {min(paths)!r}" if paths else ""

@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from foqs.demo.ledger import Ledger, percentile
-from foqs.demo.proof import Check, Left, by_topic, why_dead
+from foqs.demo.ledger import RunLedger, percentile_of
+from foqs.demo.proof import Check, HostContents, counts_by_topic, dead_reason
 
 WIDTH_WITHOUT_TERMINAL: Final = 100_000
 BAR_INTERVAL_S: Final = 0.1
@@ -27,7 +27,7 @@ DEAD_SHOWN_MAX: Final = 20
 PERCENTILES: Final = ((0.50, "p50"), (0.90, "p90"), (0.99, "p99"), (1.0, "max"))
 
 
-class Show:
+class Display:
     """Writes to standard output; failures to standard error."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Show:
         """A line that stays one however narrow the terminal is, so that it can be copied."""
         self._console.print(printable(text), soft_wrap=True)
 
-    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def named_values(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Names, each with what is to be said of it."""
         self._pairs([(Text(name, "cyan"), text) for name, text in pairs])
 
@@ -53,16 +53,16 @@ class Show:
             Text.assemble(("Error: ", "bold red"), printable(text))
         )
 
-    async def follow(self, ledger: Ledger, total: Callable[[], int]) -> None:
+    async def show_progress(self, ledger: RunLedger, total: Callable[[], int]) -> None:
         """Shows how far the ledger is, until cancelled."""
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             await self._bar(ledger, total)
         else:
             while True:
                 await asyncio.sleep(LINE_INTERVAL_S)
-                self.line(f"  {ledger.settled:,} of {total():,} items done")
+                self.line(f"  {ledger.settled_count:,} of {total():,} items done")
 
-    async def _bar(self, ledger: Ledger, total: Callable[[], int]) -> None:
+    async def _bar(self, ledger: RunLedger, total: Callable[[], int]) -> None:
         columns = (
             TextColumn("  {task.description}"),
             BarColumn(bar_width=40),
@@ -74,26 +74,28 @@ class Show:
             task = progress.add_task("working")
             try:
                 while True:
-                    progress.update(task, completed=ledger.settled, total=total(), refresh=True)
+                    progress.update(task, completed=ledger.settled_count, total=total(), refresh=True)
                     await asyncio.sleep(BAR_INTERVAL_S)
             finally:
-                done = "done" if ledger.finished else "stopped"
-                progress.update(task, description=f"{done:7}", completed=ledger.settled, total=total(), refresh=True)
+                done = "done" if ledger.is_finished else "stopped"
+                progress.update(
+                    task, description=f"{done:7}", completed=ledger.settled_count, total=total(), refresh=True
+                )
 
     # ---------------------------------------------------------------- the report
 
-    def topics(self, ledger: Ledger, left: Left) -> None:
+    def topics(self, ledger: RunLedger, left: HostContents) -> None:
         """Counts by topic; what is dead or left by the host's word."""
         host = {topic.topic: topic for topic in left.topics}
         rows = []
-        for topic, count in sorted(by_topic(ledger).items(), key=lambda pair: -pair[1]["items"]):
+        for topic, count in sorted(counts_by_topic(ledger).items(), key=lambda pair: -pair[1]["items"]):
             said = host.get(topic)
             dead, waiting = (said.dead, said.ready + said.deferred + said.leased) if said else (0, 0)
             numbers = (count["items"], count["acked"], dead, waiting)
-            rows.append([topic, *(f"{number:,}" for number in numbers), volume(count["bytes"])])
+            rows.append([topic, *(f"{number:,}" for number in numbers), format_bytes(count["bytes"])])
         self._table(["TOPIC", "ITEMS", "ACKED", "DEAD", "LEFT", "SIZE"], rows)
 
-    def latencies(self, ledger: Ledger) -> None:
+    def latencies(self, ledger: RunLedger) -> None:
         """Percentiles of the spans of an item's way, and of single calls."""
         spans = (
             ("enqueue to delivery", ledger.latencies(ledger.delivered_at)),
@@ -102,17 +104,19 @@ class Show:
             ("one enqueue call", sorted(ledger.enqueue_calls_s)),
             ("one ack call", sorted(ledger.ack_calls_s)),
         )
-        rows = [[name, *(duration(percentile(span, share)) for share, _ in PERCENTILES)] for name, span in spans]
+        rows = [
+            [name, *(format_duration(percentile_of(span, share)) for share, _ in PERCENTILES)] for name, span in spans
+        ]
         self._table(["LATENCY", *(name for _, name in PERCENTILES)], rows)
 
-    def dead(self, ledger: Ledger, left: Left) -> None:
+    def dead(self, ledger: RunLedger, left: HostContents) -> None:
         """The items that were given up, with the reason that travelled in their metadata."""
         names = {
-            id: f"planted: {Path(path).name}" if ledger.entries[path].planted else path
+            id: f"planted: {Path(path).name}" if ledger.entries[path].is_planted else path
             for path, id in ledger.ids.items()
         }
         rows = [
-            [names.get(item.id, "not of this run"), str(item.attempt), why_dead(item), item.id]
+            [names.get(item.id, "not of this run"), str(item.attempt), dead_reason(item), item.id]
             for item in list(left.dead.values())[:DEAD_SHOWN_MAX]
         ]
         self._table(["FILE", "ATTEMPTS", "REASON", "ID"], rows, numbers=(1,))
@@ -124,7 +128,7 @@ class Show:
         marks = {True: Text("ok", "green"), False: Text("FAILED", "bold red")}
         self._pairs([(marks[check.ok], check.sentence) for check in checks])
 
-    def verdict(self, proven: bool) -> None:
+    def conclusion(self, proven: bool) -> None:
         text, style = (
             ("Every file is accounted for.", "bold green")
             if proven
@@ -153,12 +157,12 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`3.2 ms`, `1.25 s`."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1_000:.1f} ms"
 
 
-def volume(count: float) -> str:
+def format_bytes(count: float) -> str:
     """`12 B`, `1.2 kB`, `1.2 MB` of a number of bytes."""
     if count < 1e3:
         return f"{count:.0f} B"

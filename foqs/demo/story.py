@@ -22,58 +22,58 @@ from pathlib import Path
 from typing import Final
 
 from foqs.demo import files, host, proof, work
-from foqs.demo.consume import Consumer
-from foqs.demo.failed import Failed
-from foqs.demo.host import Host
-from foqs.demo.ledger import Ledger
-from foqs.demo.produce import Producer
-from foqs.demo.show import Show, volume
+from foqs.demo.consume import DemoConsumer
+from foqs.demo.failed import DemoFailed
+from foqs.demo.host import DemoHost
+from foqs.demo.ledger import RunLedger
+from foqs.demo.produce import DemoProducer
+from foqs.demo.show import Display, format_bytes
 from foqs_client import Client, FoqsError
 
 INTERRUPTED: Final = 130
 PORT: Final = 7411
 HTTP_PORT: Final = 7412
 DATA: Final = Path("foqs-data")
-DEATH_NOTICE_S: Final = 1.0
+EXIT_WAIT_S: Final = 1.0
 
 
-class Story:
+class DemoRun:
     """One run, as the options of `__main__.parse` say."""
 
-    def __init__(self, options: argparse.Namespace, show: Show) -> None:
+    def __init__(self, options: argparse.Namespace, show: Display) -> None:
         self._options = options
         self._show = show
         self._serve = bool(options.serve)
         self._folder = (options.dir or files.standard_library()).absolute()
         self._workers = options.workers or len(os.sched_getaffinity(0))
-        self._run = f"demo-{secrets.token_hex(2)}"
+        self._run_name = f"demo-{secrets.token_hex(2)}"
         self._paths: list[str] = []
-        self._ledger = Ledger()
+        self._ledger = RunLedger()
 
-    def tell(self) -> int:
+    def run(self) -> int:
         """The whole of it; returns the exit code. Raises Failed."""
         with contextlib.ExitStack() as stack, asyncio.Runner() as runner:
-            data = self._options.data or (DATA if self._serve else _temporary(stack, "foqs-demo-data-"))
+            data = self._options.data or (DATA if self._serve else _temporary_folder(stack, "foqs-demo-data-"))
             data = data.absolute()
-            nursery = files.Nursery(_temporary(stack, "foqs-demo-planted-"))
+            nursery = files.PlantedFiles(_temporary_folder(stack, "foqs-demo-planted-"))
             try:
-                return runner.run(self._tell(data, nursery))
+                return runner.run(self._run_async(data, nursery))
             except asyncio.CancelledError:
                 self._show.line("Interrupted; the host and the workers are stopped.")
                 return INTERRUPTED
 
-    async def _tell(self, data: Path, nursery: files.Nursery) -> int:
-        _take_signals()
-        self._paths = await asyncio.to_thread(files.find, self._folder, self._options.limit, data)
+    async def _run_async(self, data: Path, nursery: files.PlantedFiles) -> int:
+        _handle_signals()
+        self._paths = await asyncio.to_thread(files.find_files, self._folder, self._options.limit, data)
         if not self._paths:
-            raise Failed(f"There is no file below {self._folder}; name another folder.")
-        async with host.running(data, *self._ports()) as server, Client(server.url) as client:
+            raise DemoFailed(f"There is no file below {self._folder}; name another folder.")
+        async with host.running_host(data, *self._ports()) as server, Client(server.url) as client:
             try:
-                await self._introduce(client, server, data, len(nursery.paths))
-                await self._drive(client, server, nursery)
-                left = await proof.what_is_left(client, f"{self._run}/")
+                await self._show_introduction(client, server, data, len(nursery.paths))
+                await self._run_clients(client, server, nursery)
+                left = await proof.read_contents(client, f"{self._run_name}/")
             except (FoqsError, ExceptionGroup) as error:
-                raise await self._failure(error, server) from None
+                raise await self._explain_failure(error, server) from None
             proven = self._report(left)
             if self._serve:
                 await self._keep_serving(server, left)
@@ -85,7 +85,7 @@ class Story:
         usual = (PORT, HTTP_PORT) if self._serve and port is None else (0, 0)
         return usual[0] if port is None else port, usual[1] if http_port is None else http_port
 
-    async def _introduce(self, client: Client, server: Host, data: Path, planted: int) -> None:
+    async def _show_introduction(self, client: Client, server: DemoHost, data: Path, planted: int) -> None:
         kept = self._serve or self._options.data
         fate = "kept; delete it to start afresh" if kept else "removed at the end"
         facts = [
@@ -102,70 +102,70 @@ class Story:
                 "files",
                 f"{len(self._paths):,} below {self._folder}, and {planted} planted ones that cannot be processed",
             ),
-            ("topics", f"{self._run}/TYPE by type of file; priority by size, small first"),
+            ("topics", f"{self._run_name}/TYPE by type of file; priority by size, small first"),
             ("work", f"compress and checksum, in {self._workers} worker processes"),
         ]
         self._show.title("FOQS at work: one item for each file")
-        self._show.facts(facts)
+        self._show.named_values(facts)
         self._show.line()
 
-    async def _drive(self, client: Client, server: Host, nursery: files.Nursery) -> None:
+    async def _run_clients(self, client: Client, server: DemoHost, nursery: files.PlantedFiles) -> None:
         """Producer and consumer at once, until every item is settled. Raises an ExceptionGroup."""
-        topics = files.topics([*nursery.paths, *self._paths], self._run)
-        producer = Producer(client, self._ledger, topics)
-        with work.workers(self._workers) as pool:
-            consumer = Consumer(client, self._ledger, f"{self._run}/", pool, self._workers)
+        topics = files.topics_by_path([*nursery.paths, *self._paths], self._run_name)
+        producer = DemoProducer(client, self._ledger, topics)
+        with work.worker_pool(self._workers) as pool:
+            consumer = DemoConsumer(client, self._ledger, f"{self._run_name}/", pool, self._workers)
             async with asyncio.TaskGroup() as group:
-                watching = group.create_task(server.until_dead())
+                watching = group.create_task(server.fail_on_exit())
                 showing = group.create_task(
-                    self._show.follow(self._ledger, lambda: len(topics) - len(self._ledger.skipped))
+                    self._show.show_progress(self._ledger, lambda: len(topics) - len(self._ledger.skipped))
                 )
                 group.create_task(producer.run(nursery))
                 await consumer.run()
                 watching.cancel()
                 showing.cancel()
 
-    async def _failure(self, error: Exception, server: Host) -> Exception:
+    async def _explain_failure(self, error: Exception, server: DemoHost) -> Exception:
         """What to raise for a run that failed: the death of the host explains every failed call."""
-        leaves = list(_leaves(error))
+        leaves = list(_leaf_errors(error))
         if any(isinstance(leaf, FoqsError) for leaf in leaves):
             try:
-                async with asyncio.timeout(DEATH_NOTICE_S):
-                    await server.until_dead()
-            except Failed as death:
+                async with asyncio.timeout(EXIT_WAIT_S):
+                    await server.fail_on_exit()
+            except DemoFailed as death:
                 leaves.append(death)
             except TimeoutError:
                 pass
-        done = f" {self._ledger.settled:,} of {len(self._paths):,} files were done."
-        for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, Failed)):
+        done = f" {self._ledger.settled_count:,} of {len(self._paths):,} files were done."
+        for leaf in sorted(leaves, key=lambda leaf: not isinstance(leaf, DemoFailed)):
             match leaf:
-                case Failed():
-                    return Failed(f"{leaf}{done}")
+                case DemoFailed():
+                    return DemoFailed(f"{leaf}{done}")
                 case FoqsError():
-                    return Failed(f"A call failed, and the run cannot go on: {leaf}.{done}")
+                    return DemoFailed(f"A call failed, and the run cannot go on: {leaf}.{done}")
                 case BrokenProcessPool():
-                    return Failed(f"A worker process ended by itself, perhaps for want of memory.{done}")
+                    return DemoFailed(f"A worker process ended by itself, perhaps for want of memory.{done}")
         return error
 
     # -------------------------------------------------------------- afterwards
 
-    def _report(self, left: proof.Left) -> bool:
+    def _report(self, left: proof.HostContents) -> bool:
         """Shows what was done and whether it is proven, which it returns."""
         ledger, show = self._ledger, self._show
         settled = [entry for path, entry in ledger.entries.items() if path in ledger.acks]
         size = sum(entry.size for entry in settled)
-        enqueued_s = (ledger.complete_at or ledger.settled_at) - ledger.begun_at
+        enqueued_s = (ledger.complete_at or ledger.settled_at) - ledger.started_at
         busy = ledger.work_s / (ledger.elapsed_s * self._workers)
         show.line()
         show.topics(ledger, left)
         show.line()
         show.latencies(ledger)
         show.title(
-            f"{ledger.settled:,} items in {ledger.elapsed_s:.1f} s: "
-            f"{ledger.settled / ledger.elapsed_s:,.0f} items/s, {volume(size / ledger.elapsed_s)}/s"
+            f"{ledger.settled_count:,} items in {ledger.elapsed_s:.1f} s: "
+            f"{ledger.settled_count / ledger.elapsed_s:,.0f} items/s, {format_bytes(size / ledger.elapsed_s)}/s"
         )
         show.line(
-            f"  {volume(size)} compressed to {volume(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time"
+            f"  {format_bytes(size)} compressed to {format_bytes(ledger.compressed_bytes)}; workers busy {busy:.0%} of the time"
         )
         show.line(
             f"  enqueued within {enqueued_s:.1f} s, worked off after {ledger.elapsed_s:.1f} s; "
@@ -173,7 +173,7 @@ class Story:
         )
         show.line(
             f"  deliveries {ledger.deliveries:,}, retries {ledger.retries:,}, dead {len(left.dead):,}, "
-            f"leases extended {ledger.extensions:,}, leases lost {ledger.stale:,}"
+            f"leases extended {ledger.extensions:,}, leases lost {ledger.stale_leases:,}"
         )
         if left.dead:
             show.title("Dead: nacked with a reason, tried again, given up")
@@ -182,16 +182,16 @@ class Story:
             path, reason = next(iter(ledger.skipped.items()))
             show.title(f"{len(ledger.skipped):,} files could not be read and have no item, such as {path} ({reason})")
         show.title("Proof")
-        checks = proof.judge(ledger, left)
+        checks = proof.check_run(ledger, left)
         show.checks(checks)
         proven = all(check.ok for check in checks)
         show.line()
-        show.verdict(proven)
+        show.conclusion(proven)
         return proven
 
-    async def _keep_serving(self, server: Host, left: proof.Left) -> None:
+    async def _keep_serving(self, server: DemoHost, left: proof.HostContents) -> None:
         """Serves until it is interrupted. Raises Failed when the host ends by itself."""
-        foqs = _program()
+        foqs = _program_path()
         address = "" if server.port == PORT else f" --address {server.url}"
         commands = [
             f"{foqs} enqueue mail 'hello' --priority -5{address}",
@@ -208,20 +208,20 @@ class Story:
         self._show.line()
         self._show.line("Stop with Ctrl-C.")
         try:
-            await server.until_dead()
+            await server.fail_on_exit()
         except asyncio.CancelledError:
             self._show.line("Stopping the host.")
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def _leaf_errors(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from _leaf_errors(inner)
     else:
         yield error
 
 
-def _take_signals() -> None:
+def _handle_signals() -> None:
     """The first signal to end cancels this task; later ones change nothing, as the end is under way and bounded."""
     task = asyncio.current_task()
     assert task is not None
@@ -235,11 +235,11 @@ def _take_signals() -> None:
         asyncio.get_running_loop().add_signal_handler(number, interrupt)
 
 
-def _temporary(stack: contextlib.ExitStack, prefix: str) -> Path:
+def _temporary_folder(stack: contextlib.ExitStack, prefix: str) -> Path:
     return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=prefix)))
 
 
-def _program() -> str:
+def _program_path() -> str:
     """How `foqs` is called from this folder's shell."""
     program = Path(sys.executable).with_name("foqs")
     if shutil.which("foqs") == str(program):

@@ -26,7 +26,7 @@ COMPRESSION_LEVEL: Final = 1
 
 
 @dataclass(slots=True, frozen=True)
-class Task:
+class FileTask:
     """What an item says of its file."""
 
     path: str
@@ -35,7 +35,7 @@ class Task:
 
 
 @dataclass(slots=True, frozen=True)
-class Result:
+class FileResult:
     """What became of a file; `error` None means processed."""
 
     sha256: str
@@ -44,12 +44,12 @@ class Result:
     error: str | None
 
 
-def process_all(tasks: Sequence[Task]) -> list[Result]:
+def process_all(tasks: Sequence[FileTask]) -> list[FileResult]:
     """The results, in order. This is what a worker process is sent."""
     return [process(task) for task in tasks]
 
 
-def process(task: Task) -> Result:
+def process(task: FileTask) -> FileResult:
     """Compresses and checksums a file, and compares it with what its item says."""
     begun_s = time.perf_counter()
     digest = hashlib.sha256()
@@ -70,18 +70,18 @@ def process(task: Task) -> Result:
             error = f"{size:,} bytes, not the {task.size:,} that were enqueued"
         elif digest.hexdigest() != task.sha256:
             error = "the content does not match its checksum"
-    return Result(digest.hexdigest(), compressed, time.perf_counter() - begun_s, error)
+    return FileResult(digest.hexdigest(), compressed, time.perf_counter() - begun_s, error)
 
 
 @contextlib.contextmanager
-def workers(count: int) -> Iterator[ProcessPoolExecutor]:
+def worker_pool(count: int) -> Iterator[ProcessPoolExecutor]:
     """A pool of `count` running worker processes; none is left afterwards.
 
     They are spawned, not forked, so that they hold none of our sockets. Ctrl-C
     at a terminal goes to every process of the group: they are started with it
     blocked, as ending them is our task.
     """
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_follow_parent)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), initializer=_exit_with_parent)
     try:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -96,7 +96,7 @@ def workers(count: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _follow_parent() -> None:
+def _exit_with_parent() -> None:
     """Ends this process with its parent, even when that is killed."""
     parent = multiprocessing.parent_process()
 

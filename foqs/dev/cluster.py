@@ -22,7 +22,7 @@ from typing import IO, Any, Final, Self
 
 from foqs.dev.host import PROGRAM, HostProcess
 from foqs.dev.mariadb import MariaDb
-from foqs.dev.server import CannotRun, Server, free_port, run_program, temporary_folder
+from foqs.dev.server import ServerNotAvailable, ServerProcess, free_port, run_program, temporary_folder
 from foqs.dev.zookeeper import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
 
@@ -32,7 +32,7 @@ _POLL_S: Final = 0.1
 _CALL_MS: Final = 2_000
 
 
-class Cluster:
+class LocalCluster:
     """A cluster in the making, running, or stopping; a context manager.
 
     Args:
@@ -80,7 +80,7 @@ class Cluster:
                     **options,
                 },
                 command,
-                ready="/livez",
+                ready_path="/livez",
             )
             for number in range(1, hosts + 1)
         ]
@@ -94,24 +94,24 @@ class Cluster:
         """Starts everything; returns when every shard is served.
 
         Raises:
-            CannotRun: something cannot be had; the text says why and what to do.
+            ServerNotAvailable: something cannot be had; the text says why and what to do.
         """
         self._lock_folder()
         with ThreadPoolExecutor() as pool:
-            _all(pool, [self.zookeeper, *self.databases])
+            _set_up_all(pool, [self.zookeeper, *self.databases])
             for server in self.databases:
                 server.query(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-            self._initialise()
-            _all(pool, self.hosts)
-        self._until_served()
+            self._init_once()
+            _set_up_all(pool, self.hosts)
+        self._wait_until_served()
 
     def close(self) -> None:
         """Stops hosts, then what they need, and removes a temporary folder. Interrupted, it kills what is left."""
-        servers: list[Server] = [*self.hosts, *self.databases, self.zookeeper]
+        servers: list[ServerProcess] = [*self.hosts, *self.databases, self.zookeeper]
         try:
             for group in (self.hosts, [*self.databases, self.zookeeper]):
                 for server in group:
-                    server.send(signal.SIGTERM)
+                    server.send_signal(signal.SIGTERM)
                 for server in group:
                     server.stop()
         finally:
@@ -142,10 +142,12 @@ class Cluster:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.close()
-            raise CannotRun(f"{self.folder} is used by another cluster that runs; name another folder") from None
+            raise ServerNotAvailable(
+                f"{self.folder} is used by another cluster that runs; name another folder"
+            ) from None
         self._lock = lock
 
-    def _initialise(self) -> None:
+    def _init_once(self) -> None:
         """Once for a folder: what administrators change later is theirs."""
         done = self.folder / "initialised"
         if not done.exists():
@@ -153,15 +155,15 @@ class Cluster:
             run_program([*self._command, "cluster", "init", *config, "--shards", str(self._shards), "--yes"])
             done.touch()
 
-    def _until_served(self) -> None:
+    def _wait_until_served(self) -> None:
         """Returns when every shard is served, as one of the hosts sees it."""
         deadline = time.monotonic() + _SERVED_TIMEOUT_S
         while not asyncio.run(self._is_served()):
             for host in self.hosts:
                 if host.exit_code is not None:
-                    raise CannotRun(f"a host ended with {host.exit_code}:\n{host.log_tail()}")
+                    raise ServerNotAvailable(f"a host ended with {host.exit_code}:\n{host.log_tail()}")
             if time.monotonic() > deadline:
-                raise CannotRun(
+                raise ServerNotAvailable(
                     f"not every shard was served within {_SERVED_TIMEOUT_S:.0f} s:\n{self.hosts[0].log_tail()}"
                 )
             time.sleep(_POLL_S)
@@ -178,7 +180,7 @@ def is_served(routing: Routing, hosts: int) -> bool:
     return len(routing.hosts) == hosts and bool(routing.shards) and all(s.state == "owned" for s in routing.shards)
 
 
-def _all(pool: ThreadPoolExecutor, servers: Sequence[Server]) -> None:
+def _set_up_all(pool: ThreadPoolExecutor, servers: Sequence[ServerProcess]) -> None:
     """Starts servers at the same time."""
     for started in [pool.submit(server.set_up) for server in servers]:
         started.result()

@@ -14,32 +14,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from foqs.dev.server import Server, free_port
+from foqs.dev.server import ServerProcess, free_port
 
 PROGRAM: Final = (str(Path(sys.executable).with_name("foqs")),)
 _PROBE_S: Final = 5.0
 
 
-class HostProcess(Server):
+class HostProcess(ServerProcess):
     """A `foqs host`.
 
     Args:
         options: of its configuration, by dotted name; they are written into its folder. Ports that are missing are free ones.
         command: what is run in place of the installed program, followed by `host --config FILE`.
-        ready: the HTTP path that answers 200 when `start` shall return.
+        ready_path: the HTTP path that answers 200 when `start` shall return.
     """
 
     name = "foqs"
 
     def __init__(
-        self, folder: Path | None, options: Mapping[str, Any], command: Sequence[str] = PROGRAM, ready: str = "/readyz"
+        self,
+        folder: Path | None,
+        options: Mapping[str, Any],
+        command: Sequence[str] = PROGRAM,
+        ready_path: str = "/readyz",
     ) -> None:
         super().__init__(folder)
         self.options = {"server.port": free_port(), "server.http_port": free_port(), **options}
         self.config = self.folder / "foqs.toml"
-        self.config.write_text(toml(self.options))
+        self.config.write_text(to_toml(self.options))
         self._command = command
-        self._ready = ready
+        self._ready_path = ready_path
 
     @property
     def port(self) -> int:
@@ -61,7 +65,7 @@ class HostProcess(Server):
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
         self.launch(
             [*self._command, "host", "--config", str(self.config)],
-            self._answers,
+            self._is_ready,
             cwd=self.folder,
             env=kept | {"NO_COLOR": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
@@ -71,10 +75,10 @@ class HostProcess(Server):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}{path}", timeout=_PROBE_S) as reply:
             return str(reply.read().decode())
 
-    def _answers(self) -> bool:
-        return self.answers(self._ready)
+    def _is_ready(self) -> bool:
+        return self.is_ok(self._ready_path)
 
-    def answers(self, path: str) -> bool:
+    def is_ok(self, path: str) -> bool:
         """Whether an HTTP path is answered with 200."""
         try:
             self.get(path)
@@ -83,7 +87,7 @@ class HostProcess(Server):
         return True
 
 
-def toml(options: Mapping[str, Any]) -> str:
+def to_toml(options: Mapping[str, Any]) -> str:
     """Options by dotted name as a configuration file."""
     sections: dict[str, list[str]] = {}
     for name, value in options.items():

@@ -18,7 +18,15 @@ from typing import Any, Final
 
 import pymysql
 
-from foqs.dev.server import CannotRun, Server, free_port, give, other_user, program, run_program
+from foqs.dev.server import (
+    ServerNotAvailable,
+    ServerProcess,
+    find_program,
+    free_port,
+    give_to_user,
+    run_program,
+    unprivileged_user,
+)
 
 _USER: Final = "mysql"
 _PACKAGE: Final = "mariadb-server"
@@ -26,11 +34,11 @@ _SOCKET_BYTES_MAX: Final = 100
 """Of the path of a socket; the system takes few more."""
 PROBE_S: Final = 5.0
 _GREETING_BYTES: Final = 5
-_PROTOCOL: Final = b"\x0a"
+_PROTOCOL_BYTE: Final = b"\x0a"
 """The first byte of a greeting, after its length and number."""
 
 
-class MariaDb(Server):
+class MariaDb(ServerProcess):
     """MariaDB.
 
     Args:
@@ -48,27 +56,27 @@ class MariaDb(Server):
         self.port = port or free_port()
         self._options = options
         if len(bytes(self.socket)) > _SOCKET_BYTES_MAX:
-            raise CannotRun(f"{self.folder} is too long a path for the server's socket; choose a shorter one")
+            raise ServerNotAvailable(f"{self.folder} is too long a path for the server's socket; choose a shorter one")
 
     def set_up(self) -> None:
-        self.lay_out()
+        self.create_data()
         self.start()
 
-    def lay_out(self) -> None:
+    def create_data(self) -> None:
         """Gives the server its first data, where it has none."""
         data, fresh = self.folder / "data", self.folder / "data.new"
         if data.exists():
             return
-        user = other_user(_USER)
+        user = unprivileged_user(_USER)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.copytree(self.template(user), fresh)
         for path in (self.folder, *self.folder.rglob("*")):
-            give(path, user)
+            give_to_user(path, user)
         fresh.rename(data)
 
     def start(self, *options: str) -> None:
         """Starts the server on its data. `options` hold until it is stopped."""
-        user = other_user(_USER)
+        user = unprivileged_user(_USER)
         self.launch(
             [
                 *self.command(),
@@ -90,20 +98,20 @@ class MariaDb(Server):
                 *options,
                 *([f"--user={user}"] if user else []),
             ],
-            self.answers,
+            self.is_ready,
         )
 
     def command(self) -> list[str]:
         """The server's program and the options that only this kind of server knows."""
-        return [program("mariadbd", _PACKAGE), "--no-defaults", "--innodb-log-file-size=96M"]
+        return [find_program("mariadbd", _PACKAGE), "--no-defaults", "--innodb-log-file-size=96M"]
 
     def template(self, user: str | None) -> Path:
         """A folder with a new server's first data, made for this user."""
-        return _template(user)
+        return _data_template(user)
 
     def query(self, text: str, *values: object) -> list[tuple[Any, ...]]:
         """Runs one statement as root and returns its rows."""
-        connection = pymysql.connect(user="root", autocommit=True, **self.place)
+        connection = pymysql.connect(user="root", autocommit=True, **self.connect_arguments)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(text, values or None)
@@ -112,11 +120,11 @@ class MariaDb(Server):
             connection.close()
 
     @property
-    def place(self) -> dict[str, Any]:
+    def connect_arguments(self) -> dict[str, Any]:
         """How root reaches it: arguments of pymysql's `connect`."""
         return {"unix_socket": str(self.socket)}
 
-    def dial(self) -> socket.socket:
+    def open_socket(self) -> socket.socket:
         """A connection to it, on which nothing was said yet. Raises OSError."""
         connection = socket.socket(socket.AF_UNIX)
         try:
@@ -131,18 +139,18 @@ class MariaDb(Server):
         """A database as a store URL."""
         return f"mysql://root@127.0.0.1:{self.port}/{database}"
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         """It greets whoever comes; an error in place of the greeting begins otherwise."""
         try:
-            with self.dial() as connection:
-                return connection.recv(_GREETING_BYTES, socket.MSG_WAITALL)[-1:] == _PROTOCOL
+            with self.open_socket() as connection:
+                return connection.recv(_GREETING_BYTES, socket.MSG_WAITALL)[-1:] == _PROTOCOL_BYTE
         except OSError:
             return False
 
 
-def _template(user: str | None) -> Path:
+def _data_template(user: str | None) -> Path:
     """MariaDB's first data, for one version and user; made by whoever comes first, while the others wait."""
-    install, server = program("mariadb-install-db", _PACKAGE), program("mariadbd", _PACKAGE)
+    install, server = find_program("mariadb-install-db", _PACKAGE), find_program("mariadbd", _PACKAGE)
     mark = hashlib.sha256(run_program([server, "--version"]).encode()).hexdigest()[:12]
     base = Path(tempfile.gettempdir()) / f"foqs-mariadb-template-{getpass.getuser()}-{mark}"
     base.mkdir(mode=0o755, exist_ok=True)
@@ -152,7 +160,7 @@ def _template(user: str | None) -> Path:
         if not data.exists():
             shutil.rmtree(fresh, ignore_errors=True)
             with TemporaryDirectory(dir=base) as scratch:
-                give(Path(scratch), user)
+                give_to_user(Path(scratch), user)
                 command = [install, "--no-defaults", f"--datadir={fresh}", f"--tmpdir={scratch}", "--skip-test-db"]
                 as_user = [f"--user={user}"] if user else []
                 run_program([*command, "--auth-root-authentication-method=normal", *as_user])

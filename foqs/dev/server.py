@@ -2,7 +2,7 @@
 
 Always true: what was started here is ended here; a folder that was not given is
 temporary and goes with the server; a server that cannot be had ends as
-`CannotRun`, whose text says what to do. Knows nothing of what is served.
+`ServerNotAvailable`, whose text says what to do. Knows nothing of what is served.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from typing import Any, Final, Self
 START_TIMEOUT_S: Final = 120.0
 _POLL_S: Final = 0.02
 _TAIL_BYTES: Final = 4_000
-_PLACES: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
-_given: Final[deque[int]] = deque(maxlen=1_000)
+_SEARCH_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
+_recent_ports: Final[deque[int]] = deque(maxlen=1_000)
 """The ports that `free_port` gave last."""
 
 
-class CannotRun(Exception):
+class ServerNotAvailable(Exception):
     """A server cannot be had; the text says why and what to do."""
 
 
 @contextmanager
-def told_to_stop() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
     """SIGTERM and the end of the terminal are as Ctrl-C, so that what was started is ended; what is ignored stays so."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
     heeded = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
@@ -49,7 +49,7 @@ def told_to_stop() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Server(ABC):
+class ServerProcess(ABC):
     """One process, and its folder; as a context manager it is there from the beginning to the end of the block.
 
     Args:
@@ -76,34 +76,36 @@ class Server(ABC):
         """How the process ended, a signal as its negative number; None while it runs, and before it was started."""
         return None if self._process is None else self._process.poll()
 
-    def launch(self, command: Sequence[str], answers: Callable[[], bool], **how: Any) -> None:
+    def launch(self, command: Sequence[str], is_ready: Callable[[], bool], **how: Any) -> None:
         """Starts the process; returns when it answers. Interrupts of our terminal do not reach it.
 
         Raises:
-            CannotRun: it ended, or did not answer in time.
+            ServerNotAvailable: it ended, or did not answer in time.
         """
         assert self._process is None or self._process.poll() is not None, "it runs already"
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, **how
             )
-        self.wait(answers)
+        self.wait_until_ready(is_ready)
 
-    def wait(self, answers: Callable[[], bool]) -> None:
-        """Returns when the process answers. Raises CannotRun when it ends, or not in time."""
+    def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
+        """Returns when the process answers. Raises ServerNotAvailable when it ends, or not in time."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not answers():
+        while not is_ready():
             if self.exit_code is not None:
-                raise CannotRun(f"{self.name} ended with {self.exit_code}:\n{self.log_tail()}")
+                raise ServerNotAvailable(f"{self.name} ended with {self.exit_code}:\n{self.log_tail()}")
             if time.monotonic() > deadline:
-                raise CannotRun(f"{self.name} did not answer within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}")
+                raise ServerNotAvailable(
+                    f"{self.name} did not answer within {START_TIMEOUT_S:.0f} s:\n{self.log_tail()}"
+                )
             time.sleep(_POLL_S)
 
     def log_tail(self) -> str:
         """The end of what the server said."""
         return (self.folder / "log").read_text(errors="replace")[-_TAIL_BYTES:]
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         """Sends a signal to the process, where it runs."""
         if self._process is not None:
             self._process.send_signal(number)
@@ -153,18 +155,18 @@ def temporary_folder(name: str) -> Path:
 
 
 def run_program(command: Sequence[str], **how: Any) -> str:
-    """Runs a program to its end and returns what it wrote. Raises CannotRun with that when it fails."""
+    """Runs a program to its end and returns what it wrote. Raises ServerNotAvailable with that when it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, **how)
     if done.returncode:
-        raise CannotRun(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
+        raise ServerNotAvailable(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
     return str(done.stdout)
 
 
-def program(name: str, package: str) -> str:
-    """Where an installed program is. Raises CannotRun naming the Debian package."""
-    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_PLACES}")
+def find_program(name: str, package: str) -> str:
+    """Where an installed program is. Raises ServerNotAvailable naming the Debian package."""
+    found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:{_SEARCH_PATH}")
     if found is None:
-        raise CannotRun(f"{name} is not installed: apt-get install {package}")
+        raise ServerNotAvailable(f"{name} is not installed: apt-get install {package}")
     return found
 
 
@@ -178,12 +180,12 @@ def free_port() -> int:
             probe = offered.enter_context(socket.socket())
             probe.bind(("127.0.0.1", 0))
             port: int = probe.getsockname()[1]
-            if port not in _given:
-                _given.append(port)
+            if port not in _recent_ports:
+                _recent_ports.append(port)
                 return port
 
 
-def other_user(name: str) -> str | None:
+def unprivileged_user(name: str) -> str | None:
     """Whom a server runs as when this runs as root; None when it does not."""
     if os.geteuid() != 0:
         return None
@@ -192,10 +194,10 @@ def other_user(name: str) -> str | None:
             return pwd.getpwnam(user).pw_name
         except KeyError:
             continue
-    raise CannotRun(f"there is no user `{name}` or `nobody` to run the server as")
+    raise ServerNotAvailable(f"there is no user `{name}` or `nobody` to run the server as")
 
 
-def give(path: Path, user: str | None) -> None:
+def give_to_user(path: Path, user: str | None) -> None:
     """Makes a file or folder a user's; a folder can be entered by all."""
     if path.is_dir():
         path.chmod(0o755)

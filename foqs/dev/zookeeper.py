@@ -12,16 +12,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from foqs.dev.server import CannotRun, Server, free_port, program
+from foqs.dev.server import ServerNotAvailable, ServerProcess, find_program, free_port
 
 _JARS: Final = Path("/usr/share/java")
-_NEEDED: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
-_MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+_REQUIRED_JARS: Final = ("zookeeper.jar", "slf4j-log4j12.jar", "log4j-1.2.jar")
+_MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 """It runs a server alone where the configuration names no others."""
 _PROBE_S: Final = 2.0
 
 
-class ZooKeeper(Server):
+class ZooKeeper(ServerProcess):
     """ZooKeeper.
 
     Args:
@@ -59,15 +59,15 @@ class ZooKeeper(Server):
 
     def start(self) -> None:
         """Starts the server on its data; returns when it serves sessions."""
-        self.begin()
-        self.wait(self.answers)
+        self.start_process()
+        self.wait_until_ready(self.is_ready)
 
-    def begin(self) -> None:
+    def start_process(self) -> None:
         """As `start`, without waiting: one of an ensemble serves when most of the others run."""
-        java = program("java", "default-jre-headless")
-        missing = [name for name in _NEEDED if not (_JARS / name).exists()]
+        java = find_program("java", "default-jre-headless")
+        missing = [name for name in _REQUIRED_JARS if not (_JARS / name).exists()]
         if missing:
-            raise CannotRun(
+            raise ServerNotAvailable(
                 f"ZooKeeper is not installed ({_JARS / missing[0]} is not there): apt-get install zookeeper"
             )
         options = {
@@ -92,16 +92,24 @@ class ZooKeeper(Server):
             data.mkdir(exist_ok=True)
             (data / "myid").write_text(f"{self._number}\n")
         (self.folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in options.items()))
-        (self.folder / "log4j.properties").write_text(_LOGGING)
-        places = [str(self.folder), *(str(_JARS / name) for name in _NEEDED)]
-        command = [java, "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(places), _MAIN]
+        (self.folder / "log4j.properties").write_text(_LOGGING_PROPERTIES)
+        places = [str(self.folder), *(str(_JARS / name) for name in _REQUIRED_JARS)]
+        command = [
+            java,
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            ":".join(places),
+            _MAIN_CLASS,
+        ]
         self.launch([*command, str(self.folder / "zoo.cfg")], lambda: True)
 
-    def answers(self) -> bool:
+    def is_ready(self) -> bool:
         """It serves sessions: `srvr` is refused while it starts."""
         return "Mode: " in self._status()
 
-    def leads(self) -> bool:
+    def is_leader(self) -> bool:
         """It is the leader of an ensemble."""
         return "Mode: leader" in self._status()
 
@@ -117,7 +125,7 @@ class ZooKeeper(Server):
         return said.decode(errors="replace")
 
 
-_LOGGING: Final = """\
+_LOGGING_PROPERTIES: Final = """\
 log4j.rootLogger=WARN, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.layout=org.apache.log4j.PatternLayout

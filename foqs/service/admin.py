@@ -18,19 +18,19 @@ from random import Random
 from typing import Final
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permission, parse, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
 from foqs.catalog.port import (
     Catalog,
     CatalogConflict,
     CatalogError,
     CatalogFailed,
     CatalogFull,
-    CatalogUnknown,
-    CatalogUnreached,
+    CatalogUnknownOutcome,
+    CatalogUnreachable,
 )
-from foqs.catalog.settings import RANGES, agree
+from foqs.catalog.settings import SETTING_RANGES, check_consistent
 from foqs.core.errors import (
-    HANDOVER_MS,
+    HANDOVER_RETRY_MS,
     DeadlineExceeded,
     FoqsError,
     InvalidArgument,
@@ -41,7 +41,7 @@ from foqs.core.errors import (
 from foqs.core.item import TopicName
 from foqs.core.keys import INCARNATION_MAX
 from foqs.service.api import CallLimits
-from foqs.service.deletion import Deletions
+from foqs.service.deletion import NamespaceDeletions
 from foqs.service.namespaces import Namespaces
 from foqs.service.quota import Quota
 from foqs.shard.shard import Shard
@@ -49,23 +49,23 @@ from foqs.shard.status import ShardStatus
 
 log = logging.getLogger(__name__)
 
-FIRST: Final = "default"
+FIRST_NAMESPACE: Final = "default"
 """The namespace of a catalog that is new."""
 
-_TRIES: Final = 10
+_ATTEMPTS_MAX: Final = 10
 """So often a change is made anew because another came between."""
 
 _RETRY_MS: Final = 1_000
 
-Change = Callable[[Document], Document]
+DocumentChange = Callable[[Document], Document]
 
 
 @dataclass(slots=True, frozen=True)
-class Usage:
-    """What a namespace holds in shards of this host, and what this host took in of it; `bytes` of payload."""
+class UsageReport:
+    """What a namespace holds in shards of this host, and what this host took in of it; `payload_bytes` of payload."""
 
     items: int
-    bytes: int
+    payload_bytes: int
     topics: Collection[str]
     enqueues_last_minute: int
 
@@ -76,7 +76,7 @@ class Administration:
     Args:
         shards, statuses: as the queue has them.
         item_bytes_max: payload and metadata of an item that a call can carry.
-        resumed: told topics that hand out again.
+        on_topics_resumed: told topics that hand out again.
         tier: of this host, and of the namespaces that are created here.
     """
 
@@ -89,7 +89,7 @@ class Administration:
         limits: CallLimits,
         quota: Quota,
         item_bytes_max: int,
-        resumed: Callable[[Iterable[TopicName]], None],
+        on_topics_resumed: Callable[[Iterable[TopicName]], None],
         rng: Random,
         tier: str,
     ) -> None:
@@ -100,13 +100,13 @@ class Administration:
         self._limits = limits
         self._quota = quota
         self._item_bytes_max = item_bytes_max
-        self._resumed = resumed
+        self._on_topics_resumed = on_topics_resumed
         self._rng = rng
         self._tier = tier
-        self._deletions: Deletions | None = None
-        self._turn = asyncio.Lock()
+        self._deletions: NamespaceDeletions | None = None
+        self._change_lock = asyncio.Lock()
         """Held by the one change of this host that is under way."""
-        self._begun: set[asyncio.Task[Document]] = set()
+        self._running_changes: set[asyncio.Task[Document]] = set()
         self._listeners: list[Callable[[], None]] = []
 
     # -------------------------------------------------------------- life cycle
@@ -116,17 +116,17 @@ class Administration:
 
         Waits for who keeps it, as long as it takes. Raises `CatalogError`: what is stored cannot be used.
         """
-        document, trouble = EMPTY, ""
-        while document == EMPTY:
+        document, trouble = EMPTY_DOCUMENT, ""
+        while document == EMPTY_DOCUMENT:
             try:
                 document = await self._catalog.load()
-                if document == EMPTY:
-                    first = changes.create(EMPTY, FIRST, None, {})
+                if document == EMPTY_DOCUMENT:
+                    first = changes.create(EMPTY_DOCUMENT, FIRST_NAMESPACE, None, {})
                     await self._catalog.replace(first)
                     document = first
             except CatalogConflict:
                 continue  # another host was first
-            except (CatalogUnreached, CatalogUnknown) as error:
+            except (CatalogUnreachable, CatalogUnknownOutcome) as error:
                 if str(error) != trouble:
                     trouble = str(error)
                     log.warning("waiting for the catalog: %s", trouble)
@@ -134,18 +134,18 @@ class Administration:
         self._apply(document)
         for name, namespace in document.namespaces.items():
             try:
-                self._check(namespace)
+                self._check_settings(namespace)
             except FoqsError as error:
                 log.warning("namespace %r does not fit this host: %s", name, error)
 
     async def refresh(self) -> None:
         """Takes in what is stored now; where that is nothing, what was read last holds. Raises `CatalogError`."""
-        async with self._turn:
+        async with self._change_lock:
             document = await self._catalog.load()
-            if document != EMPTY:
+            if document != EMPTY_DOCUMENT:
                 self._apply(document)
 
-    def on_change(self, listener: Callable[[], None]) -> None:
+    def add_change_listener(self, listener: Callable[[], None]) -> None:
         """Has it called each time another document holds here."""
         self._listeners.append(listener)
 
@@ -153,9 +153,9 @@ class Administration:
         """Takes in what others store, until it is cancelled. What cannot be read changes nothing."""
         trouble = ""
         while True:
-            await self._catalog.changed(self._namespaces.document.version)
+            await self._catalog.wait_for_change(self._namespaces.document.version)
             try:
-                await self._take_in(self._load)
+                await self._load_and_apply(self._load_not_empty)
                 trouble = ""
             except CatalogError as error:
                 if str(error) != trouble:
@@ -167,7 +167,7 @@ class Administration:
             if trouble:
                 await asyncio.sleep(_RETRY_MS / 1_000)
 
-    async def _take_in(self, load: Callable[[], Awaitable[Document]]) -> Document:
+    async def _load_and_apply(self, load: Callable[[], Awaitable[Document]]) -> Document:
         """Has hold here what is stored, and returns it. Raises `CatalogError`.
 
         It is read again where something else came to hold meanwhile, so that no older one comes after a newer.
@@ -176,14 +176,14 @@ class Administration:
             held = self._namespaces.document
             document = await load()
             if self._namespaces.document is held:
-                if document != EMPTY:
+                if document != EMPTY_DOCUMENT:
                     self._apply(document)
                 return document
 
-    async def _load(self) -> Document:
+    async def _load_not_empty(self) -> Document:
         """What is stored, which is not nothing. Raises `CatalogFailed`."""
         document = await self._catalog.load()
-        if document == EMPTY and self._namespaces.document.version:
+        if document == EMPTY_DOCUMENT and self._namespaces.document.version:
             raise CatalogFailed("it is empty and was not before; import what was exported: foqs config import FILE")
         return document
 
@@ -196,7 +196,7 @@ class Administration:
                 name for name, own in before.items() if name not in after or after[name].incarnation != own.incarnation
             )
             if resumed:
-                self._resumed(resumed)
+                self._on_topics_resumed(resumed)
             for listener in self._listeners:
                 listener()
 
@@ -211,21 +211,25 @@ class Administration:
 
     def namespace(self, name: str) -> Namespace:
         """As it was configured."""
-        return changes.find(self.document(), name)
+        return changes.find_namespace(self.document(), name)
 
     def settings(self, namespace: Namespace) -> Mapping[str, int]:
         """What holds for a namespace, the host's defaults included."""
-        default = self._namespaces.default
-        return {name: getattr(default, name) for name in RANGES} | dict(namespace.settings)
+        default = self._namespaces.default_settings
+        return {name: getattr(default, name) for name in SETTING_RANGES} | dict(namespace.settings)
 
-    def usage(self, name: str, numbers: Collection[int] | None = None) -> Usage:
+    def usage(self, name: str, shard_numbers: Collection[int] | None = None) -> UsageReport:
         """What a namespace holds, as far as it is counted, in these shards or in all of this host. Raises `Unavailable`."""
         self.namespace(name)
-        shards = self._all_shards() if numbers is None else [self._serving(number) for number in sorted(set(numbers))]
-        topics = {topic for shard in shards for topic in shard.counts.topics(name)}
-        held = [shard.memory.usage.least(name) for shard in shards]
+        shards = (
+            self._all_shards()
+            if shard_numbers is None
+            else [self._serving_shard(number) for number in sorted(set(shard_numbers))]
+        )
+        topics = {topic for shard in shards for topic in shard.counts.topic_names(name)}
+        held = [shard.memory.usage.lower_bound(name) for shard in shards]
         items, size = sum(items for items, _ in held), sum(size for _, size in held)
-        return Usage(items, size, topics, self._quota.last_minute(name))
+        return UsageReport(items, size, topics, self._quota.enqueued_last_minute(name))
 
     def export(self) -> str:
         """All of it, as JSON that `restore` reads."""
@@ -235,27 +239,27 @@ class Administration:
 
     async def create(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """A namespace more; doing so again with the same settings changes nothing."""
-        fresh, own = self._incarnation(), tier or self._tier
-        return await self._set(
+        fresh, own = self._new_incarnation(), tier or self._tier
+        return await self._change_namespace(
             name, lambda before: changes.create(before, name, own, settings, incarnation=fresh), deadline
         )
 
     async def update(self, name: str, tier: str | None, settings: Mapping[str, int], deadline: float) -> Namespace:
         """Other settings; those not given stay as they are."""
-        return await self._set(name, lambda before: changes.update(before, name, tier, settings), deadline)
+        return await self._change_namespace(name, lambda before: changes.update(before, name, tier, settings), deadline)
 
-    def share(self, deletions: Deletions) -> None:
+    def use_cluster_deletion(self, deletions: NamespaceDeletions) -> None:
         """There are other hosts, whose shards may hold what a namespace holds."""
         self._deletions = deletions
 
-    async def change(self, change: Change, deadline: float, *, swept: bool = False) -> None:
-        """Any change; one that takes a namespace away is `swept`: every shard is known to hold nothing of it."""
-        await self._change(change, deadline, swept=swept)
+    async def change(self, change: DocumentChange, deadline: float, *, is_known_empty: bool = False) -> None:
+        """Any change; one that takes a namespace away is `is_known_empty`: every shard is known to hold nothing of it."""
+        await self._change(change, deadline, is_known_empty=is_known_empty)
 
-    async def _set(self, name: str, change: Change, deadline: float) -> Namespace:
+    async def _change_namespace(self, name: str, change: DocumentChange, deadline: float) -> Namespace:
         def checked(before: Document) -> Document:
             after = change(before)
-            self._check(after.namespaces[name])
+            self._check_settings(after.namespaces[name])
             return after
 
         return (await self._change(checked, deadline)).namespaces[name]
@@ -280,24 +284,24 @@ class Administration:
         """All that an export holds, in place of what there is. A namespace that it lacks must hold no items."""
         try:
             given = parse(text)
-        except Malformed as error:
+        except MalformedDocument as error:
             raise InvalidArgument(f"{error}; mend that place", field="json") from None
         for name, namespace in given.namespaces.items():
             try:
-                self._check(namespace)
+                self._check_settings(namespace)
             except FoqsError as error:
                 raise InvalidArgument(f"namespaces.{name}.{error.field}: {error.message}", field="json") from None
-        fresh = self._incarnation()
+        fresh = self._new_incarnation()
         await self._change(lambda before: changes.restore(before, given, incarnation=fresh), deadline, from_empty=True)
 
-    def _incarnation(self) -> int:
+    def _new_incarnation(self) -> int:
         """One that no namespace had before, not even in a catalog that was lost."""
         return self._rng.randint(1, INCARNATION_MAX)
 
-    def _check(self, namespace: Namespace) -> None:
+    def _check_settings(self, namespace: Namespace) -> None:
         """Refuses settings that contradict one another, or the host's own. Raises `InvalidArgument`."""
         whole = self.settings(namespace)
-        agree(whole)
+        check_consistent(whole)
         if whole["payload_bytes_max"] + whole["metadata_bytes_max"] > self._item_bytes_max:
             raise InvalidArgument(
                 f"the host's frames carry items of at most {self._item_bytes_max} bytes; raise wire.frame_bytes_max",
@@ -313,51 +317,55 @@ class Administration:
     # ----------------------------------------------------------- one at a time
 
     async def _change(
-        self, change: Change, deadline: float, *, from_empty: bool = False, swept: bool = False
+        self, change: DocumentChange, deadline: float, *, from_empty: bool = False, is_known_empty: bool = False
     ) -> Document:
         """Stores what `change` makes of the document, and has it hold here."""
         try:
             async with asyncio.timeout_at(deadline):
-                await self._turn.acquire()
+                await self._change_lock.acquire()
         except TimeoutError:
             raise DeadlineExceeded("the time ran out while other changes were made; nothing was changed") from None
-        task = asyncio.ensure_future(self._change_now(change, deadline, from_empty=from_empty, swept=swept))
-        self._begun.add(task)
-        task.add_done_callback(self._ended)
+        task = asyncio.ensure_future(
+            self._change_now(change, deadline, from_empty=from_empty, is_known_empty=is_known_empty)
+        )
+        self._running_changes.add(task)
+        task.add_done_callback(self._on_change_ended)
         loop = asyncio.get_running_loop()
         done, _ = await asyncio.wait((task,), timeout=max(0.0, deadline - loop.time()))
         if not done:
             raise UnknownOutcome("the change was not stored by the deadline; it may still be")
         return task.result()
 
-    def _ended(self, task: asyncio.Task[Document]) -> None:
-        self._turn.release()
-        self._begun.discard(task)
+    def _on_change_ended(self, task: asyncio.Task[Document]) -> None:
+        self._change_lock.release()
+        self._running_changes.discard(task)
         if not task.cancelled():
             task.exception()  # its caller may have left
 
-    async def _change_now(self, change: Change, deadline: float, *, from_empty: bool, swept: bool) -> Document:
+    async def _change_now(
+        self, change: DocumentChange, deadline: float, *, from_empty: bool, is_known_empty: bool
+    ) -> Document:
         try:
-            for _ in range(_TRIES):
-                before = await self._take_in(self._catalog.load if from_empty else self._load)
+            for _ in range(_ATTEMPTS_MAX):
+                before = await self._load_and_apply(self._catalog.load if from_empty else self._load_not_empty)
                 after = change(before)
-                gone = self._gone(after) if not swept else []
-                async with self._emptied(gone, deadline):
+                gone = self._removed_namespaces(after) if not is_known_empty else []
+                async with self._closed_and_empty(gone, deadline):
                     if after is not before:
                         held = self._namespaces.document
                         try:
                             await self._catalog.replace(after, before)
                         except CatalogConflict:
                             continue
-                        except CatalogUnknown:
+                        except CatalogUnknownOutcome:
                             # What was closed must not be opened for a document that may be gone.
                             with suppress(CatalogError):  # nobody answers: what is stored is still not known
-                                await self._take_in(self._catalog.load)
+                                await self._load_and_apply(self._catalog.load)
                             raise
                         if self._namespaces.document is held:
                             self._apply(after)  # else what holds is as new, or newer
                 return after
-        except CatalogUnknown as error:
+        except CatalogUnknownOutcome as error:
             raise UnknownOutcome(f"{error}; the change may hold or not, look at it") from None
         except CatalogFull as error:
             raise LimitExceeded(str(error)) from None
@@ -365,7 +373,7 @@ class Administration:
             raise Unavailable(str(error), retry_after_ms=_RETRY_MS) from None
         raise Unavailable("others change the catalog all the time; try again", retry_after_ms=_RETRY_MS)
 
-    def _gone(self, after: Document) -> list[str]:
+    def _removed_namespaces(self, after: Document) -> list[str]:
         """The namespaces that a document lacks. Raises `InvalidArgument`: other hosts would have to be asked."""
         gone = [name for name in self._namespaces.document.namespaces if name not in after.namespaces]
         if gone and self._deletions is not None:
@@ -377,7 +385,7 @@ class Administration:
         return gone
 
     @asynccontextmanager
-    async def _emptied(self, names: Sequence[str], deadline: float) -> AsyncIterator[None]:
+    async def _closed_and_empty(self, names: Sequence[str], deadline: float) -> AsyncIterator[None]:
         """Meanwhile these namespaces take in nothing, and hold nothing.
 
         Raises:
@@ -399,28 +407,30 @@ class Administration:
         try:
             async with asyncio.timeout_at(deadline):
                 for shard in shards:
-                    await shard.settle()
+                    await shard.wait_for_queued_inserts()
         except TimeoutError:
             raise DeadlineExceeded("what was enqueued before was not written in time; try again") from None
-        if any(shard.counts.lag for shard in shards):
+        if any(shard.counts.is_lagging for shard in shards):
             raise Unavailable("the items are still being counted; try again", retry_after_ms=_RETRY_MS)
         for name in names:
-            items = sum(shard.counts.items(name) for shard in shards)
+            items = sum(shard.counts.item_count(name) for shard in shards)
             if items:
                 raise InvalidArgument(
                     f"the namespace {name!r} holds {items} items; have them acked or cancelled first",
                     field="namespace_name",
                 )
 
-    def _serving(self, number: int) -> Shard:
-        shard = self._shards.get(number)
-        if shard is None or not shard.serving:
-            raise Unavailable(f"shard {number} is not being served here now; try again", retry_after_ms=HANDOVER_MS)
+    def _serving_shard(self, shard_number: int) -> Shard:
+        shard = self._shards.get(shard_number)
+        if shard is None or not shard.is_serving:
+            raise Unavailable(
+                f"shard {shard_number} is not being served here now; try again", retry_after_ms=HANDOVER_RETRY_MS
+            )
         return shard
 
     def _all_shards(self) -> list[Shard]:
         """Every shard of this host. Raises `Unavailable`."""
-        shards = [shard for shard in self._shards.values() if shard.serving]
+        shards = [shard for shard in self._shards.values() if shard.is_serving]
         if len(shards) < len(self._statuses):
             raise Unavailable("not every shard is being served now; try again", retry_after_ms=_RETRY_MS)
         return shards

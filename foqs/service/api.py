@@ -63,21 +63,21 @@ class CallLimits:
     wait_ms_max: int
     better_items_max: int = 10_000
     """Explaining an item counts those that come before it so far."""
-    recall_items_max: int = 1_000
+    replay_lookup_items_max: int = 1_000
     """Of one namespace, items with keys beyond its limits that are looked up at once."""
 
 
 @dataclass(slots=True)
-class Seen:
+class ItemView:
     """An item as it was at `now_ms` on its shard's clock. Not to be changed.
 
-    `lasts`: how long it really is until a moment of that clock; None while the clock passes no faster than real time.
+    `real_wait_ms`: how long it really is until a moment of that clock; None while the clock passes no faster than real time.
     """
 
     shard: int
     row: Row
     now_ms: int
-    lasts: Callable[[int], int] | None = field(default=None, kw_only=True)
+    real_wait_ms: Callable[[int], int] | None = field(default=None, kw_only=True)
 
     @property
     def lease_left_ms(self) -> int:
@@ -86,20 +86,20 @@ class Seen:
         if due_ms is None:
             return 0
         left_ms = due_ms - self.now_ms
-        if self.lasts is not None:
-            left_ms = min(left_ms, self.lasts(due_ms))
+        if self.real_wait_ms is not None:
+            left_ms = min(left_ms, self.real_wait_ms(due_ms))
         return left_ms if left_ms > 0 else 0
 
 
 @dataclass(slots=True)
-class Looked(Seen):
+class ItemDetails(ItemView):
     """An item that somebody looked at alone. `key`: the idempotency key that names it; None where none does."""
 
-    key: bytes | None
+    idempotency_key: bytes | None
 
 
 @dataclass(slots=True, frozen=True)
-class HandOut:
+class Deliveries:
     """Items whose leases are committed, for one caller.
 
     `give_back` releases them without counting the attempt. Call it when the
@@ -107,8 +107,8 @@ class HandOut:
     the transport.
     """
 
-    items: list[Seen]
-    give_back: Callable[[], None]
+    items: list[ItemView]
+    release: Callable[[], None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -118,7 +118,7 @@ class Repeated:
     id: str
 
 
-Enqueued: TypeAlias = str | Repeated | FoqsError
+EnqueueOutcome: TypeAlias = str | Repeated | FoqsError
 """The id of an item that is committed, new or named before, or why there is none."""
 
 
@@ -138,10 +138,10 @@ class TopicStats:
     counts_lag: bool
 
 
-Topics: TypeAlias = Callable[
+ListTopics: TypeAlias = Callable[
     [str, str, Sequence[State] | None, str | None, int], Awaitable[tuple[list[TopicStats], str | None]]
 ]
-"""See `Queue.topics`."""
+"""See `Queue.list_topics`."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -163,15 +163,15 @@ class BulkPage:
 
 
 @dataclass(slots=True, frozen=True)
-class Explained:
+class ItemExplanation:
     """Why an item is not delivered and what would change it, one sentence each, the weightiest first.
 
-    `seen` is None where the item is not there (`absent`) or its shard cannot be asked.
+    `item` is None where the item is not there (`absent`) or its shard cannot be asked.
     `better_items`: READY items that come before a READY one; None where they were not counted. Counting stops at
     `better_items_max`: then `better_items_more`.
     """
 
-    seen: Looked | None
+    item: ItemDetails | None
     reasons: Sequence[str]
     remedies: Sequence[str]
     better_items: int | None
@@ -183,7 +183,7 @@ Outcome: TypeAlias = AlreadyGone | FoqsError | None
 """None: done and committed."""
 
 
-class Pending(Protocol):
+class PendingCall(Protocol):
     """A call under way."""
 
     def abandon(self) -> None:
@@ -202,26 +202,26 @@ class Queue(Protocol):
 
     limits: CallLimits
 
-    def namespace(self, name: str) -> NamespaceSettings:
+    def namespace_settings(self, name: str) -> NamespaceSettings:
         """Raises `NamespaceNotFound`."""
         ...
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
-    ) -> Pending:
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
         """An id (committed) or an error for each item, in order; those with a key are `KeyedItem`s."""
         ...
 
     def dequeue(
         self,
         namespace: str,
-        wants: Sequence[tuple[str, int]],
+        topic_limits: Sequence[tuple[str, int]],
         wait_ms: int,
         lease_ms: int | None,
         deadline: float,
-        done: Callable[[HandOut], None],
+        on_done: Callable[[Deliveries], None],
         items_max: int | None = None,
-    ) -> Pending:
+    ) -> PendingCall:
         """The best ready items of (topic, count) pairs; empty when none came within `wait_ms`.
 
         Args:
@@ -235,8 +235,8 @@ class Queue(Protocol):
         ids: Sequence[tuple[int, int]],
         tokens: Sequence[int],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
         """Acks the (shard, number) with their tokens; an outcome for each, in order. No id twice."""
         ...
 
@@ -245,12 +245,12 @@ class Queue(Protocol):
         namespace: str,
         events: Sequence[tuple[int, Event]],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
         """Runs each (shard, event); an outcome for each, in order. No id twice."""
         ...
 
-    async def topics(
+    async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         """A page of topics by name, and the cursor of the next page. `states` None: READY or LEASED."""
@@ -263,43 +263,43 @@ class Queue(Protocol):
         state: State,
         cursor: str | None,
         limit: int,
-        payload: bool,
+        with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[Seen], str | None]:
+    ) -> tuple[list[ItemView], str | None]:
         """A page of a topic's items in one state, best first, with or without payload.
 
         `shards`, here and below: of these alone, which must all be served here; None: of all that should be here.
         """
         ...
 
-    async def matching(
+    async def list_matching(
         self,
         namespace: str,
-        only: ItemFilter,
+        item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
-        payload: bool,
+        with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[Seen], str | None]:
+    ) -> tuple[list[ItemView], str | None]:
         """A page of the items that match, with or without payload, and the cursor of the next.
 
-        The ages of `only` count up to the beginning of the first page, here and below.
+        The ages of `item_filter` count up to the beginning of the first page, here and below.
         """
         ...
 
-    async def count(
-        self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    async def count_matching(
+        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemCount:
         """How many items match."""
         ...
 
-    async def bulk(
+    async def change_matching(
         self,
         namespace: str,
         change: Event,
-        only: ItemFilter,
+        item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
         deadline: float,
@@ -314,7 +314,9 @@ class Queue(Protocol):
         """
         ...
 
-    async def purge(self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None) -> int:
+    async def purge_topic(
+        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
+    ) -> int:
         """Ends all items that the topic has now, in every state; how many those were, as far as they are counted.
 
         Raises:
@@ -322,14 +324,14 @@ class Queue(Protocol):
         """
         ...
 
-    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
+    async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
         """One item. Raises `NotFound`, `NotOwner`, `Unavailable`."""
         ...
 
-    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
         """Why an item is not delivered; an answer too where there is no such item. Raises `NotOwner`."""
         ...
 
-    def shards(self) -> list[ShardStatus]:
+    def shard_statuses(self) -> list[ShardStatus]:
         """The shards of this host."""
         ...

@@ -10,81 +10,81 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from foqs.core.batch import Inserts, Recall, Work
+from foqs.core.batch import Inserts, ReplayLookup, Work
 from foqs.core.errors import FoqsError, KeyConflict
-from foqs.core.flush import outcome
-from foqs.core.life import Verdict
-from foqs.core.underway import UnderWay
+from foqs.core.flush import entry_result
+from foqs.core.life import Transition
+from foqs.core.underway import InFlight
 from foqs.deadlines import Deadlines
-from foqs.service.api import Enqueued, Outcome, Repeated
+from foqs.service.api import EnqueueOutcome, Outcome, Repeated
 
 
-class Call:
+class FanOutCall:
     """A call, and its works, each of which answers for some of its entries."""
 
-    __slots__ = ("_deadlines", "_done", "_open", "_parts", "_slot", "outcomes", "taken")
+    __slots__ = ("_deadline_bucket", "_deadlines", "_on_done", "_open_count", "_works", "accepted_count", "outcomes")
 
-    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
-        self.outcomes: list[Any] = [None] * count
+    def __init__(self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None]) -> None:
+        self.outcomes: list[Any] = [None] * entry_count
         self._deadlines = deadlines
-        self._done: Callable[[list[Any]], None] | None = done
-        self._slot = 0
-        self._parts: list[tuple[Work, Sequence[int], int]] = []
-        self._open = 1
-        self.taken = 0
+        self._on_done: Callable[[list[Any]], None] | None = on_done
+        self._deadline_bucket = 0
+        self._works: list[tuple[Work, Sequence[int], int]] = []
+        self._open_count = 1
+        self.accepted_count = 0
         """So many of its entries are in works."""
 
-    def add(self, work: Work, places: Sequence[int], shard: int) -> None:
+    def add_work(self, work: Work, positions: Sequence[int], shard: int) -> None:
         """One more work of a shard, with the places of its entries in the call."""
-        self._parts.append((work, places, shard))
-        self._open += 1
-        self.taken += len(places)
+        self._works.append((work, positions, shard))
+        self._open_count += 1
+        self.accepted_count += len(positions)
 
-    def refuse(self, places: Iterable[int], error: FoqsError) -> None:
+    def refuse(self, positions: Iterable[int], error: FoqsError) -> None:
         """There is no work for these."""
-        for place in places:
+        for place in positions:
             self.outcomes[place] = error
 
-    def begin(self, deadline: float) -> None:
+    def start(self, deadline: float) -> None:
         """All works are added."""
-        self._slot = self._deadlines.add(deadline, self)
-        self.finished()
+        self._deadline_bucket = self._deadlines.add(deadline, self)
+        self.on_work_finished()
 
     def abandon(self) -> None:
         """Nobody waits for the outcome; the work goes on, and is withdrawn at its deadline like any other."""
-        self._done = None
+        self._on_done = None
 
     def expire(self) -> None:
-        for work, _, _ in self._parts:
+        for work, _, _ in self._works:
             if work.is_open:
-                work.expire()
+                work.abandon()
 
-    def finished(self) -> None:
+    def on_work_finished(self) -> None:
         """One of the works has all its results."""
-        self._open -= 1
-        if self._open:
+        self._open_count -= 1
+        if self._open_count:
             return
-        for work, places, shard in self._parts:
-            told = self._told(work, shard)
+        for work, places, shard in self._works:
+            told = self._outcomes_of(work, shard)
             if len(told) == len(self.outcomes):
                 self.outcomes = told
             else:
                 for place, result in zip(places, told, strict=True):
                     self.outcomes[place] = result
-        self._end(self.outcomes)
+        self._complete(self.outcomes)
 
-    def _end(self, results: list[Any]) -> None:
-        self._deadlines.remove(self._slot, self)
-        done, self._done = self._done, None
+    def _complete(self, results: list[Any]) -> None:
+        self._deadlines.remove(self._deadline_bucket, self)
+        done, self._on_done = self._on_done, None
         if done is not None:
             done(results)
 
-    def _told(self, work: Work, shard: int) -> list[Any]:
+    def _outcomes_of(self, work: Work, shard: int) -> list[Any]:
         """What the caller is told of a work's entries."""
         raise NotImplementedError
 
 
-class Enqueue(Call):
+class EnqueueCall(FanOutCall):
     """Results of an enqueue: ids and errors.
 
     Attributes:
@@ -93,21 +93,21 @@ class Enqueue(Call):
         repeated: told how many of those that were taken in named no new item; None likewise.
     """
 
-    __slots__ = ("dated", "repeated", "under_way")
+    __slots__ = ("has_absolute_times", "in_flight", "on_repeats")
 
-    def __init__(self, deadlines: Deadlines, count: int, done: Callable[[list[Any]], None]) -> None:
-        super().__init__(deadlines, count, done)
-        self.dated = False
-        self.under_way: UnderWay | None = None
-        self.repeated: Callable[[int], None] | None = None
+    def __init__(self, deadlines: Deadlines, entry_count: int, on_done: Callable[[list[Any]], None]) -> None:
+        super().__init__(deadlines, entry_count, on_done)
+        self.has_absolute_times = False
+        self.in_flight: InFlight | None = None
+        self.on_repeats: Callable[[int], None] | None = None
 
-    def _told(self, work: Work, shard: int) -> list[Enqueued]:
+    def _outcomes_of(self, work: Work, shard: int) -> list[EnqueueOutcome]:
         results = work.results
-        if isinstance(work, Recall):
+        if isinstance(work, ReplayLookup):
             return [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
-        if isinstance(work, Inserts) and work.keyed:
-            if self.repeated is not None:
-                self.repeated(sum([type(result) is int or isinstance(result, KeyConflict) for result in results]))
+        if isinstance(work, Inserts) and work.has_keys:
+            if self.on_repeats is not None:
+                self.on_repeats(sum([type(result) is int or isinstance(result, KeyConflict) for result in results]))
             results = [Repeated(f"{shard}-{result}") if type(result) is int else result for result in results]
         return [
             f"{shard}-{number}" if result is None else result
@@ -115,10 +115,10 @@ class Enqueue(Call):
         ]
 
 
-class Apply(Call):
+class ApplyCall(FanOutCall):
     """Outcomes of events."""
 
     __slots__ = ()
 
-    def _told(self, work: Work, shard: int) -> list[Outcome]:
-        return [outcome(result) if type(result) is Verdict else result for result in work.results]
+    def _outcomes_of(self, work: Work, shard: int) -> list[Outcome]:
+        return [entry_result(result) if type(result) is Transition else result for result in work.results]

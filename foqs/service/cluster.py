@@ -39,7 +39,7 @@ class HostView:
     address: Address
     tier: str
     region: str
-    shards: int
+    shard_count: int
     nonce: str = ""
     capacity: int = 1
     load: float | None = None
@@ -76,11 +76,11 @@ class ShardView:
     pinned_to: str = ""
     queued_items: int | None = None
     reason: str | None = None
-    slots: Collection[int] = ()
+    key_slots: Collection[int] = ()
 
 
 @dataclass(slots=True, frozen=True)
-class Routing:
+class RoutingTable:
     """Hosts by name and shards by number. Equal versions are of equal maps, whichever host was asked."""
 
     version: int
@@ -89,10 +89,10 @@ class Routing:
 
 
 @dataclass(slots=True, frozen=True)
-class MapChange:
+class RoutingChange:
     """From a version of the map to the newest. Hosts and shards that changed or came; `gone` went: nonces, numbers."""
 
-    since: int
+    since_version: int
     version: int
     hosts: Sequence[HostView] = ()
     shards: Sequence[ShardView] = ()
@@ -121,15 +121,15 @@ class ClusterService(Protocol):
         """That of `routing`, for less."""
         ...
 
-    def routing(self) -> Routing:
+    def routing(self) -> RoutingTable:
         """Who is there, and who should own what, as it was read last. Never blocks."""
         ...
 
-    def changes(self, version: int) -> MapChange | None:
+    def changes_since(self, version: int) -> RoutingChange | None:
         """What changed in the map since a version; None where that is not remembered."""
         ...
 
-    def loads(self) -> Sequence[float]:
+    def host_loads(self) -> Sequence[float]:
         """What waits at the map's hosts to be written, in items, hosts by nonce."""
         ...
 
@@ -155,7 +155,7 @@ class ClusterService(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Identity:
+class HostIdentity:
     """What a host tells clients of itself.
 
     `routing_version` is constant from start to stop and differs between starts.
@@ -170,10 +170,10 @@ class Identity:
     name: str = ""
 
 
-class Alone:
+class StandaloneCluster:
     """A host without a cluster: it owns every shard that it has; see `ClusterService`."""
 
-    def __init__(self, identity: Identity, statuses: Callable[[], Sequence[ShardStatus]]) -> None:
+    def __init__(self, identity: HostIdentity, statuses: Callable[[], Sequence[ShardStatus]]) -> None:
         self._identity = identity
         self._statuses = statuses
         self._name = identity.name or f"{identity.host}:{identity.port}"
@@ -186,7 +186,7 @@ class Alone:
     def version(self) -> int:
         return self._identity.routing_version
 
-    def routing(self) -> Routing:
+    def routing(self) -> RoutingTable:
         me = self._identity
         address = (me.host, me.port)
         shards = [
@@ -204,32 +204,32 @@ class Alone:
             for status in sorted(self._statuses(), key=lambda status: status.shard)
         ]
         host = HostView(self._name, address, me.tier, me.region, len(shards), version=me.program_version)
-        return Routing(me.routing_version, [host], shards)
+        return RoutingTable(me.routing_version, [host], shards)
 
-    def changes(self, version: int) -> MapChange | None:
-        return MapChange(version, version) if version == self.version else None
+    def changes_since(self, version: int) -> RoutingChange | None:
+        return RoutingChange(version, version) if version == self.version else None
 
-    def loads(self) -> Sequence[float]:
+    def host_loads(self) -> Sequence[float]:
         return [float(sum(status.queued_items for status in self._statuses()))]
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
-        _refuse()
+        _raise_standalone()
 
     async def remove_shard(self, shard: int, deadline: float, *, force: bool) -> None:
-        _refuse()
+        _raise_standalone()
 
     async def drain_shard(self, shard: int, deadline: float, *, draining: bool) -> None:
-        _refuse()
+        _raise_standalone()
 
     async def move_shard(self, shard: int, target: HostRef | None, deadline: float) -> None:
-        _refuse()
+        _raise_standalone()
 
     async def drain_host(self, host: HostRef, deadline: float, *, drained: bool) -> None:
-        _refuse()
+        _raise_standalone()
 
 
-_ALONE: Final = "this host is alone and owns every shard of its store; set cluster.zookeeper in its configuration to have several hosts"
+_STANDALONE_TEXT: Final = "this host is alone and owns every shard of its store; set cluster.zookeeper in its configuration to have several hosts"
 
 
-def _refuse() -> NoReturn:
-    raise NotImplementedYet(_ALONE)
+def _raise_standalone() -> NoReturn:
+    raise NotImplementedYet(_STANDALONE_TEXT)

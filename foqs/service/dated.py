@@ -11,20 +11,20 @@ from typing import Final
 
 from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument
-from foqs.core.item import DatedItem, KeyedDatedItem, NewItem
+from foqs.core.item import AbsoluteTimeItem, KeyedAbsoluteTimeItem, NewItem
 
-DATED: Final = frozenset((DatedItem, KeyedDatedItem))
+ABSOLUTE_TIME_TYPES: Final = frozenset((AbsoluteTimeItem, KeyedAbsoluteTimeItem))
 
 
-def expire_before(items: Sequence[NewItem], places: Sequence[int], now_ms: int) -> dict[int, FoqsError]:
+def expiry_errors(items: Sequence[NewItem], positions: Sequence[int], now_ms: int) -> dict[int, FoqsError]:
     """Why items cannot be delivered, by their places in the call: each would expire first."""
     beyond: dict[int, FoqsError] = {}
-    for place, item in zip(places, items, strict=True):
-        if type(item) in DATED:
+    for place, item in zip(positions, items, strict=True):
+        if type(item) in ABSOLUTE_TIME_TYPES:
             assert item.ttl_ms is not None
             assert item.deliver_after_ms is not None
             try:
-                validate.lasting(item.ttl_ms, item.deliver_after_ms, now_ms)
+                validate.check_ttl_outlasts_delivery(item.ttl_ms, item.deliver_after_ms, now_ms)
             except InvalidArgument as error:
                 beyond[place] = error
     return beyond

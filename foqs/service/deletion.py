@@ -26,21 +26,23 @@ log = logging.getLogger(__name__)
 MARKED_S_MAX: Final = 60.0
 """A namespace takes nothing in while it is marked: for no longer than this, whoever has marked it."""
 
-_AGAIN_S: Final = 1.0
-_LOOK_S: Final = 10.0
+_RETRY_S: Final = 1.0
+_INSPECTION_S_MAX: Final = 10.0
 _MARGIN_S: Final = 1.0
 
 
-class Changer(Protocol):
+class CatalogEditor(Protocol):
     """What stores changes of the document; see `admin.Administration`."""
 
-    async def change(self, change: Callable[[Document], Document], deadline: float, *, swept: bool = False) -> None: ...
+    async def change(
+        self, change: Callable[[Document], Document], deadline: float, *, is_known_empty: bool = False
+    ) -> None: ...
 
-    def on_change(self, listener: Callable[[], None]) -> None: ...
+    def add_change_listener(self, listener: Callable[[], None]) -> None: ...
 
 
 @dataclass(slots=True, frozen=True)
-class _Look:
+class _ShardReport:
     """What a shard says of the namespaces that are being deleted; of those in neither it cannot be told now."""
 
     shard: int
@@ -48,47 +50,49 @@ class _Look:
     held: Collection[str]
 
 
-class Deletions:
+class NamespaceDeletions:
     """This host's part.
 
     Args:
-        everywhere: all shards of every tier, here or elsewhere; none while that is not known. Hosts of another tier
+        all_shards: all shards of every tier, here or elsewhere; none while that is not known. Hosts of another tier
             may have taken in items of a namespace whose tier an older version did not record.
     """
 
     def __init__(
         self,
-        changer: Changer,
+        editor: CatalogEditor,
         namespaces: Namespaces,
         shards: Mapping[int, Shard],
-        everywhere: Callable[[], Collection[int]],
+        all_shards: Callable[[], Collection[int]],
     ) -> None:
-        self._changer = changer
+        self._editor = editor
         self._namespaces = namespaces
         self._shards = shards
-        self._everywhere = everywhere
+        self._all_shards = all_shards
         self._loop = asyncio.get_running_loop()
-        self._marked_s: dict[str, float] = {}
+        self._marked_at_s: dict[str, float] = {}
         """Since when each is known to be marked."""
-        self._changed = asyncio.Event()
-        changer.on_change(self._hear)
+        self._change_event = asyncio.Event()
+        editor.add_change_listener(self._on_document_changed)
 
-    def _hear(self) -> None:
+    def _on_document_changed(self) -> None:
         now_s = self._loop.time()
-        self._marked_s = {name: self._marked_s.get(name, now_s) for name in self._namespaces.deleting()}
-        changed, self._changed = self._changed, asyncio.Event()
+        self._marked_at_s = {
+            name: self._marked_at_s.get(name, now_s) for name in self._namespaces.names_being_deleted()
+        }
+        changed, self._change_event = self._change_event, asyncio.Event()
         changed.set()
 
     async def run(self) -> None:
         """Looks into the shards of this host for namespaces that are marked, until it is cancelled."""
         while True:
-            changed = self._changed
-            if self._marked_s:
+            changed = self._change_event
+            if self._marked_at_s:
                 try:
-                    await self._sweep(list(self._marked_s), self._loop.time() + _LOOK_S)
+                    await self._store_reports(list(self._marked_at_s), self._loop.time() + _INSPECTION_S_MAX)
                 except FoqsError as error:
                     log.warning("a namespace that is being deleted: %s", error.message)
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(_RETRY_S)
             else:
                 await changed.wait()
 
@@ -100,12 +104,12 @@ class Deletions:
             DeadlineExceeded: not every shard was looked into in time; it is there as before.
             UnknownOutcome: the mark could not be taken back; it may still be deleted.
         """
-        await self._changer.change(lambda before: changes.begin_deletion(before, name), deadline)
+        await self._editor.change(lambda before: changes.start_deletion(before, name), deadline)
         left_s = deadline - self._loop.time()
         try:
             async with asyncio.timeout(left_s - min(_MARGIN_S, left_s / 4)):
-                while name in self._namespaces.deleting():
-                    await self._changed.wait()
+                while name in self._namespaces.names_being_deleted():
+                    await self._change_event.wait()
         except TimeoutError:
             await self._unmark(name, deadline)
             if name in self._namespaces.document.namespaces:
@@ -122,58 +126,62 @@ class Deletions:
     async def _unmark(self, name: str, deadline: float) -> None:
         """Takes a mark back. Raises `UnknownOutcome`: while it stands, other hosts may go on with the deletion."""
         try:
-            await self._changer.change(lambda before: changes.end_deletion(before, name), deadline)
+            await self._editor.change(lambda before: changes.cancel_deletion(before, name), deadline)
         except FoqsError as error:
             raise UnknownOutcome(
                 f"the namespace {name!r} is marked as being deleted, and that could not be taken back: {error.message}; "
                 "it may be deleted or not, look at it"
             ) from None
 
-    async def _sweep(self, names: list[str], deadline: float) -> None:
+    async def _store_reports(self, names: list[str], deadline: float) -> None:
         """Has it stored what the shards of this host say of these namespaces."""
         for name in names:
             self._namespaces.close(name)
         closed = True
         try:
-            looks = await _look_into(self._shards.values(), names, deadline)
-            over = [name for name in names if self._loop.time() - self._marked_s.get(name, math.inf) > MARKED_S_MAX]
+            looks = await _inspect_shards(self._shards.values(), names, deadline)
+            over = [name for name in names if self._loop.time() - self._marked_at_s.get(name, math.inf) > MARKED_S_MAX]
 
             def change(before: Document) -> Document:
                 # What was found holds for as long as nothing is taken in.
-                return _told(before, names, looks, over, self._everywhere()) if closed else before
+                return _with_reports(before, names, looks, over, self._all_shards()) if closed else before
 
-            await self._changer.change(change, deadline, swept=True)
+            await self._editor.change(change, deadline, is_known_empty=True)
         finally:
             closed = False
             for name in names:
                 self._namespaces.reopen(name)
 
 
-def _told(
-    before: Document, names: Iterable[str], looks: Iterable[_Look], over: Collection[str], sharing: Collection[int]
+def _with_reports(
+    before: Document,
+    names: Iterable[str],
+    reports: Iterable[_ShardReport],
+    overdue: Collection[str],
+    all_shards: Collection[int],
 ) -> Document:
     after = before
     for name in names:
-        if name in over or any(name in look.held for look in looks):
-            after = changes.end_deletion(after, name)
+        if name in overdue or any(name in look.held for look in reports):
+            after = changes.cancel_deletion(after, name)
         else:
-            empty = [look.shard for look in looks if name in look.empty]
-            after = changes.found_empty(after, name, empty, sharing)
+            empty = [look.shard for look in reports if name in look.empty]
+            after = changes.record_empty_shards(after, name, empty, all_shards)
     return after if after is before else Document(before.version + 1, after.namespaces, after.slots)
 
 
-async def _look_into(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_Look]:
+async def _inspect_shards(shards: Iterable[Shard], names: Collection[str], deadline: float) -> list[_ShardReport]:
     """What the shards of this host hold of namespaces that take nothing in."""
     looks = []
     for shard in list(shards):
         try:
             async with asyncio.timeout_at(deadline):
-                await shard.settle()
-                held = [name for name in names if shard.counts.items(name) > 0]
-                empty = [] if shard.counts.lag else [name for name in names if name not in held]
+                await shard.wait_for_queued_inserts()
+                held = [name for name in names if shard.counts.item_count(name) > 0]
+                empty = [] if shard.counts.is_lagging else [name for name in names if name not in held]
                 # It was ours until now, and whoever takes it over from now on reads the marks first.
-                await shard.prove()
+                await shard.confirm_ownership()
         except (TimeoutError, NotOwner, Unavailable):
             continue
-        looks.append(_Look(shard.number, empty, held))
+        looks.append(_ShardReport(shard.number, empty, held))
     return looks

@@ -16,46 +16,46 @@ from math import inf
 from typing import Protocol
 
 from foqs.core.batch import HandOut as HandOutWork
-from foqs.core.item import Key, Row, TopicName
+from foqs.core.item import OrderKey, Row, TopicName
 from foqs.deadlines import Deadlines
-from foqs.service.api import HandOut, Seen
+from foqs.service.api import Deliveries, ItemView
 from foqs.shard.shard import Shard
 
-Spans = list[tuple[TopicName, list[Key]]]
+KeysByTopic = list[tuple[TopicName, list[OrderKey]]]
 
 
-class Counter(Protocol):
+class ItemSource(Protocol):
     """What a dequeue needs of its host."""
 
     @property
     def deadlines(self) -> Deadlines: ...
 
-    def now(self) -> float:
+    def loop_time(self) -> float:
         """The loop's clock."""
         ...
 
-    def take(
-        self, topics: Mapping[TopicName, int], items_max: int, *, late: bool, beside: Collection[Shard] = ()
-    ) -> list[tuple[Shard, Spans]]:
+    def reserve_best(
+        self, topics: Mapping[TopicName, int], items_max: int, *, skip_refilling: bool, excluded: Collection[Shard] = ()
+    ) -> list[tuple[Shard, KeysByTopic]]:
         """Reserves the best keys that are certain; if it is late, without those shards that still read.
 
-        If there are shards `beside` which it looks, it takes only from others that commit quickly.
+        If there are shards `excluded` which it looks, it takes only from others that commit quickly.
         """
         ...
 
-    def may_come(self, topics: Collection[TopicName]) -> bool:
+    def start_refills(self, topics: Collection[TopicName]) -> bool:
         """Some shard is reading for one of these topics, which it begins here where it must, or has too much to lease."""
         ...
 
-    def join(self, dequeue: Dequeue) -> None: ...
-    def leave(self, dequeue: Dequeue) -> None: ...
+    def add_waiter(self, dequeue: Dequeue) -> None: ...
+    def remove_waiter(self, dequeue: Dequeue) -> None: ...
 
     @property
-    def draining(self) -> bool: ...
+    def is_draining(self) -> bool: ...
 
 
-class _State(enum.Enum):
-    LOOKING = enum.auto()
+class _Phase(enum.Enum):
+    SEARCHING = enum.auto()
     WAITING = enum.auto()
     LEASING = enum.auto()
     ENDED = enum.auto()
@@ -66,24 +66,24 @@ class Dequeue:
 
     Args:
         topics: each with how many items are wanted.
-        until: when it stops waiting for items; at most `deadline`.
-        handout_s_max: how long it waits for shards that read, and, once some items are
+        wait_deadline: when it stops waiting for items; at most `deadline`.
+        delivery_wait_s_max: how long it waits for shards that read, and, once some items are
             committed, for shards that still lease.
     """
 
     __slots__ = (
-        "_counter",
         "_deadline",
-        "_done",
-        "_exchanged",
-        "_handout_s_max",
-        "_patience",
-        "_slot",
-        "_state",
-        "_until",
-        "_wake",
+        "_deadline_bucket",
+        "_delivery_wait_s_max",
+        "_has_switched_shards",
+        "_on_done",
+        "_phase",
+        "_refill_deadline",
+        "_source",
+        "_wait_deadline",
+        "_wakes_at",
         "_works",
-        "item_bytes",
+        "item_bytes_max",
         "items_max",
         "lease_ms",
         "topics",
@@ -91,192 +91,197 @@ class Dequeue:
 
     def __init__(
         self,
-        counter: Counter,
+        source: ItemSource,
         topics: Mapping[TopicName, int],
         lease_ms: int | None,
-        item_bytes: int,
+        item_bytes_max: int,
         items_max: int,
-        until: float,
+        wait_deadline: float,
         deadline: float,
-        handout_s_max: float,
-        done: Callable[[HandOut], None],
+        delivery_wait_s_max: float,
+        on_done: Callable[[Deliveries], None],
     ) -> None:
         self.topics = topics
         self.lease_ms = lease_ms
-        self.item_bytes = item_bytes
-        self._counter = counter
+        self.item_bytes_max = item_bytes_max
+        self._source = source
         self.items_max = items_max
-        self._until = until
-        self._patience = inf
+        self._wait_deadline = wait_deadline
+        self._refill_deadline = inf
         """Until when it waits for a read that is under way; infinite when there is none."""
-        self._wake = 0.0
+        self._wakes_at = 0.0
         self._deadline = deadline
-        self._handout_s_max = handout_s_max
-        self._done: Callable[[HandOut], None] | None = done
-        self._state = _State.LOOKING
+        self._delivery_wait_s_max = delivery_wait_s_max
+        self._on_done: Callable[[Deliveries], None] | None = on_done
+        self._phase = _Phase.SEARCHING
         self._works: list[tuple[Shard, HandOutWork]] = []
-        self._exchanged = False
+        self._has_switched_shards = False
         """It has given up leases for those of a quicker shard, which it does once."""
-        self._slot = 0
+        self._deadline_bucket = 0
 
     # ------------------------------------------------------------------ looking
 
-    def look(self) -> bool:
+    def try_deliver(self) -> bool:
         """Takes what there is; else stands in the queues of its topics, where it keeps its place, and returns False.
 
         While something is being read for it, it waits for that even if it has
         no other time to wait, but not for ever: shards that are late are left out.
         """
-        return self._look(self._counter.now())
+        return self._try_deliver_at(self._source.loop_time())
 
-    def _look(self, now: float) -> bool:
-        counter = self._counter
-        taken = counter.take(self.topics, self.items_max, late=self._patience <= now)
+    def _try_deliver_at(self, now: float) -> bool:
+        counter = self._source
+        taken = counter.reserve_best(self.topics, self.items_max, skip_refilling=self._refill_deadline <= now)
         if taken:
             self._stop_waiting()
-            self._lease(taken)
+            self._submit_leases(taken)
             return True
-        if not counter.may_come(self.topics):
-            self._patience = inf
-        elif self._patience == inf:
-            self._patience = min(self._deadline, now + self._handout_s_max)
-        wake = self._patience if now < self._patience < inf else self._until
-        if counter.draining or wake <= now:
+        if not counter.start_refills(self.topics):
+            self._refill_deadline = inf
+        elif self._refill_deadline == inf:
+            self._refill_deadline = min(self._deadline, now + self._delivery_wait_s_max)
+        wake = self._refill_deadline if now < self._refill_deadline < inf else self._wait_deadline
+        if counter.is_draining or wake <= now:
             self._stop_waiting()
-            self._end([])
+            self._complete([])
             return True
-        if self._state is not _State.WAITING:
-            self._state = _State.WAITING
-            counter.join(self)
-        elif wake == self._wake:
+        if self._phase is not _Phase.WAITING:
+            self._phase = _Phase.WAITING
+            counter.add_waiter(self)
+        elif wake == self._wakes_at:
             return False
         else:
-            counter.deadlines.remove(self._slot, self)
-        self._wake = wake
-        self._slot = counter.deadlines.add(wake, self)
+            counter.deadlines.remove(self._deadline_bucket, self)
+        self._wakes_at = wake
+        self._deadline_bucket = counter.deadlines.add(wake, self)
         return False
 
     def _stop_waiting(self) -> None:
-        if self._state is _State.WAITING:
-            self._counter.leave(self)
-            self._counter.deadlines.remove(self._slot, self)
-        self._state = _State.LOOKING
+        if self._phase is _Phase.WAITING:
+            self._source.remove_waiter(self)
+            self._source.deadlines.remove(self._deadline_bucket, self)
+        self._phase = _Phase.SEARCHING
 
     # ------------------------------------------------------------------ leasing
 
-    def _lease(self, taken: Sequence[tuple[Shard, Spans]]) -> None:
-        self._state = _State.LEASING
-        self._await_leases(self._counter.now())
+    def _submit_leases(self, reserved: Sequence[tuple[Shard, KeysByTopic]]) -> None:
+        self._phase = _Phase.LEASING
+        self._set_lease_timer(self._source.loop_time())
         self._works = []
-        for shard, spans in taken:
+        for shard, spans in reserved:
             namespace = spans[0][0][0]
-            self._works.append((shard, shard.hand_out(namespace, spans, self.lease_ms, self.item_bytes, self._leased)))
+            self._works.append(
+                (
+                    shard,
+                    shard.submit_lease(namespace, spans, self.lease_ms, self.item_bytes_max, self._on_work_finished),
+                )
+            )
 
-    def claim(self, shard: Shard, topic: TopicName, keys: Sequence[Key]) -> HandOutWork:
+    def assign(self, shard: Shard, topic: TopicName, order_keys: Sequence[OrderKey]) -> HandOutWork:
         """It gets these, which the shard is about to insert, or finds due; it must be waiting."""
         self._stop_waiting()
-        self._state = _State.LEASING
-        self._await_leases(self._counter.now())
-        work = HandOutWork(topic[0], [(topic, keys)], self.lease_ms, 0, self._leased)
-        work.seal(0, len(keys))
+        self._phase = _Phase.LEASING
+        self._set_lease_timer(self._source.loop_time())
+        work = HandOutWork(topic[0], [(topic, order_keys)], self.lease_ms, 0, self._on_work_finished)
+        work.seal(0, len(order_keys))
         self._works = [(shard, work)]
         return work
 
-    def _await_leases(self, now: float) -> None:
-        self._wake = min(self._deadline, now + self._handout_s_max)
-        self._slot = self._counter.deadlines.add(self._wake, self)
+    def _set_lease_timer(self, now: float) -> None:
+        self._wakes_at = min(self._deadline, now + self._delivery_wait_s_max)
+        self._deadline_bucket = self._source.deadlines.add(self._wakes_at, self)
 
-    def _leased(self) -> None:
+    def _on_work_finished(self) -> None:
         """One of the works has all its results, or one that was given up had them just before."""
-        if self._state is _State.LEASING and not any(work.is_open for _, work in self._works):
-            self._collect()
+        if self._phase is _Phase.LEASING and not any(work.is_open for _, work in self._works):
+            self._reply_with_leased()
 
-    def _collect(self, *, late: bool = False) -> None:
+    def _reply_with_leased(self, *, is_expired: bool = False) -> None:
         """Answers with what committed; what commits later is given back by its shard."""
-        found: list[Seen] = []
+        found: list[ItemView] = []
         for shard, work in self._works:
-            if shard.dropped:
+            if shard.is_dropped:
                 continue
-            now_ms, number, lasts = shard.now_ms(), shard.number, shard.lasts()
-            found += [Seen(number, row, now_ms, lasts=lasts) for row in work.results if type(row) is Row]
-        if not found and not late:
-            self._counter.deadlines.remove(self._slot, self)
-            self.look()
+            now_ms, number, lasts = shard.now_ms(), shard.number, shard.real_ms_until_function()
+            found += [ItemView(number, row, now_ms, real_wait_ms=lasts) for row in work.results if type(row) is Row]
+        if not found and not is_expired:
+            self._source.deadlines.remove(self._deadline_bucket, self)
+            self.try_deliver()
             return
         # What one shard hands out is in order.
         if len(self._works) > 1:
             if len(self.topics) > 1:
                 order = {topic: place for place, topic in enumerate(self.topics)}
-                found.sort(key=lambda seen: (order[seen.row.namespace, seen.row.topic], seen.row.key))
+                found.sort(key=lambda seen: (order[seen.row.namespace, seen.row.topic], seen.row.order_key))
             else:
-                found.sort(key=_key)
-        self._end(found)
+                found.sort(key=_order_key)
+        self._complete(found)
 
     # ------------------------------------------------------------------ the end
 
     def expire(self) -> None:
         """It is time to look for the last time, or to leave out the shards that are late."""
         # The loop may ring a hair's breadth too early, by its own clock.
-        now = max(self._counter.now(), self._wake)
-        if self._state is _State.WAITING:
-            self._look(now)
-        elif self._state is _State.LEASING:
-            if now < self._deadline and not self._has_some():
-                self._lease_elsewhere(now)
+        now = max(self._source.loop_time(), self._wakes_at)
+        if self._phase is _Phase.WAITING:
+            self._try_deliver_at(now)
+        elif self._phase is _Phase.LEASING:
+            if now < self._deadline and not self._has_leased_items():
+                self._switch_shards(now)
             else:
-                self._give_up_open()
-                self._collect(late=True)
+                self._cancel_open_leases()
+                self._reply_with_leased(is_expired=True)
 
-    def _has_some(self) -> bool:
+    def _has_leased_items(self) -> bool:
         """Some item is committed."""
-        return any(type(row) is Row for shard, work in self._works if not shard.dropped for row in work.results)
+        return any(type(row) is Row for shard, work in self._works if not shard.is_dropped for row in work.results)
 
-    def _lease_elsewhere(self, now: float) -> None:
+    def _switch_shards(self, now: float) -> None:
         """Nothing is committed yet: gives up its leases for items of a quicker shard, once, or waits on.
 
         What commits after it was given up is released. If a dequeue gave up again and
         again, or for nothing, slow databases would never deliver anything.
         """
-        taken: Sequence[tuple[Shard, Spans]] = ()
+        taken: Sequence[tuple[Shard, KeysByTopic]] = ()
         late = [shard for shard, work in self._works if work.is_open]
-        if late and not self._exchanged:
-            taken = self._counter.take(self.topics, self.items_max, late=True, beside=late)
+        if late and not self._has_switched_shards:
+            taken = self._source.reserve_best(self.topics, self.items_max, skip_refilling=True, excluded=late)
         if taken:
-            self._exchanged = True
-            self._give_up_open()
-            self._lease(taken)
+            self._has_switched_shards = True
+            self._cancel_open_leases()
+            self._submit_leases(taken)
         else:
-            self._await_leases(now)
+            self._set_lease_timer(now)
 
     def abandon(self) -> None:
         """Nobody waits any more: gives everything back."""
-        self._done = None
-        self._counter.deadlines.remove(self._slot, self)
-        if self._state is _State.WAITING:
-            self._counter.leave(self)
-        elif self._state is _State.LEASING:
-            self._give_up_open()
-            self._release()
-        self._state = _State.ENDED
+        self._on_done = None
+        self._source.deadlines.remove(self._deadline_bucket, self)
+        if self._phase is _Phase.WAITING:
+            self._source.remove_waiter(self)
+        elif self._phase is _Phase.LEASING:
+            self._cancel_open_leases()
+            self._release_leased()
+        self._phase = _Phase.ENDED
 
-    def _give_up_open(self) -> None:
+    def _cancel_open_leases(self) -> None:
         """The hand-outs that are not committed: their shards give them back, now or when they are."""
-        self._state = _State.ENDED
+        self._phase = _Phase.ENDED
         for shard, work in self._works:
             if work.is_open:
-                shard.abandon(work)
+                shard.cancel_lease(work)
 
-    def _release(self) -> None:
+    def _release_leased(self) -> None:
         for shard, work in self._works:
             shard.release([row for row in work.results if type(row) is Row])
 
-    def _end(self, items: list[Seen]) -> None:
-        self._state = _State.ENDED
-        self._counter.deadlines.remove(self._slot, self)
-        done, self._done = self._done, None
+    def _complete(self, items: list[ItemView]) -> None:
+        self._phase = _Phase.ENDED
+        self._source.deadlines.remove(self._deadline_bucket, self)
+        done, self._on_done = self._on_done, None
         if done is not None:
-            done(HandOut(items, self._release))
+            done(Deliveries(items, self._release_leased))
 
 
-def _key(seen: Seen) -> Key:
-    return seen.row.key
+def _order_key(seen: ItemView) -> OrderKey:
+    return seen.row.order_key

@@ -15,27 +15,27 @@ from foqs.core.item import (
     PRIORITY_MIN,
     SHARD_MAX,
     TIME_MS_MAX,
-    Key,
+    OrderKey,
     State,
     TopicName,
-    pack_key,
-    unpack_key,
+    pack_order_key,
+    unpack_order_key,
 )
 from foqs.service.api import TopicStats
 from foqs.shard.shard import Shard
 
-ACTIVE: Final = (State.READY, State.LEASED)
+ACTIVE_STATES: Final = (State.READY, State.LEASED)
 """A topic with items in one of these is active."""
 
 
-def stats_of(
-    topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, paused: bool, partial: bool
+def topic_stats(
+    topic: TopicName, shards: Sequence[Shard], counts: Sequence[int], *, is_paused: bool, is_partial: bool
 ) -> TopicStats:
-    """What these shards hold of a topic, of which `counts_of` says these; `partial`: there are others, not served now."""
-    best: Key | None = None
+    """What these shards hold of a topic, of which `counts_of` says these; `is_partial`: there are others, not served now."""
+    best: OrderKey | None = None
     oldest_ms: int | None = None
     for shard in shards:
-        head = shard.index.head(topic)
+        head = shard.index.best_key(topic)
         if head is None:
             continue
         if best is None or head < best:
@@ -49,29 +49,29 @@ def stats_of(
         deferred=counts[State.DEFERRED],
         leased=counts[State.LEASED],
         dead=counts[State.DEAD],
-        best_priority=None if best is None else unpack_key(best)[0],
+        best_priority=None if best is None else unpack_order_key(best)[0],
         oldest_ready_age_ms=oldest_ms,
         next_due_in_ms=None,
-        paused=paused,
-        counts_lag=partial or any(shard.counts.lag for shard in shards),
+        paused=is_paused,
+        counts_lag=is_partial or any(shard.counts.is_lagging for shard in shards),
     )
 
 
-def counts_of(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
+def counts_by_state(topic: TopicName, shards: Sequence[Shard]) -> list[int]:
     """The items of a topic by state, as far as these shards have counted them."""
-    found = [counts for shard in shards if (counts := shard.counts.by_state(*topic))]
+    found = [counts for shard in shards if (counts := shard.counts.counts_by_state(*topic))]
     if not found:
         return [0] * (max(State) + 1)
     # While the counts lag, one may be below nothing.
     return [max(0, items) for items in (found[0] if len(found) == 1 else map(sum, zip(*found, strict=True)))]
 
 
-def cursor_of(key: Key, shard: int) -> str:
+def format_cursor(key: OrderKey, shard: int) -> str:
     """Where the page after this key of this shard begins: keys of several shards may be equal, and go by shard then."""
-    return ":".join(map(str, (*unpack_key(key), shard)))
+    return ":".join(map(str, (*unpack_order_key(key), shard)))
 
 
-def place_of_cursor(cursor: str) -> tuple[Key, int]:
+def parse_cursor(cursor: str) -> tuple[OrderKey, int]:
     """The (key, shard) of such a text. Raises `InvalidArgument`."""
     try:
         priority, after, number, shard = (int(part) for part in cursor.split(":"))
@@ -83,8 +83,8 @@ def place_of_cursor(cursor: str) -> tuple[Key, int]:
         and 0 < number <= NUMBER_MAX
         and 0 <= shard <= SHARD_MAX
     ):
-        key = pack_key(priority, after, number)
+        key = pack_order_key(priority, after, number)
         # Comparing the spelling leaves out whatever else `int` reads: signs, spaces, other digits.
-        if cursor_of(key, shard) == cursor:
+        if format_cursor(key, shard) == cursor:
             return key, shard
     raise InvalidArgument("this is not a cursor of an earlier reply", field="page.cursor")

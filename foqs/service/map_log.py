@@ -1,6 +1,6 @@
 """What changed between the last maps of a cluster.
 
-Holds `MapLog`. Always true: a change leads from the version that it is asked for
+Holds `RoutingLog`. Always true: a change leads from the version that it is asked for
 to the map that was added last, exactly; of what changed more than once, or went
 and came back, only what it is now is told. Only what changed is kept, not the
 maps. Loads are no part of a map. Pure; knows nothing of how maps are read.
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from foqs.service.cluster import HostView, MapChange, Routing, ShardView
+from foqs.service.cluster import HostView, RoutingChange, RoutingTable, ShardView
 
 _K = TypeVar("_K", str, int)
 
@@ -31,7 +31,7 @@ class _Step:
     shards: frozenset[int]
 
 
-class MapLog:
+class RoutingLog:
     """Empty at first."""
 
     def __init__(self) -> None:
@@ -40,15 +40,17 @@ class MapLog:
         self._hosts: dict[str, HostView] = {}
         self._shards: dict[int, ShardView] = {}
 
-    def add(self, routing: Routing) -> None:
+    def add(self, routing: RoutingTable) -> None:
         """The map is this from now on."""
-        hosts = {host.nonce: _unloaded(host) for host in routing.hosts}
+        hosts = {host.nonce: _without_load(host) for host in routing.hosts}
         shards = {shard.shard: shard for shard in routing.shards}
         if self._version is not None and routing.version != self._version:
-            self._steps.append(_Step(self._version, _differing(self._hosts, hosts), _differing(self._shards, shards)))
+            self._steps.append(
+                _Step(self._version, _changed_keys(self._hosts, hosts), _changed_keys(self._shards, shards))
+            )
         self._version, self._hosts, self._shards = routing.version, hosts, shards
 
-    def since(self, version: int) -> MapChange | None:
+    def changes_since(self, version: int) -> RoutingChange | None:
         """What changed; None where that version is not remembered."""
         if self._version is None:
             return None
@@ -62,7 +64,7 @@ class MapLog:
                     break
             else:
                 return None
-        return MapChange(
+        return RoutingChange(
             version,
             self._version,
             [host for nonce, host in self._hosts.items() if nonce in hosts],
@@ -72,10 +74,10 @@ class MapLog:
         )
 
 
-def _unloaded(host: HostView) -> HostView:
+def _without_load(host: HostView) -> HostView:
     return host if host.load is None else replace(host, load=None)
 
 
-def _differing(before: Mapping[_K, object], after: Mapping[_K, object]) -> frozenset[_K]:
+def _changed_keys(before: Mapping[_K, object], after: Mapping[_K, object]) -> frozenset[_K]:
     """Keys whose values are not the same in both."""
     return frozenset(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

@@ -10,31 +10,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Overloaded, Unavailable
-from foqs.core.item import KeyedDatedItem, KeyedItem, NewItem
-from foqs.core.keys import SLOTS, slot_of, slots_of
-from foqs.service.calls import Enqueue
-from foqs.service.dated import DATED, expire_before
+from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Overloaded, Unavailable
+from foqs.core.item import KeyedAbsoluteTimeItem, KeyedItem, NewItem
+from foqs.core.keys import KEY_SLOT_COUNT, key_slot, key_slots
+from foqs.service.calls import EnqueueCall
+from foqs.service.dated import ABSOLUTE_TIME_TYPES, expiry_errors
 from foqs.shard.shard import Shard
 from foqs.shard.status import ShardStatus
 
 _T = TypeVar("_T")
 
-_KEYED: Final = frozenset((KeyedItem, KeyedDatedItem))
+_KEYED_TYPES: Final = frozenset((KeyedItem, KeyedAbsoluteTimeItem))
 
-_GOOD_FLUSH: Final = 64
+_EFFICIENT_FLUSH_ITEMS: Final = 64
 """So many entries of a flush pay for what it costs without any."""
 
-TURN_S: Final = 0.25
+ROTATION_S: Final = 0.25
 """How long a shard is the first among those with equally short queues."""
 
 
 def _shortest_first(shards: Sequence[Shard]) -> Iterator[Shard]:
     """By flushes queued, else as they are. The first one mostly has none, and takes the items: no other is looked at."""
-    if shards[0].queued_items < _GOOD_FLUSH:
+    if shards[0].queued_items < _EFFICIENT_FLUSH_ITEMS:
         yield shards[0]
         shards = shards[1:]
-    yield from sorted(shards, key=lambda shard: shard.queued_items // _GOOD_FLUSH)
+    yield from sorted(shards, key=lambda shard: shard.queued_items // _EFFICIENT_FLUSH_ITEMS)
 
 
 class Placement:
@@ -43,68 +43,75 @@ class Placement:
     Args:
         shards: the shards of this host, by number; changes as they come and go.
         statuses: how each shard that should be here is doing.
-        now: the event loop's clock.
+        loop_time: the event loop's clock.
     """
 
     def __init__(
-        self, shards: Mapping[int, Shard], statuses: Mapping[int, ShardStatus], now: Callable[[], float]
+        self, shards: Mapping[int, Shard], statuses: Mapping[int, ShardStatus], loop_time: Callable[[], float]
     ) -> None:
-        self.owner_of: Callable[[int], tuple[str, int] | None] = _nobody_known
+        self.owner_of: Callable[[int], tuple[str, int] | None] = _unknown
         """The address of a shard's owner, where the plan as it was read last knows one."""
-        self.recorded_holder: Callable[[int], int | None] = _nobody_known
+        self.shard_of_slot: Callable[[int], int | None] = _unknown
         """The shard that shall hold a slot, here or elsewhere."""
-        self.drained: Collection[int] = frozenset()
+        self.drained_shards: Collection[int] = frozenset()
         """Shards that take no new items without a key; those with a key can go nowhere else."""
-        self.gone: Collection[int] = frozenset()
+        self.removed_shards: Collection[int] = frozenset()
         """Shards that take no new items at all, for nobody would read what came."""
         self._shards = shards
         self._statuses = statuses
-        self._now = now
-        self._holders: list[Shard | None] = [None] * SLOTS
+        self._loop_time = loop_time
+        self._shard_by_slot: list[Shard | None] = [None] * KEY_SLOT_COUNT
         """Who holds each slot of keys, of those that were seen when it was looked."""
-        self._seen: list[tuple[Shard, frozenset[int]]] = []
+        self._slots_seen: list[tuple[Shard, frozenset[int]]] = []
 
-    def place(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
+    def place(self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]) -> None:
         """Gives items, which are those at these places of a call, to shards. Raises `Overloaded`, `Unavailable`: none took any."""
         kinds = set(map(type, items))
-        call.dated = not kinds.isdisjoint(DATED)
-        if kinds.isdisjoint(_KEYED):
-            self._anywhere(call, namespace, items, places)
+        call.has_absolute_times = not kinds.isdisjoint(ABSOLUTE_TIME_TYPES)
+        if kinds.isdisjoint(_KEYED_TYPES):
+            self._place_unkeyed(call, namespace, items, positions)
         else:
-            self._by_slots(call, namespace, items, places)
+            self._place_keyed(call, namespace, items, positions)
 
     @property
-    def takes_items(self) -> bool:
+    def accepts_items(self) -> bool:
         """Some shard of this host takes new items, as far as is known."""
-        return any(shard.takes_items and self._is_open(shard) for shard in self._answering())
+        return any(shard.accepts_items and self._accepts_unkeyed_items(shard) for shard in self._answering_shards())
 
-    def not_owner(self, number: int) -> NotOwner:
+    def not_owner_error(self, shard_number: int) -> NotOwner:
         """What is told of a shard that should not be here."""
-        return NotOwner(f"this host does not own shard {number}; ask for the routing", owner=self.owner_of(number))
+        return NotOwner(
+            f"this host does not own shard {shard_number}; ask for the routing", owner=self.owner_of(shard_number)
+        )
 
-    def _anywhere(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
+    def _place_unkeyed(
+        self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
+    ) -> None:
         """Gives items to the shard with the shortest queue. Raises `Overloaded`, `Unavailable`.
 
         Queues that differ by less than makes a good flush are equally short, and of those each is
         the first for a while: few calls make one fuller flush rather than one in every shard.
         """
-        serving = self._answering()
+        serving = self._answering_shards()
         if not serving:
-            raise Unavailable(f"no shard of this host is being served now{self._why()}; try again", retry_after_ms=500)
-        if self.drained or self.gone:
-            serving = [shard for shard in serving if self._is_open(shard)]
+            raise Unavailable(
+                f"no shard of this host is being served now{self._first_unavailable_reason()}; try again",
+                retry_after_ms=500,
+            )
+        if self.drained_shards or self.removed_shards:
+            serving = [shard for shard in serving if self._accepts_unkeyed_items(shard)]
             if not serving:
                 raise Unavailable(
-                    f"every shard that this host serves now is drained or removed, and takes no new items{self._why()}",
+                    f"every shard that this host serves now is drained or removed, and takes no new items{self._first_unavailable_reason()}",
                     retry_after_ms=500,
                 )
         if len(serving) > 1:
-            offset = int(self._now() / TURN_S) % len(serving)
+            offset = int(self._loop_time() / ROTATION_S) % len(serving)
             serving = serving[offset:] + serving[:offset]
         refusal: FoqsError | None = None
         for shard in _shortest_first(serving):
             try:
-                self._give(call, shard, namespace, items, places)
+                self._submit(call, shard, namespace, items, positions)
             except (Overloaded, Unavailable) as error:
                 refusal = refusal or error
             else:
@@ -112,22 +119,26 @@ class Placement:
         assert refusal is not None
         raise refusal
 
-    def _is_open(self, shard: Shard) -> bool:
+    def _accepts_unkeyed_items(self, shard: Shard) -> bool:
         """It may take items without keys."""
-        return shard.number not in self.drained and shard.number not in self.gone
+        return shard.number not in self.drained_shards and shard.number not in self.removed_shards
 
-    def _why(self) -> str:
+    def _first_unavailable_reason(self) -> str:
         """The first trouble of a shard that is here and does not answer."""
-        reasons = [f": shard {shard.number}: {shard.trouble}" for shard in self._serving() if shard.trouble]
+        reasons = [
+            f": shard {shard.number}: {shard.unavailable_reason}"
+            for shard in self._serving_shards()
+            if shard.unavailable_reason
+        ]
         return reasons[0] if reasons else ""
 
-    def _give(
+    def _submit(
         self,
-        call: Enqueue,
+        call: EnqueueCall,
         shard: Shard,
         namespace: str,
         items: Sequence[NewItem],
-        places: Sequence[int],
+        positions: Sequence[int],
         *,
         keyed: bool = False,
     ) -> None:
@@ -135,91 +146,93 @@ class Placement:
 
         Raises `Overloaded`, `Unavailable`: it has taken none.
         """
-        if call.dated:
-            beyond = expire_before(items, places, shard.now_ms())
+        if call.has_absolute_times:
+            beyond = expiry_errors(items, positions, shard.now_ms())
             for place, error in beyond.items():
                 call.refuse((place,), error)
-            items = [item for place, item in zip(places, items, strict=True) if place not in beyond]
-            places = [place for place in places if place not in beyond]
+            items = [item for place, item in zip(positions, items, strict=True) if place not in beyond]
+            positions = [place for place in positions if place not in beyond]
             if not items:
                 return
-        work = shard.insert(namespace, items, call.finished, keyed=keyed, under_way=call.under_way)
-        call.add(work, places, shard.number)
+        work = shard.submit_inserts(namespace, items, call.on_work_finished, keyed=keyed, in_flight=call.in_flight)
+        call.add_work(work, positions, shard.number)
 
-    def _by_slots(self, call: Enqueue, namespace: str, items: Sequence[NewItem], places: Sequence[int]) -> None:
+    def _place_keyed(
+        self, call: EnqueueCall, namespace: str, items: Sequence[NewItem], positions: Sequence[int]
+    ) -> None:
         """Gives items with keys to those who hold the keys' slots, and to nobody else; the others go anywhere."""
         keyed = [i for i, item in enumerate(items) if isinstance(item, KeyedItem)]
         rest = [i for i, item in enumerate(items) if not isinstance(item, KeyedItem)]
         groups: dict[Shard | None, list[int]] = {}
-        holders = self.holders_of([items[i].key for i in keyed])  # type: ignore[attr-defined]
+        holders = self.shards_for_keys([items[i].idempotency_key for i in keyed])  # type: ignore[attr-defined]
         for i, holder in zip(keyed, holders, strict=True):
             groups.setdefault(holder, []).append(i)
         for shard, group in groups.items():
-            own, own_places = at(items, group), at(places, group)
+            own, own_places = values_at(items, group), values_at(positions, group)
             if shard is None:
                 for place, item in zip(own_places, own, strict=True):
-                    call.refuse([place], self._not_held(item.key))  # type: ignore[attr-defined]
+                    call.refuse([place], self._slot_not_held_error(item.idempotency_key))  # type: ignore[attr-defined]
                 continue
-            if shard.number in self.gone:
+            if shard.number in self.removed_shards:
                 # It was removed, or is in another database: its owner has only not been told to give it back.
-                call.refuse(own_places, _away())
+                call.refuse(own_places, _slot_unavailable_error())
                 continue
             try:
-                self._give(call, shard, namespace, own, own_places, keyed=True)
+                self._submit(call, shard, namespace, own, own_places, keyed=True)
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
         if rest:
-            own, own_places = at(items, rest), at(places, rest)
+            own, own_places = values_at(items, rest), values_at(positions, rest)
             try:
-                self._anywhere(call, namespace, own, own_places)
+                self._place_unkeyed(call, namespace, own, own_places)
             except (Overloaded, Unavailable) as error:
                 call.refuse(own_places, error)
 
-    def _not_held(self, key: bytes) -> FoqsError:
+    def _slot_not_held_error(self, key: bytes) -> FoqsError:
         """Why no shard here takes an item with this key."""
-        number = self.recorded_holder(slot_of(key))
+        number = self.shard_of_slot(key_slot(key))
         if number is not None and number not in self._statuses and self.owner_of(number) is not None:
-            return self.not_owner(number)
+            return self.not_owner_error(number)
         shard = None if number is None else self._shards.get(number)
-        if shard is not None and shard.trouble is not None:
-            return shard.refusal()
-        return _away()
+        if shard is not None and shard.unavailable_reason is not None:
+            return shard.unavailable_error()
+        return _slot_unavailable_error()
 
-    def slots_moved(self) -> None:
+    def on_slots_moved(self) -> None:
         """Who holds which slot is looked up anew."""
-        self._seen = []
-        self._holders = [None] * SLOTS
+        self._slots_seen = []
+        self._shard_by_slot = [None] * KEY_SLOT_COUNT
 
-    def holders_of(self, keys: Sequence[bytes]) -> list[Shard | None]:
+    def shards_for_keys(self, keys: Sequence[bytes]) -> list[Shard | None]:
         """The shard for each key; None where none that answers holds its slot."""
-        slots = slots_of(keys)
-        if any(holder is None or not holder.answering for holder in {self._holders[slot] for slot in slots}):
-            seen = [(shard, shard.slots) for shard in self._answering()]
-            if seen != self._seen:  # else many would look in vain, while a shard is away
-                self.slots_moved()
-                self._seen = seen
+        slots = key_slots(keys)
+        if any(holder is None or not holder.is_answering for holder in {self._shard_by_slot[slot] for slot in slots}):
+            seen = [(shard, shard.key_slots) for shard in self._answering_shards()]
+            if seen != self._slots_seen:  # else many would look in vain, while a shard is away
+                self.on_slots_moved()
+                self._slots_seen = seen
                 for shard, held in seen:
                     for slot in held:
-                        self._holders[slot] = shard
-        holders = self._holders
+                        self._shard_by_slot[slot] = shard
+        holders = self._shard_by_slot
         return [holders[slot] for slot in slots]
 
-    def _answering(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.answering]
+    def _answering_shards(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.is_answering]
 
-    def _serving(self) -> list[Shard]:
-        return [shard for shard in self._shards.values() if shard.serving]
+    def _serving_shards(self) -> list[Shard]:
+        return [shard for shard in self._shards.values() if shard.is_serving]
 
 
-def _nobody_known(number: int) -> None:
+def _unknown(number: int) -> None:
     """What a host alone knows of others."""
     return
 
 
-def _away() -> Unavailable:
-    return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_MS)
+def _slot_unavailable_error() -> Unavailable:
+    return Unavailable("the shard of this key is not being served now", retry_after_ms=HANDOVER_RETRY_MS)
 
 
-def at(values: Sequence[_T], places: Sequence[int]) -> Sequence[_T]:
+def values_at(values: Sequence[_T], positions: Sequence[int]) -> Sequence[_T]:
     """The values at these places, which are in order, each once."""
-    return values if len(places) == len(values) else [values[place] for place in places]
+    return values if len(positions) == len(values) else [values[place] for place in positions]

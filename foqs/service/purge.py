@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from foqs.core.cuts import MakeCut
+from foqs.core.cuts import SetPurgeMarker
 from foqs.core.errors import DeadlineExceeded, FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import TopicName
 from foqs.shard.shard import Shard
@@ -20,32 +20,32 @@ from foqs.shard.shard import Shard
 async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float) -> int:
     """Purges the topic in these shards; how many items that were, as far as they are counted."""
     done = asyncio.Event()
-    works: list[MakeCut] = []
+    works: list[SetPurgeMarker] = []
     refusals: list[FoqsError] = []
 
     def finished() -> None:
         if not any(work.is_open for work in works):
             done.set()
 
-    empty = [shard for shard in shards if not shard.may_hold(topic)]
+    empty = [shard for shard in shards if not shard.may_have_items(topic)]
     for shard in shards:
         if shard in empty:
             continue
         try:
-            works.append(shard.purge(topic, finished))
+            works.append(shard.submit_purge(topic, finished))
         except FoqsError as error:
             refusals.append(error)
     if refusals:
         # One shard will not: the others need not. None of them is in a flush yet.
         for work in works:
-            work.expire()
+            work.abandon()
         raise refusals[0]
     unproved: FoqsError | None = None
     try:
         async with asyncio.timeout_at(deadline):
             # Whoever was replaced knows nothing of what its successor holds.
             for shard in empty:
-                await shard.prove()
+                await shard.confirm_ownership()
             if works:
                 await done.wait()
     except TimeoutError:
@@ -54,7 +54,7 @@ async def purge_topic(shards: Sequence[Shard], topic: TopicName, deadline: float
         unproved = error
     finally:
         for work in works:
-            work.expire()
+            work.abandon()
     results = [result for work in works for result in work.results]
     errors = [result for result in results if isinstance(result, FoqsError)]
     if not errors and unproved is None:

@@ -18,8 +18,8 @@ from typing import Any, Final
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited
 from foqs.core.item import NewItem
 from foqs.core.rate import MinuteCount, TokenBucket
-from foqs.core.shares import Share
-from foqs.core.underway import UnderWay, payload_bytes
+from foqs.core.shares import RateAllocation
+from foqs.core.underway import InFlight, total_payload_bytes
 from foqs.service.api import NamespaceSettings
 from foqs.shard.shard import Shard
 
@@ -35,34 +35,34 @@ class Quota:
 
     Args:
         shards: the shards of this host, by number; changes as they come and go.
-        seconds: a stop watch.
+        stopwatch_s: a stop watch.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], seconds: Callable[[], float]) -> None:
-        self.limited: Counter[str] = Counter()
+    def __init__(self, shards: Mapping[int, Shard], stopwatch_s: Callable[[], float]) -> None:
+        self.limited_items: Counter[str] = Counter()
         """Items that came beyond a limit, by which: rate, items, bytes, topics."""
-        self.tier: Callable[[str], Share[Any]] | None = None
+        self.allocation_of: Callable[[str], RateAllocation[Any]] | None = None
         """This host's share of a namespace's limits; None for a host that is alone."""
         self._shards = shards
-        self._seconds = seconds
+        self._stopwatch_s = stopwatch_s
         self._buckets: dict[str, TokenBucket] = {}
-        self._counts: dict[str, MinuteCount] = {}
-        self._under_way: dict[str, UnderWay] = {}
+        self._minute_counts: dict[str, MinuteCount] = {}
+        self._in_flight: dict[str, InFlight] = {}
         """Of namespaces with a backlog that is limited."""
-        self._topics = TopicTotals()
+        self._topic_totals = TopicTotals()
 
     def usage(self, namespace: str) -> tuple[int, int]:
         """(items, bytes of payload) of a namespace; less than there is while counts lag."""
-        held = [shard.memory.usage.least(namespace) for shard in self._shards.values()]
+        held = [shard.memory.usage.lower_bound(namespace) for shard in self._shards.values()]
         return sum(items for items, _ in held), sum(size for _, size in held)
 
-    def held(self, namespace: str) -> tuple[int, int]:
+    def backlog(self, namespace: str) -> tuple[int, int]:
         """(items, bytes of payload) that count against a backlog: those under way too."""
         items, size = self.usage(namespace)
-        under_way = self._under_way.get(namespace)
+        under_way = self._in_flight.get(namespace)
         return (items, size) if under_way is None else (items + under_way.items, size + under_way.bytes)
 
-    def check(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
+    def check_limits(self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]) -> None:
         """The call as a whole may be taken.
 
         Raises:
@@ -70,50 +70,52 @@ class Quota:
             LimitExceeded: the backlog is full, or the call larger than a minute's worth.
         """
         share = None
-        if self.tier is not None:
-            share = self.tier(namespace)
-            share.asked(len(items), self._seconds())
+        if self.allocation_of is not None:
+            share = self.allocation_of(namespace)
+            share.record_request(len(items), self._stopwatch_s())
         if settings.backlog_items_max or settings.backlog_bytes_max:
             self._check_backlog(namespace, settings, items, share)
         if settings.enqueues_per_minute:
             self._check_rate(namespace, settings.enqueues_per_minute, len(items), share)
 
-    def under_way(self, namespace: str, settings: NamespaceSettings) -> UnderWay | None:
+    def in_flight(self, namespace: str, settings: NamespaceSettings) -> InFlight | None:
         """Counts what a call is about to bring; None where no limit asks for it."""
         if not settings.backlog_items_max and not settings.backlog_bytes_max:
             return None
-        under_way = self._under_way.get(namespace)
+        under_way = self._in_flight.get(namespace)
         if under_way is None:
-            if len(self._under_way) >= _BUCKETS_MAX:
-                self._under_way = {name: each for name, each in self._under_way.items() if each.items}
-            under_way = self._under_way[namespace] = UnderWay()
+            if len(self._in_flight) >= _BUCKETS_MAX:
+                self._in_flight = {name: each for name, each in self._in_flight.items() if each.items}
+            under_way = self._in_flight[namespace] = InFlight()
         return under_way
 
-    def last_minute(self, namespace: str) -> int:
+    def enqueued_last_minute(self, namespace: str) -> int:
         """About how many items were taken in the last minute."""
-        count = self._counts.get(namespace)
-        return 0 if count is None else count.last(self._seconds())
+        count = self._minute_counts.get(namespace)
+        return 0 if count is None else count.last_minute(self._stopwatch_s())
 
     def charge(self, namespace: str, settings: NamespaceSettings | None, items: int) -> None:
         """So many items of a call were taken; with limits it had passed `check`."""
-        count = self._counts.get(namespace)
+        count = self._minute_counts.get(namespace)
         if count is None:
-            if len(self._counts) >= _BUCKETS_MAX:
-                now_s = self._seconds()
-                self._counts = {name: each for name, each in self._counts.items() if each.last(now_s)}
-            count = self._counts[namespace] = MinuteCount()
-        count.add(items, self._seconds())
+            if len(self._minute_counts) >= _BUCKETS_MAX:
+                now_s = self._stopwatch_s()
+                self._minute_counts = {
+                    name: each for name, each in self._minute_counts.items() if each.last_minute(now_s)
+                }
+            count = self._minute_counts[namespace] = MinuteCount()
+        count.add(items, self._stopwatch_s())
         if settings is not None and settings.enqueues_per_minute and items:
-            bucket = self._buckets[namespace] if self.tier is None else self.tier(namespace)
-            bucket.take(items, settings.enqueues_per_minute, self._seconds())
+            bucket = self._buckets[namespace] if self.allocation_of is None else self.allocation_of(namespace)
+            bucket.consume(items, settings.enqueues_per_minute, self._stopwatch_s())
 
     def forget(self, namespaces: Iterable[str]) -> None:
         """What these have used up: they were deleted, and one of the same name begins anew."""
         for name in namespaces:
             self._buckets.pop(name, None)
-            self._counts.pop(name, None)
+            self._minute_counts.pop(name, None)
 
-    def refund(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
+    def refund_callback(self, namespace: str, settings: NamespaceSettings) -> Callable[[int], None] | None:
         """Gives back what some of a call were charged for that turned out to be repeats; None without a rate."""
         if not settings.enqueues_per_minute:
             return None
@@ -121,7 +123,7 @@ class Quota:
         def repeated(items: int) -> None:
             bucket = self._bucket(namespace)
             if bucket is not None:
-                bucket.give_back(items)
+                bucket.refund(items)
 
         return repeated
 
@@ -130,20 +132,20 @@ class Quota:
         bucket = self._bucket(namespace) if settings.enqueues_per_minute else None
         if bucket is None:
             return 0
-        return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._seconds()) * 1000)
+        return ceil(bucket.wait_s(1, settings.enqueues_per_minute, self._stopwatch_s()) * 1000)
 
-    def topics_beyond(
+    def topic_limit_errors(
         self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem]
     ) -> dict[int, FoqsError]:
         """Why items cannot be taken, by place: each would begin a topic that is one too many."""
         shards = list(self._shards.values())
         names = dict.fromkeys([item.topic for item in items])
-        if not settings.topics_max or any(shard.counts.lag for shard in shards):
+        if not settings.topics_max or any(shard.counts.is_lagging for shard in shards):
             return {}
         new = [name for name in names if not any((namespace, name) in shard.counts for shard in shards)]
         if not new:
             return {}
-        room = max(0, settings.topics_max - self._topics.total(shards, namespace, len(new), settings.topics_max))
+        room = max(0, settings.topics_max - self._topic_totals.total(shards, namespace, len(new), settings.topics_max))
         beyond = set(new[room:])
         told: dict[int, FoqsError] = {
             place: LimitExceeded(
@@ -154,71 +156,79 @@ class Quota:
             for place, item in enumerate(items)
             if item.topic in beyond
         }
-        self.limited["topics"] += len(told)
+        self.limited_items["topics"] += len(told)
         return told
 
     # --------------------------------------------------------------------- inside
 
-    def _bucket(self, namespace: str) -> TokenBucket | Share[Any] | None:
-        return self._buckets.get(namespace) if self.tier is None else self.tier(namespace)
+    def _bucket(self, namespace: str) -> TokenBucket | RateAllocation[Any] | None:
+        return self._buckets.get(namespace) if self.allocation_of is None else self.allocation_of(namespace)
 
     def _check_backlog(
-        self, namespace: str, settings: NamespaceSettings, items: Sequence[NewItem], share: Share[Any] | None
+        self,
+        namespace: str,
+        settings: NamespaceSettings,
+        items: Sequence[NewItem],
+        allocation: RateAllocation[Any] | None,
     ) -> None:
-        held_items, held_bytes = self.held(namespace)
+        held_items, held_bytes = self.backlog(namespace)
         most_items, most_bytes = settings.backlog_items_max, settings.backlog_bytes_max
         if most_items:
             here, elsewhere = (
-                (most_items, 0) if share is None else (share.items_most(most_items), share.elsewhere_items)
+                (most_items, 0)
+                if allocation is None
+                else (allocation.items_max(most_items), allocation.elsewhere_items)
             )
             if held_items + len(items) > here:
-                raise self._no_room(namespace, "items", held_items, elsewhere, len(items), most_items, len(items))
+                raise self._backlog_error(namespace, "items", held_items, elsewhere, len(items), most_items, len(items))
         if most_bytes:
-            size = payload_bytes(items)
+            size = total_payload_bytes(items)
             here, elsewhere = (
-                (most_bytes, 0) if share is None else (share.bytes_most(most_bytes), share.elsewhere_bytes)
+                (most_bytes, 0)
+                if allocation is None
+                else (allocation.bytes_max(most_bytes), allocation.elsewhere_bytes)
             )
             if held_bytes + size > here:
-                raise self._no_room(namespace, "bytes", held_bytes, elsewhere, size, most_bytes, len(items))
+                raise self._backlog_error(namespace, "bytes", held_bytes, elsewhere, size, most_bytes, len(items))
 
-    def _no_room(
-        self, namespace: str, what: str, held: int, elsewhere: int, more: int, most: int, items: int
+    def _backlog_error(
+        self, namespace: str, unit: str, held: int, held_elsewhere: int, added: int, limit: int, items: int
     ) -> LimitExceeded:
-        self.limited[what] += items
-        held += elsewhere
-        together = "" if self.tier is None else " for all hosts together"
-        if held + more > most:
+        self.limited_items[unit] += items
+        held += held_elsewhere
+        together = "" if self.allocation_of is None else " for all hosts together"
+        if held + added > limit:
             text = (
-                f"namespace {namespace!r} holds {held} {what}, and {more} more would be above its {most}{together}; "
-                f"have some consumed, cancel or purge some (dead ones count), or raise its backlog_{what}_max"
+                f"namespace {namespace!r} holds {held} {unit}, and {added} more would be above its {limit}{together}; "
+                f"have some consumed, cancel or purge some (dead ones count), or raise its backlog_{unit}_max"
             )
         else:
             text = (
-                f"of the {most - held} {what} that namespace {namespace!r} may still hold on all hosts together, {more} "
+                f"of the {limit - held} {unit} that namespace {namespace!r} may still hold on all hosts together, {added} "
                 "are more than this host may take now; try again, or split the call"
             )
         return LimitExceeded(text, field="items", retry_after_ms=_BACKLOG_RETRY_MS)
 
-    def _check_rate(self, namespace: str, per_minute: int, items: int, share: Share[Any] | None) -> None:
+    def _check_rate(self, namespace: str, per_minute: int, items: int, allocation: RateAllocation[Any] | None) -> None:
         if items > per_minute:
-            self.limited["rate"] += items
+            self.limited_items["rate"] += items
             raise LimitExceeded(
                 f"{items} items are more than namespace {namespace!r} may enqueue in a minute, {per_minute}; "
                 "split the call, or raise its enqueues_per_minute",
                 field="items",
             )
-        now_s = self._seconds()
-        bucket = share or self._buckets.get(namespace)
+        now_s = self._stopwatch_s()
+        bucket = allocation or self._buckets.get(namespace)
         if bucket is None:
             if len(self._buckets) >= _BUCKETS_MAX:
                 self._buckets = {name: each for name, each in self._buckets.items() if not each.is_full(now_s)}
             bucket = self._buckets[namespace] = TokenBucket()
         wait_s = bucket.wait_s(items, per_minute, now_s)
         if wait_s > 0:
-            self.limited["rate"] += items
+            self.limited_items["rate"] += items
             raise RateLimited(
                 f"namespace {namespace!r} has used up its {per_minute} enqueues a minute"
-                + ("" if share is None else ", which are for all hosts together"),
+                + ("" if allocation is None else ", which are for all hosts together"),
                 field="items",
                 retry_after_ms=int(wait_s * 1000) + 1,
             )
@@ -233,27 +243,27 @@ class TopicTotals:
 
     def __init__(self) -> None:
         self._shards: list[Shard] = []
-        self._counted: dict[str, tuple[int, int, int]] = {}
+        self._last_counts: dict[str, tuple[int, int, int]] = {}
         """(topics, begun, ended) of a namespace, as of when it was counted exactly."""
 
-    def total(self, shards: list[Shard], namespace: str, more: int, most: int) -> int:
+    def total(self, shards: list[Shard], namespace: str, new_topics: int, topics_max: int) -> int:
         """As exactly as it matters to whether so many more are too many."""
-        each = [shard.counts.topics_of(namespace) for shard in shards]
-        if sum(each) + more <= most:
+        each = [shard.counts.topic_count(namespace) for shard in shards]
+        if sum(each) + new_topics <= topics_max:
             return sum(each)
-        if max(each, default=0) >= most:
+        if max(each, default=0) >= topics_max:
             return max(each)
-        begun = sum([shard.counts.begun for shard in shards])
-        ended = sum([shard.counts.ended for shard in shards])
-        if shards != self._shards or len(self._counted) >= _BUCKETS_MAX:
-            self._shards, self._counted = shards, {}
-        elif namespace in self._counted:
-            topics, begun_before, ended_before = self._counted[namespace]
+        begun = sum([shard.counts.begun_count for shard in shards])
+        ended = sum([shard.counts.ended_count for shard in shards])
+        if shards != self._shards or len(self._last_counts) >= _BUCKETS_MAX:
+            self._shards, self._last_counts = shards, {}
+        elif namespace in self._last_counts:
+            topics, begun_before, ended_before = self._last_counts[namespace]
             highest, least = topics + begun - begun_before, topics - ended + ended_before
-            if highest + more <= most or highest == least:
+            if highest + new_topics <= topics_max or highest == least:
                 return highest
-            if least >= most:
+            if least >= topics_max:
                 return least
-        topics = len(set().union(*[shard.counts.topics(namespace) for shard in shards]))
-        self._counted[namespace] = topics, begun, ended
+        topics = len(set().union(*[shard.counts.topic_names(namespace) for shard in shards]))
+        self._last_counts[namespace] = topics, begun, ended
         return topics

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from foqs.core.item import Key, State, TopicName, unpack_key
+from foqs.core.item import OrderKey, State, TopicName, unpack_order_key
 from foqs.service.dequeue import Dequeue
 from foqs.service.namespaces import Namespaces
 from foqs.service.waiters import Waiters
 from foqs.shard.shard import Shard
 
 
-class Stock:
+class Availability:
     """Of one host.
 
     Args:
-        suspended: nothing is handed out now.
+        is_suspended: nothing is handed out now.
     """
 
     def __init__(
@@ -27,44 +27,46 @@ class Stock:
         shards: Mapping[int, Shard],
         namespaces: Namespaces,
         waiters: Waiters[Dequeue],
-        suspended: Callable[[], bool],
+        is_suspended: Callable[[], bool],
     ) -> None:
         self._shards = shards
         self._namespaces = namespaces
         self._waiters = waiters
-        self._suspended = suspended
+        self._is_suspended = is_suspended
 
     @property
     def is_suspended(self) -> bool:
         """Nothing is handed out now, whatever there is."""
-        return self._suspended()
+        return self._is_suspended()
 
-    def best(self, topic: TopicName) -> int | None:
+    def best_priority(self, topic: TopicName) -> int | None:
         """The priority of the best READY item, or the least that it can have where rows must be read first; None: there is none."""
-        return self.best_of((topic,)).get(topic)
+        return self.best_priorities((topic,)).get(topic)
 
-    def best_of(self, topics: Collection[TopicName]) -> dict[TopicName, int]:
+    def best_priorities(self, topics: Collection[TopicName]) -> dict[TopicName, int]:
         """`best` of each of these topics that has one."""
-        best: dict[TopicName, Key] = {}
+        best: dict[TopicName, OrderKey] = {}
         for shard in self._shards.values():
-            if shard.hands_out:
-                for topic in shard.index.among(topics):
-                    key = shard.index.floor(topic)
+            if shard.can_deliver:
+                for topic in shard.index.filter_known(topics):
+                    key = shard.index.best_key_bound(topic)
                     if key is not None and (topic not in best or key < best[topic]):
                         best[topic] = key
-        return {topic: unpack_key(key)[0] for topic, key in best.items()}
+        return {topic: unpack_order_key(key)[0] for topic, key in best.items()}
 
-    def ready(self, topic: TopicName) -> int:
+    def ready_count(self, topic: TopicName) -> int:
         """How many items are READY, as far as they are counted."""
-        return max(0, sum([shard.counts.of(topic, State.READY) for shard in self._shards.values() if shard.hands_out]))
+        return max(
+            0, sum([shard.counts.count(topic, State.READY) for shard in self._shards.values() if shard.can_deliver])
+        )
 
     def is_paused(self, topic: TopicName) -> bool:
-        return topic in self._namespaces.paused
+        return topic in self._namespaces.paused_topics
 
-    def waits(self, topic: TopicName) -> bool:
+    def has_waiters(self, topic: TopicName) -> bool:
         """Somebody waits for it."""
         return self._waiters.first(topic) is not None
 
-    def waiting(self, topic: TopicName) -> Sequence[Dequeue]:
+    def waiters_of(self, topic: TopicName) -> Sequence[Dequeue]:
         """Who waits for it, the longest first."""
-        return self._waiters.of(topic)
+        return self._waiters.for_topic(topic)

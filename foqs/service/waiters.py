@@ -26,54 +26,54 @@ class Waiters(Generic[W]):
     """The queues of waiters, by topic."""
 
     def __init__(self) -> None:
-        self._queues: dict[TopicName, dict[W, None]] = {}
-        self._namespaces: dict[str, dict[W, None]] = {}
+        self._by_topic: dict[TopicName, dict[W, None]] = {}
+        self._by_namespace: dict[str, dict[W, None]] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._namespaces.values()))
+        return sum(map(len, self._by_namespace.values()))
 
-    def waits(self, namespace: str) -> bool:
+    def has_waiters(self, namespace: str) -> bool:
         """Somebody waits for some topic of this namespace."""
-        return namespace in self._namespaces
+        return namespace in self._by_namespace
 
-    def join(self, waiter: W) -> None:
+    def add(self, waiter: W) -> None:
         """Queues it up for each of its topics."""
         for topic in waiter.topics:
-            self._queues.setdefault(topic, {})[waiter] = None
-        self._namespaces.setdefault(next(iter(waiter.topics))[0], {})[waiter] = None
+            self._by_topic.setdefault(topic, {})[waiter] = None
+        self._by_namespace.setdefault(next(iter(waiter.topics))[0], {})[waiter] = None
 
-    def leave(self, waiter: W) -> None:
+    def remove(self, waiter: W) -> None:
         """Takes it out of every queue; safe to repeat."""
         namespace = next(iter(waiter.topics))[0]
-        others = self._namespaces.get(namespace)
+        others = self._by_namespace.get(namespace)
         if others is None or waiter not in others:
             return
         del others[waiter]
         if not others:
-            del self._namespaces[namespace]
+            del self._by_namespace[namespace]
         for topic in waiter.topics:
-            queue = self._queues[topic]
+            queue = self._by_topic[topic]
             del queue[waiter]
             if not queue:
-                del self._queues[topic]
+                del self._by_topic[topic]
 
     def first(self, topic: TopicName) -> W | None:
         """Who has waited longest for the topic; None when nobody does."""
-        queue = self._queues.get(topic)
+        queue = self._by_topic.get(topic)
         return next(iter(queue)) if queue else None
 
-    def of(self, topic: TopicName) -> list[W]:
+    def for_topic(self, topic: TopicName) -> list[W]:
         """Who waits for the topic, the longest first."""
-        return list(self._queues.get(topic, ()))
+        return list(self._by_topic.get(topic, ()))
 
-    def waiting(self, topic: TopicName) -> int:
+    def waiter_count(self, topic: TopicName) -> int:
         """How many wait for the topic."""
-        return len(self._queues.get(topic, ()))
+        return len(self._by_topic.get(topic, ()))
 
-    def within(self, namespace: str) -> list[W]:
+    def for_namespace(self, namespace: str) -> list[W]:
         """Who waits for some topic of this namespace, the longest first."""
-        return list(self._namespaces.get(namespace, ()))
+        return list(self._by_namespace.get(namespace, ()))
 
-    def everybody(self) -> list[W]:
+    def all_waiters(self) -> list[W]:
         """All that wait."""
-        return [waiter for waiters in self._namespaces.values() for waiter in waiters]
+        return [waiter for waiters in self._by_namespace.values() for waiter in waiters]

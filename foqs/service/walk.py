@@ -22,47 +22,47 @@ from foqs.core.item import (
     PRIORITY_MIN,
     SHARD_MAX,
     TIME_MS_MAX,
-    Key,
+    OrderKey,
     Row,
     State,
-    pack_key,
-    unpack_key,
+    pack_order_key,
+    unpack_order_key,
 )
-from foqs.core.names import in_order
-from foqs.service.api import Seen
+from foqs.core.names import merge_names
+from foqs.service.api import ItemView
 from foqs.shard.shard import Shard
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class WalkCursor:
     """Before the rows above `after`, of a topic in a state, on a shard, and all that come later.
 
-    `begun_ms`: when the whole walk began, on the clock of the shard that was most ahead.
+    `started_ms`: when the whole walk began, on the clock of the shard that was most ahead.
     """
 
-    begun_ms: int
+    started_ms: int
     shard: int
     state: State
-    after: Key
+    after_key: OrderKey
     topic: str
 
     def __str__(self) -> str:
-        numbers = (self.begun_ms, self.shard, int(self.state), *unpack_key(self.after))
+        numbers = (self.started_ms, self.shard, int(self.state), *unpack_order_key(self.after_key))
         return ":".join([*map(str, numbers), self.topic])
 
 
-def parse_place(cursor: str) -> Place:
+def parse_walk_cursor(cursor: str) -> WalkCursor:
     """The place that a cursor names. Raises InvalidArgument."""
     parts = cursor.split(":", 6)
     try:
         begun_ms, shard, state, priority, after_ms, number = map(int, parts[:6])
-        place = Place(begun_ms, shard, State(state), pack_key(priority, after_ms, number), parts[6])
+        place = WalkCursor(begun_ms, shard, State(state), pack_order_key(priority, after_ms, number), parts[6])
     except (ValueError, IndexError):
         place = None
     if (
         place is None
         or str(place) != cursor
-        or not 0 <= place.begun_ms <= TIME_MS_MAX
+        or not 0 <= place.started_ms <= TIME_MS_MAX
         or not 0 <= place.shard <= SHARD_MAX
         or not PRIORITY_MIN <= priority <= PRIORITY_MAX
         or not 0 <= after_ms <= TIME_MS_MAX
@@ -72,15 +72,15 @@ def parse_place(cursor: str) -> Place:
     return place
 
 
-def beginning(begun_ms: int, shard: int) -> Place:
+def start_of_shard(started_ms: int, shard: int) -> WalkCursor:
     """Before all rows of a shard."""
-    return Place(begun_ms, shard, min(State), pack_key(PRIORITY_MIN, 0, 0), "")
+    return WalkCursor(started_ms, shard, min(State), pack_order_key(PRIORITY_MIN, 0, 0), "")
 
 
-def cursor_after(seen: Seen) -> str:
+def cursor_after(item: ItemView) -> str:
     """Where a walk goes on after this row, which it found as it had just begun."""
-    row: Row = seen.row
-    return str(Place(seen.now_ms, seen.shard, row.state, row.key, row.topic))
+    row: Row = item.row
+    return str(WalkCursor(item.now_ms, item.shard, row.state, row.order_key, row.topic))
 
 
 class Walk:
@@ -88,81 +88,89 @@ class Walk:
 
     Args:
         shards: those that are walked through, by number.
-        only: what is looked for; its moment is the walk's beginning.
-        place: where to go on; None at the beginning.
+        item_filter: what is looked for; its moment is the walk's beginning.
+        cursor: where to go on; None at the beginning.
     """
 
-    def __init__(self, shards: Sequence[Shard], namespace: str, only: ItemFilter, place: Place | None) -> None:
-        begun_ms = place.begun_ms if place else max([shard.now_ms() for shard in shards], default=0)
-        self.only = replace(only, at_ms=begun_ms)
+    def __init__(
+        self, shards: Sequence[Shard], namespace: str, item_filter: ItemFilter, cursor: WalkCursor | None
+    ) -> None:
+        begun_ms = cursor.started_ms if cursor else max([shard.now_ms() for shard in shards], default=0)
+        self.item_filter = replace(item_filter, at_ms=begun_ms)
         self._namespace = namespace
-        self._first = pack_key(only.priority_min, 0, 0)
-        self._stretches = self._all(shards, place)
+        self._first_key = pack_order_key(item_filter.priority_min, 0, 0)
+        self._ranges = self._ranges_from(shards, cursor)
         self._shard: Shard | None = None
-        self.place: Place | None = None
+        self.cursor: WalkCursor | None = None
         """Where it stands; None before it has begun, and at the end."""
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Goes to its first rows."""
-        await self._go_on()
+        await self._advance()
 
     @property
-    def shard(self) -> int | None:
+    def shard_number(self) -> int | None:
         """The shard where it stands; None at the end."""
-        return None if self.place is None else self.place.shard
+        return None if self.cursor is None else self.cursor.shard
 
-    async def read(self, limit: int) -> list[Seen]:
+    async def read(self, limit: int) -> list[ItemView]:
         """Looks at the next `limit` rows at most, of one topic in one state, and returns those that match.
 
         Raises:
             Unavailable: the shard cannot be read now.
         """
-        shard, place = self._shard, self.place
+        shard, place = self._shard, self.cursor
         assert shard is not None and place is not None
         topic = (self._namespace, place.topic)
-        rows = await shard.listed(topic, place.state, place.after, limit)
-        now_ms, lasts = shard.now_ms(), shard.lasts()
-        if len(rows) < limit or rows[-1].priority > self.only.priority_max:
-            await self._go_on()
+        rows = await shard.list_rows(topic, place.state, place.after_key, limit)
+        now_ms, lasts = shard.now_ms(), shard.real_ms_until_function()
+        if len(rows) < limit or rows[-1].priority > self.item_filter.priority_max:
+            await self._advance()
         else:
-            self.place = replace(place, after=rows[-1].key)
-        return [Seen(shard.number, row, now_ms, lasts=lasts) for row in rows if self.only.matches(row)]
+            self.cursor = replace(place, after_key=rows[-1].order_key)
+        return [
+            ItemView(shard.number, row, now_ms, real_wait_ms=lasts) for row in rows if self.item_filter.matches(row)
+        ]
 
-    def before(self, seen: Seen) -> Place:
+    def cursor_before(self, item: ItemView) -> WalkCursor:
         """The place from which this row is met again."""
-        row: Row = seen.row
-        return Place(self.only.at_ms, seen.shard, row.state, row.key - 1, row.topic)
+        row: Row = item.row
+        return WalkCursor(self.item_filter.at_ms, item.shard, row.state, row.order_key - 1, row.topic)
 
-    async def _go_on(self) -> None:
+    async def _advance(self) -> None:
         """Goes to the next rows. Others run while many topics without any are passed by."""
-        for found in self._stretches:
+        for found in self._ranges:
             if found is not None:
-                self._shard, self.place = found
+                self._shard, self.cursor = found
                 return
             await asyncio.sleep(0)
-        self._shard = self.place = None
+        self._shard = self.cursor = None
 
-    def _all(self, shards: Sequence[Shard], place: Place | None) -> Iterator[tuple[Shard, Place] | None]:
+    def _ranges_from(
+        self, shards: Sequence[Shard], cursor: WalkCursor | None
+    ) -> Iterator[tuple[Shard, WalkCursor] | None]:
         """Where each stretch of rows that may match begins; None where others should run."""
         for shard in shards:
-            if place is not None and shard.number < place.shard:
+            if cursor is not None and shard.number < cursor.shard:
                 continue
-            start = place if place is not None and shard.number == place.shard else None
-            for topic in self._topics(shard, "" if start is None else start.topic):
+            start = cursor if cursor is not None and shard.number == cursor.shard else None
+            for topic in self._topics_from(shard, "" if start is None else start.topic):
                 if topic is None:
                     yield None
                     continue
-                for state in sorted(self.only.states):
-                    after = self._first
+                for state in sorted(self.item_filter.states):
+                    after = self._first_key
                     if start is not None:
                         if (topic, state) < (start.topic, start.state):
                             continue
                         if (topic, state) == (start.topic, start.state):
-                            after = max(after, start.after)
-                    if shard.counts.lag or shard.counts.of((self._namespace, topic), state):
-                        yield shard, Place(self.only.at_ms, shard.number, state, after, topic)
+                            after = max(after, start.after_key)
+                    if shard.counts.is_lagging or shard.counts.count((self._namespace, topic), state):
+                        yield shard, WalkCursor(self.item_filter.at_ms, shard.number, state, after, topic)
 
-    def _topics(self, shard: Shard, least: str) -> Iterator[str | None]:
-        if self.only.topic is None:
-            return in_order([shard.memory.topics(self._namespace)], least)
-        return iter([self.only.topic] if shard.memory.has((self._namespace, self.only.topic)) else ())
+    def _topics_from(self, shard: Shard, first_name: str) -> Iterator[str | None]:
+        if self.item_filter.topic is None:
+            return merge_names([shard.memory.topics(self._namespace)], first_name)
+        return iter(
+            [self.item_filter.topic] if shard.memory.has_topic((self._namespace, self.item_filter.topic)) else ()
+        )

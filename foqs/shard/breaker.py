@@ -18,13 +18,13 @@ from typing import Any, Final
 
 from pybreaker import STATE_CLOSED, STATE_HALF_OPEN, STATE_OPEN, CircuitBreaker, CircuitBreakerListener
 
-from foqs.core.breaker import SPANS, BreakerSettings, FlushWindow
+from foqs.core.breaker import SPAN_COUNT, BreakerSettings, FlushWindow
 from foqs.core.errors import Unavailable
-from foqs.shard.facts import Facts
+from foqs.shard.facts import ShardObserver
 
 log = logging.getLogger(__name__)
 
-_RETRY_MS_MIN: Final = 100
+_RETRY_AFTER_MS_MIN: Final = 100
 """Nobody is told to come back sooner: the probe takes a moment."""
 
 
@@ -32,42 +32,42 @@ class ShardBreaker:
     """The breaker of one ownership of a shard.
 
     Args:
-        seconds: a stop watch.
-        opened: told, each time it opens, the error for new items that wait to be written.
+        stopwatch_s: a stop watch.
+        on_opened: told, each time it opens, the error for new items that wait to be written.
     """
 
     def __init__(
         self,
         shard: int,
         settings: BreakerSettings,
-        seconds: Callable[[], float],
-        facts: Facts,
-        opened: Callable[[Unavailable], None],
+        stopwatch_s: Callable[[], float],
+        observer: ShardObserver,
+        on_opened: Callable[[Unavailable], None],
     ) -> None:
         self._shard = shard
         self._settings = settings
-        self._seconds = seconds
-        self._facts = facts
-        self._opened = opened
+        self._stopwatch_s = stopwatch_s
+        self._observer = observer
+        self._on_opened = on_opened
         self._window = FlushWindow(settings)
         self._reason = ""
         """Why it was last opened."""
         self.state = STATE_CLOSED
         """closed, open or half-open, as pybreaker last said: asked for with every flush and every call."""
-        listener = _Listener(self._changed)
+        listener = _Listener(self._on_state_changed)
         self._circuit = CircuitBreaker(reset_timeout=settings.reset_s, listeners=[listener])
         self._opened_s = 0.0
-        self._began_s: float | None = None
+        self._wait_started_s: float | None = None
         """When the flush under way began; None when there is none."""
-        self._tried_s: float | None = None
+        self._retrying_since_s: float | None = None
         """Since when a flush is tried in vain; None when none is."""
-        self._probing = False
+        self._is_probing = False
         """The flush under way is the one that is tried while it is half open."""
         self._failure = ""
         self._failed_s = 0.0
         """The last failure, and when that was."""
-        self._watching: asyncio.TimerHandle | None = None
-        self._resetting: asyncio.TimerHandle | None = None
+        self._watch_timer: asyncio.TimerHandle | None = None
+        self._reset_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_open(self) -> bool:
@@ -80,63 +80,63 @@ class ShardBreaker:
         Raises:
             Unavailable: not now; nothing was written.
         """
-        if self.state != STATE_CLOSED and (self._probing or self.state == STATE_OPEN):
-            raise self.refusal()
+        if self.state != STATE_CLOSED and (self._is_probing or self.state == STATE_OPEN):
+            raise self.unavailable_error()
 
-    def refusal(self) -> Unavailable:
+    def unavailable_error(self) -> Unavailable:
         """What new items are told while they are not taken."""
-        left_s = self._opened_s + self._settings.reset_s - self._seconds()
+        left_s = self._opened_s + self._settings.reset_s - self._stopwatch_s()
         return Unavailable(
             f"shard {self._shard} takes no new items just now, because its database is not well: {self._reason}; "
             "try again, or at another shard",
-            retry_after_ms=max(_RETRY_MS_MIN, int(left_s * 1000)),
+            retry_after_ms=max(_RETRY_AFTER_MS_MIN, int(left_s * 1000)),
         )
 
     # ------------------------------------------------------- what the writer tells
 
-    def begin(self, *, new_items: bool) -> None:
-        """The writer waits for the database from now on; `new_items`: for a flush that has some."""
-        self._began_s = self._seconds()
-        self._probing = new_items and self.state == STATE_HALF_OPEN
-        if self._watching is None:
-            self._watch_later()
+    def on_wait_started(self, *, has_new_items: bool) -> None:
+        """The writer waits for the database from now on; `has_new_items`: for a flush that has some."""
+        self._wait_started_s = self._stopwatch_s()
+        self._is_probing = has_new_items and self.state == STATE_HALF_OPEN
+        if self._watch_timer is None:
+            self._schedule_watch()
 
-    def succeeded(self) -> None:
+    def on_flush_succeeded(self) -> None:
         """The flush under way is committed."""
-        self._judge(None)
+        self._record_outcome(None)
 
-    def failed(self, why: str) -> None:
+    def on_flush_failed(self, reason: str) -> None:
         """The flush under way failed, and not because of what stands in it."""
-        self._judge(why)
+        self._record_outcome(reason)
 
-    def tried_in_vain(self, since_s: float) -> None:
+    def on_flush_retry(self, first_attempt_s: float) -> None:
         """A flush is to be tried again that was tried first at this moment of the stop watch: it still waits, though no attempt does."""
-        self._tried_s = since_s
-        waited_s = self._seconds() - since_s
-        if self.state != STATE_OPEN and waited_s >= self._settings.patience_s:
+        self._retrying_since_s = first_attempt_s
+        waited_s = self._stopwatch_s() - first_attempt_s
+        if self.state != STATE_OPEN and waited_s >= self._settings.stall_s_max:
             self._open(f"a transaction was tried for {waited_s * 1000:.0f} ms, the last failure: {self._failure}")
 
-    def tries_no_more(self) -> None:
+    def on_retries_ended(self) -> None:
         """What was tried is written, however that was learned, or is not tried again."""
-        self._tried_s = None
+        self._retrying_since_s = None
 
-    def end(self) -> None:
+    def on_wait_ended(self) -> None:
         """The writer waits no more; what neither succeeded nor failed tells nothing of the database."""
-        self._began_s = None
-        self._probing = False
+        self._wait_started_s = None
+        self._is_probing = False
 
     def close(self) -> None:
         """The shard is over."""
-        self.end()
-        for timer in (self._watching, self._resetting):
+        self.on_wait_ended()
+        for timer in (self._watch_timer, self._reset_timer):
             if timer is not None:
                 timer.cancel()
 
     # --------------------------------------------------------------------- inside
 
-    def _changed(self, state: str) -> None:
+    def _on_state_changed(self, state: str) -> None:
         self.state = state
-        self._facts.breaker_changed(self._shard, state)
+        self._observer.breaker_changed(self._shard, state)
         if state == STATE_OPEN:
             log.warning("shard %d: the breaker is open, new items are refused: %s", self._shard, self._reason)
         elif state == STATE_HALF_OPEN:
@@ -144,17 +144,17 @@ class ShardBreaker:
         else:
             log.info("shard %d: the breaker is closed: new items are taken again", self._shard)
 
-    def _judge(self, failure: str | None) -> None:
-        now_s = self._seconds()
-        assert self._began_s is not None
-        took_s = now_s - self._began_s
-        probing = self._probing
-        self.end()
+    def _record_outcome(self, failure: str | None) -> None:
+        now_s = self._stopwatch_s()
+        assert self._wait_started_s is not None
+        took_s = now_s - self._wait_started_s
+        probing = self._is_probing
+        self.on_wait_ended()
         self._window.add(now_s, took_s, failed=failure is not None)
         if failure is not None:
             self._failure, self._failed_s = failure, now_s
         if self.state == STATE_CLOSED:
-            self._open_if_unwell()
+            self._open_if_unhealthy()
         elif probing:
             if failure is None and took_s <= self._settings.latency_s_max:
                 self._window.clear()
@@ -162,58 +162,60 @@ class ShardBreaker:
             else:
                 self._open(failure or f"the transaction that was tried took {took_s * 1000:.0f} ms")
 
-    def _open_if_unwell(self) -> None:
-        now_s = self._seconds()
-        waiting_s = None if self._began_s is None else now_s - self._began_s
-        why = self._window.verdict(now_s, waiting_s)
+    def _open_if_unhealthy(self) -> None:
+        now_s = self._stopwatch_s()
+        waiting_s = None if self._wait_started_s is None else now_s - self._wait_started_s
+        why = self._window.trip_reason(now_s, waiting_s)
         if why is not None:
             lately = self._failure and now_s - self._failed_s < self._settings.window_s
             self._open(f"{why}, the last failure: {self._failure}" if lately else why)
 
-    def _open(self, why: str) -> None:
-        self._reason = why
-        self._opened_s = self._seconds()
-        self._probing = False
-        self._reset_later(self._circuit.reset_timeout)
+    def _open(self, reason: str) -> None:
+        self._reason = reason
+        self._opened_s = self._stopwatch_s()
+        self._is_probing = False
+        self._schedule_reset(self._circuit.reset_timeout)
         self._circuit.open()
-        self._opened(self.refusal())
+        self._on_opened(self.unavailable_error())
 
-    def _reset_later(self, delay_s: float) -> None:
-        self._resetting = asyncio.get_running_loop().call_later(delay_s, self._reset)
+    def _schedule_reset(self, delay_s: float) -> None:
+        self._reset_timer = asyncio.get_running_loop().call_later(delay_s, self._reset)
 
     def _reset(self) -> None:
         if self._is_stuck():
             # Another flush would only wait behind this one.
-            self._reset_later(self._settings.window_s / SPANS)
+            self._schedule_reset(self._settings.window_s / SPAN_COUNT)
         else:
             self._circuit.half_open()
 
     def _is_stuck(self) -> bool:
         """The writer waits for longer than it should."""
-        now_s, settings = self._seconds(), self._settings
-        waits = self._began_s is not None and now_s - self._began_s > settings.latency_s_max
-        return waits or (self._tried_s is not None and now_s - self._tried_s >= settings.patience_s)
+        now_s, settings = self._stopwatch_s(), self._settings
+        waits = self._wait_started_s is not None and now_s - self._wait_started_s > settings.latency_s_max
+        return waits or (self._retrying_since_s is not None and now_s - self._retrying_since_s >= settings.stall_s_max)
 
-    def _watch_later(self) -> None:
-        self._watching = asyncio.get_running_loop().call_later(self._settings.window_s / SPANS, self._watch)
+    def _schedule_watch(self) -> None:
+        self._watch_timer = asyncio.get_running_loop().call_later(
+            self._settings.window_s / SPAN_COUNT, self._check_wait
+        )
 
-    def _watch(self) -> None:
+    def _check_wait(self) -> None:
         """Looks at what the writer waits for, since nobody else does meanwhile."""
-        self._watching = None
-        if self._began_s is None:
+        self._watch_timer = None
+        if self._wait_started_s is None:
             return
         if self.state == STATE_CLOSED:
-            self._open_if_unwell()
+            self._open_if_unhealthy()
         elif self.state == STATE_HALF_OPEN and self._is_stuck():
             self._open("a transaction gets no answer")
-        self._watch_later()
+        self._schedule_watch()
 
 
 class _Listener(CircuitBreakerListener):
     """Hears of every change."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self._changed = changed
+    def __init__(self, on_state_changed: Callable[[str], None]) -> None:
+        self._on_state_changed = on_state_changed
 
     def state_change(self, cb: Any, old_state: Any, new_state: Any) -> None:
-        self._changed(new_state.name)
+        self._on_state_changed(new_state.name)

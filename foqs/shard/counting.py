@@ -20,40 +20,42 @@ from foqs.store.port import Store, StoreLost, TopicCount
 log = logging.getLogger(__name__)
 
 
-class Counting:
+class InitialCount:
     """One count of one shard.
 
     Args:
-        number: the shard's, for the log.
-        retry_s: the pause before another connection is tried.
-        turn: held while a shard of this database is counted.
+        shard: the shard's, for the log.
+        retry_pause_s: the pause before another connection is tried.
+        count_lock: held while a shard of this database is counted.
     """
 
-    def __init__(self, number: int, store: Store, memory: ShardMemory, retry_s: float, turn: asyncio.Lock) -> None:
-        self._number = number
+    def __init__(
+        self, shard: int, store: Store, memory: ShardMemory, retry_pause_s: float, count_lock: asyncio.Lock
+    ) -> None:
+        self._shard = shard
         self._store = store
         self._memory = memory
-        self._retry_s = retry_s
-        self._turn = turn
+        self._retry_pause_s = retry_pause_s
+        self._count_lock = count_lock
 
     async def run(self, writer: Writer) -> None:
         """Brings the counts of what was there before us; until then they lag."""
         try:
             while True:
                 try:
-                    async with self._turn:
+                    async with self._count_lock:
                         found = await self._count(writer)
                     break
                 except StoreLost as lost:
-                    log.warning("shard %d: its items could not be counted; they will be: %s", self._number, lost)
-                await asyncio.sleep(self._retry_s)
-            await self._take_in(found, writer)
+                    log.warning("shard %d: its items could not be counted; they will be: %s", self._shard, lost)
+                await asyncio.sleep(self._retry_pause_s)
+            await self._add_counts(found, writer)
         except (NotOwner, Unavailable):
             return  # the writer has ended
 
-    async def _take_in(self, found: Sequence[TopicCount], writer: Writer) -> None:
+    async def _add_counts(self, topic_counts: Sequence[TopicCount], writer: Writer) -> None:
         """A step at a time, with flushes and others between. Raises `NotOwner`, `Unavailable`."""
-        steps = self._memory.counted(found)
+        steps = self._memory.add_counts(topic_counts)
 
         async def step(_: Store) -> bool:
             return next(steps, False) is None
@@ -67,14 +69,14 @@ class Counting:
 
         async def begin(_: Store) -> StoreLost | None:
             try:
-                await reads.snapshot(writer.past)
+                await reads.begin_snapshot(writer.last_committed)
             except StoreLost as lost:
                 return lost  # that connection's trouble is not the writer's
-            self._memory.count_anew()
+            self._memory.restart_count()
             return None
 
         try:
-            await reads.rows(writer.past, [])  # connects, so that flushes need not wait for that
+            await reads.rows(writer.last_committed, [])  # connects, so that flushes need not wait for that
             if lost := await writer.read(begin):
                 raise lost
             return await reads.counts()

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from foqs.core.intake import Intake
 from foqs.core.ready import ReadyIndex
-from foqs.core.timers import Timers
+from foqs.core.timers import DueTimers
 from foqs.shard.memory import ShardMemory
-from foqs.shard.reader import Reader
+from foqs.shard.reader import ShardReader
 from foqs.shard.writer import Writer
 
 
 @dataclass(slots=True, frozen=True)
-class Figures:
+class ShardSnapshot:
     """Times are of the shard, in milliseconds; None where there is none yet.
 
     `queue_items`, `queue_bytes`: what waits for a flush, by kind of operation.
@@ -30,7 +30,7 @@ class Figures:
     queue_items: Mapping[str, int]
     queue_bytes: Mapping[str, int]
     held_items: int
-    suspects: int
+    bisection_batch_count: int
     flush_items_limit: int
     refused_writes: int
     reconnects: int
@@ -44,49 +44,49 @@ class Figures:
     watermark_age_ms: int | None
     overdue_ms: int
     sweep_age_ms: int | None
-    due: Mapping[str, int]
+    due_counts: Mapping[str, int]
     keys_repeated: int
     keys_in_conflict: int
     key_reruns: int
-    key_clearings: int
+    key_expiry_flushes: int
     purged_rows: int
     purging_topics: int
 
 
-def figures_of(
+def take_snapshot(
     intake: Intake,
     writer: Writer,
-    reader: Reader,
-    timers: Timers,
+    reader: ShardReader,
+    timers: DueTimers,
     index: ReadyIndex,
     memory: ShardMemory,
     now_ms: int,
-) -> Figures:
+) -> ShardSnapshot:
     """What the parts of a shard say of themselves."""
-    waiting = intake.waiting()
-    return Figures(
+    waiting = intake.waiting_by_lane()
+    return ShardSnapshot(
         queue_items={lane.name.lower(): items for lane, items, _ in waiting},
         queue_bytes={lane.name.lower(): size for lane, _, size in waiting},
-        held_items=intake.held,
-        suspects=writer.suspects,
+        held_items=intake.held_back_count,
+        bisection_batch_count=writer.bisection_batch_count,
         flush_items_limit=intake.items_max,
         refused_writes=writer.refused_writes,
         reconnects=writer.reconnects,
-        reads_waiting=reader.waiting,
-        read_failures=reader.failures,
+        reads_waiting=reader.waiting_count,
+        read_failures=reader.failure_count,
         index_keys=len(index),
-        index_reserved=index.reserved,
-        index_topics=index.topics_known,
-        refills=index.refills,
-        evicted_keys=index.evicted,
+        index_reserved=index.reserved_count,
+        index_topics=index.topic_count,
+        refills=index.refill_count,
+        evicted_keys=index.evicted_count,
         watermark_age_ms=None if timers.watermark_ms is None else now_ms - timers.watermark_ms,
         overdue_ms=max(0, now_ms - timers.next_scan_ms()),
-        sweep_age_ms=None if timers.swept_ms is None else now_ms - timers.swept_ms,
-        due=memory.due,
+        sweep_age_ms=None if timers.last_sweep_ms is None else now_ms - timers.last_sweep_ms,
+        due_counts=memory.due_counts,
         keys_repeated=memory.keys_repeated,
         keys_in_conflict=memory.keys_in_conflict,
         key_reruns=writer.key_reruns,
-        key_clearings=writer.key_clearings,
-        purged_rows=memory.purged,
-        purging_topics=len(memory.cuts),
+        key_expiry_flushes=writer.key_expiry_flushes,
+        purged_rows=memory.purged_row_count,
+        purging_topics=len(memory.purge_markers),
     )

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from foqs.core.batch import Batch, HandOut, Part
-from foqs.core.cuts import Cuts
+from foqs.core.cuts import PurgeMarkers
 from foqs.core.flush import Decision
 from foqs.core.item import Row, State, TopicName
-from foqs.core.keys import KeyRow
-from foqs.core.life import Kind
-from foqs.store.port import Lease, Writes
+from foqs.core.keys import IdempotencyKey
+from foqs.core.life import EventKind
+from foqs.store.port import LeaseUpdate, Writes
 
-ALIKE_MIN: Final = 4
+EQUAL_CHANGES_MIN: Final = 4
 """Fewer rows that change alike are no statement of their own."""
 
 
@@ -34,82 +34,82 @@ class Flush:
     def writes(self) -> Writes:
         """What it changes in the tables."""
         decision = self.decision
-        alike, updates = _alike(decision.changed)
+        alike, updates = _group_equal_changes(decision.changed)
         return Writes(
-            deletes=[row.id for rows in (*decision.gone.values(), decision.purged) for row in rows],
+            deletes=[row.id for rows in (*decision.deleted.values(), decision.purged) for row in rows],
             updates=updates,
             inserts=decision.inserted,
-            leases=[*(Lease(*values, ids) for values, ids in decision.leases.items()), *alike],
+            leases=[*(LeaseUpdate(*values, ids) for values, ids in decision.leases.items()), *alike],
             topics_added=self.topics_added,
             topics_removed=self.topics_removed,
-            keys=_rows(decision.keys),
-            keys_replaced=_rows(decision.keys_replaced),
-            slots_added=self.batch.slots,
-            cuts=decision.cuts,
-            cuts_over=decision.cuts_over,
+            idempotency_keys_added=_idempotency_key_rows(decision.keys),
+            idempotency_keys_replaced=_idempotency_key_rows(decision.keys_replaced),
+            key_slots_added=self.batch.key_slots,
+            purge_markers_added=decision.markers_set,
+            purge_markers_removed=decision.markers_cleared,
         )
 
     @property
-    def may_be_told_first(self) -> bool:
+    def can_notify_before_apply(self) -> bool:
         """Before the memory follows: no reply tells what is left, or looks for more, of what the memory does not know."""
         batch, decision = self.batch, self.decision
         if batch.hand_outs:
             return False
-        if not batch.claims:
+        if not batch.direct_deliveries:
             return True
         return not decision.changed and State.READY not in {row.state for row in decision.inserted}
 
 
-class Memory(Protocol):
+class ShardMemoryPort(Protocol):
     """What the shard's memory tells the writer, and is told by it. Called between two flushes only."""
 
-    def claims(self, batch: Batch) -> list[HandOut]:
+    def assign_to_waiters(self, batch: Batch) -> list[HandOut]:
         """Hand-outs, for waiters, of items that this batch is about to insert, or finds due."""
         ...
 
     @property
-    def cuts(self) -> Cuts:
+    def purge_markers(self) -> PurgeMarkers:
         """What is purged."""
         ...
 
-    def place_cuts(self, batch: Batch) -> None:
+    def place_purge_markers(self, batch: Batch) -> None:
         """Says up to which number the cuts of this batch reach: it was just sealed."""
         ...
 
-    def topics_new(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
+    def topics_to_add(self, topics: Mapping[str, set[str]]) -> list[TopicName]:
         """Those that are not in the topics table yet. Pure: may be asked in another thread, and again."""
         ...
 
-    def topics_over(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
+    def topics_to_remove(self, topics: Mapping[str, set[str]], now_ms: int) -> list[TopicName]:
         """Those in the topics table that have no item, nor will have with these. Pure, likewise."""
         ...
 
-    def committed(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
-        """A flush is known to be committed. What tells its callers is added to `tells`, and to be called soon; `applied` follows."""
+    def record_results(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
+        """A flush is known to be committed. What tells its callers is added to `callbacks`, and to be called soon; `applied` follows."""
         ...
 
-    def told(self) -> None:
+    def on_callers_notified(self) -> None:
         """Callers were told, before `applied`."""
         ...
 
-    def applied(self, flush: Flush, tells: MutableSequence[Callable[[], None]]) -> None:
-        """Brings the memory up to the flush. Who else is to hear of it is added to `tells`, likewise, whatever this raises."""
+    def apply(self, flush: Flush, callbacks: MutableSequence[Callable[[], None]]) -> None:
+        """Brings the memory up to the flush. Who else is to hear of it is added to `callbacks`, likewise, whatever this raises."""
         ...
 
-    def refused(self, part: Part[Any]) -> None:
+    def on_refused(self, part: Part[Any]) -> None:
         """The database refused this one event for good; its caller has been told."""
         ...
 
-    def answers_again(self) -> None:
+    def on_store_recovered(self) -> None:
         """The store answers after it had not."""
         ...
 
-    def makes_room(self) -> None:
+    def on_batch_sealed(self) -> None:
         """Less waits to be leased: a flush was sealed."""
         ...
 
 
-def _alike(changed: Sequence[tuple[Kind, Row, Row]]) -> tuple[list[Lease], list[Row]]:
+def _group_equal_changes(changed: Sequence[tuple[EventKind, Row, Row]]) -> tuple[list[LeaseUpdate], list[Row]]:
     """(due rows that change alike, many at once; the other changed rows).
 
     What has come due changes in nothing but what a lease changes, and what was
@@ -119,18 +119,18 @@ def _alike(changed: Sequence[tuple[Kind, Row, Row]]) -> tuple[list[Lease], list[
     groups: dict[tuple[int | None, int, int, State], list[Row]] = {}
     updates: list[Row] = []
     for kind, _, row in changed:
-        if kind is Kind.DUE:
+        if kind is EventKind.DUE:
             groups.setdefault((row.due_ms, row.token, row.attempt, row.state), []).append(row)
         else:
             updates.append(row)
-    leases: list[Lease] = []
+    leases: list[LeaseUpdate] = []
     for (due_ms, token, attempt, state), rows in groups.items():
-        if len(rows) < ALIKE_MIN:
+        if len(rows) < EQUAL_CHANGES_MIN:
             updates += rows
         else:
-            leases.append(Lease(due_ms, token, attempt, [row.id for row in rows], state))
+            leases.append(LeaseUpdate(due_ms, token, attempt, [row.id for row in rows], state))
     return leases, updates
 
 
-def _rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
+def _idempotency_key_rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
     return [row for found in keys.values() for row in found.values()]

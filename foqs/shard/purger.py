@@ -16,32 +16,32 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from foqs.core.cuts import Cut, Cuts, EndCut, PurgeRows
+from foqs.core.cuts import ClearPurgeMarker, DeletePurgedRows, PurgeMarker, PurgeMarkers
 from foqs.core.errors import FoqsError
 from foqs.core.intake import Intake
-from foqs.core.item import Key, Row, State
+from foqs.core.item import OrderKey, Row, State
 from foqs.core.work import Work
-from foqs.shard.reader import Reader
+from foqs.shard.reader import ShardReader
 from foqs.shard.writer import Writer
 
-_ORDER: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
+_STATE_ORDER: Final = (State.READY, State.DEFERRED, State.LEASED, State.DEAD)
 """What refills and timers would look at comes first."""
 
 
-class _Walk:
+class _PurgeProgress:
     """How far the rows of a cut are deleted: the states that are left, and the last key of the first one's pages."""
 
-    def __init__(self, cut: Cut) -> None:
-        self.cut = cut
-        self.states = list(_ORDER)
-        self.after: Key | None = None
+    def __init__(self, purge_marker: PurgeMarker) -> None:
+        self.purge_marker = purge_marker
+        self.states_left = list(_STATE_ORDER)
+        self.after: OrderKey | None = None
 
 
-class Purger:
+class PurgeWorker:
     """One task of a shard.
 
     Args:
-        cuts: those that stand, as they are now.
+        purge_markers: those that stand, as they are now.
         page_items: rows read and deleted at once.
         pause_s: after a failure.
     """
@@ -50,73 +50,75 @@ class Purger:
         self,
         writer: Writer,
         intake: Intake,
-        reader: Reader,
-        cuts: Cuts,
+        reader: ShardReader,
+        purge_markers: PurgeMarkers,
         page_items: int,
         pause_s: float,
     ) -> None:
         self._writer = writer
         self._intake = intake
         self._reader = reader
-        self._cuts = cuts
+        self._purge_markers = purge_markers
         self._page_items = page_items
         self._pause_s = pause_s
         self._wake = asyncio.Event()
-        self._walks: dict[str, _Walk] = {}
+        self._progress: dict[str, _PurgeProgress] = {}
         """The one that each namespace is at."""
 
-    def wake(self) -> None:
+    def on_purge_marked(self) -> None:
         """A cut was made."""
         self._wake.set()
 
     async def run(self) -> None:
         """Works whenever there is a cut, until the writer has ended; the next owner goes on."""
         while True:
-            cut = self._cuts.next()
+            cut = self._purge_markers.next_to_purge()
             if cut is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            walk = self._walks.get(cut.namespace)
-            if walk is None or walk.cut != cut:
-                walk = self._walks[cut.namespace] = _Walk(cut)
+            walk = self._progress.get(cut.namespace)
+            if walk is None or walk.purge_marker != cut:
+                walk = self._progress[cut.namespace] = _PurgeProgress(cut)
             try:
-                await self._step(walk)
+                await self._purge_page(walk)
             except FoqsError:
-                if self._writer.ended:
+                if self._writer.is_ended:
                     return
                 await asyncio.sleep(self._pause_s)
 
-    async def _step(self, walk: _Walk) -> None:
+    async def _purge_page(self, progress: _PurgeProgress) -> None:
         """Deletes the rows of a page; after the last one ends the cut, unless it has risen. Raises FoqsError."""
-        cut = walk.cut
-        while walk.states:
-            page = await self._read(cut, walk.states[0], walk.after)
-            rows = [row for row in page if row.id <= cut.last]
+        cut = progress.purge_marker
+        while progress.states_left:
+            page = await self._read_page(cut, progress.states_left[0], progress.after)
+            rows = [row for row in page if row.id <= cut.last_number]
             if rows:
-                await self._write(partial(PurgeRows, rows))
+                await self._submit_and_wait(partial(DeletePurgedRows, rows))
             if len(page) < self._page_items:
-                walk.states.pop(0)
-                walk.after = None
+                progress.states_left.pop(0)
+                progress.after = None
             else:
-                walk.after = page[-1].key
+                progress.after = page[-1].order_key
             if page:
                 return
-        await self._write(partial(EndCut, cut))
-        del self._walks[cut.namespace]
+        await self._submit_and_wait(partial(ClearPurgeMarker, cut))
+        del self._progress[cut.namespace]
 
-    async def _read(self, cut: Cut, state: State, after: Key | None) -> Sequence[Row]:
-        topic, limit = (cut.namespace, cut.topic), self._page_items
-        return await self._reader.once(
-            cut.namespace, lambda reads, past: reads.listed(past, topic, state, after, limit, payload=False), limit
+    async def _read_page(self, purge_marker: PurgeMarker, state: State, after: OrderKey | None) -> Sequence[Row]:
+        topic, limit = (purge_marker.namespace, purge_marker.topic), self._page_items
+        return await self._reader.read(
+            purge_marker.namespace,
+            lambda reads, past: reads.list_rows(past, topic, state, after, limit, with_payload=False),
+            limit,
         )
 
-    async def _write(self, make: Callable[[Callable[[], None]], Work]) -> None:
+    async def _submit_and_wait(self, make_work: Callable[[Callable[[], None]], Work]) -> None:
         """Returns when it is committed. Raises what happened to it."""
         done = asyncio.Event()
-        work = make(done.set)
-        self._intake.submit(work, internal=True)
-        self._writer.poke()
+        work = make_work(done.set)
+        self._intake.submit(work, is_internal=True)
+        self._writer.wake()
         await done.wait()
         results: Sequence[Any] = work.results
         for result in results:

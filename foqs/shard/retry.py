@@ -7,7 +7,7 @@ from random import Random
 
 
 @dataclass(slots=True, frozen=True)
-class Retry:
+class Backoff:
     """Pause between attempts against a store in trouble: doubles from min to max, in milliseconds."""
 
     ms_min: int

@@ -18,39 +18,48 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from foqs.core.batch import Batch, Inserts, Part
-from foqs.core.errors import HANDOVER_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
-from foqs.core.fence import Fence, Owner, Standing, standing
-from foqs.core.flush import Find, find_in, judge_batch
-from foqs.core.intake import SHARES, Intake
+from foqs.core.errors import HANDOVER_RETRY_MS, FoqsError, NotOwner, Unavailable, UnknownOutcome
+from foqs.core.fence import CommitOutcome, Fence, Owner, commit_outcome
+from foqs.core.flush import FindRow, chain_finders, decide_batch
+from foqs.core.intake import LANE_SHARES, Intake
 from foqs.core.item import Row
-from foqs.core.keys import KeyName, KeyRow
-from foqs.core.life import Moment, Policy
-from foqs.core.pace import LeaseCost, Pace
+from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.core.life import FlushContext, RetryPolicy
+from foqs.core.pace import FlushPace, LeaseCost
 from foqs.core.rows import RowCache
-from foqs.core.shardtime import ShardTime
-from foqs.core.timers import Timers
+from foqs.core.shardtime import ShardClock
+from foqs.core.timers import DueTimers
 from foqs.core.work import Lane
 from foqs.shard.breaker import ShardBreaker
-from foqs.shard.facts import Facts
-from foqs.shard.flush import Flush, Memory
-from foqs.shard.retry import Retry
-from foqs.store.port import ANY_LENGTH, FencedOut, KeyTaken, Store, StoreError, StoreLost, WriteRefused, Writes
+from foqs.shard.facts import ShardObserver
+from foqs.shard.flush import Flush, ShardMemoryPort
+from foqs.shard.retry import Backoff
+from foqs.store.port import (
+    ANY_LENGTH,
+    FencedOut,
+    IdempotencyKeyExists,
+    Store,
+    StoreError,
+    StoreLost,
+    WriteRefused,
+    Writes,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-KEYS_READ_FLUSHES: Final = 32
+KEY_READ_FLUSHES: Final = 32
 """So many flushes read their keys before they write, after one was refused because it had not: repeats come in swarms."""
 
 
-_NOTHING: Final = Batch()
+_EMPTY_BATCH: Final = Batch()
 """Stands where no batch is; nothing is ever added to it."""
 
-LATE_S: Final = 1.0
+STALLED_S: Final = 1.0
 """A shard whose writer has waited for the database for so long hands nothing out meanwhile: others may have items."""
 
-_REFUSALS_TOLD_S: Final = 1.0
+_REFUSAL_LOG_INTERVAL_S: Final = 1.0
 """Between two lines of the log about single writes that were refused."""
 
 
@@ -63,7 +72,7 @@ class ShardLost(Exception):
         self.owner = owner
 
 
-class GivenUp(Exception):
+class OwnershipGivenUp(Exception):
     """This ownership is of no more use, though nobody has taken the shard: it can be taken over anew."""
 
 
@@ -81,170 +90,170 @@ class Writer:
         shard: int,
         store: Store,
         owner: Owner,
-        time: ShardTime,
+        shard_clock: ShardClock,
         intake: Intake,
         cache: RowCache,
-        timers: Timers,
-        policies: Mapping[str, Policy],
-        retry: Retry,
+        timers: DueTimers,
+        retry_policies: Mapping[str, RetryPolicy],
+        backoff: Backoff,
         rng: Random,
-        seconds: Callable[[], float],
-        facts: Facts,
-        memory: Memory,
-        pace: Pace,
+        stopwatch_s: Callable[[], float],
+        observer: ShardObserver,
+        memory: ShardMemoryPort,
+        pace: FlushPace,
         breaker: ShardBreaker,
     ) -> None:
         self.flush_number = owner.flush
         self.lease_cost = LeaseCost()
-        self.flush_s = 0.0
+        self.last_flush_s = 0.0
         """What the last committed flush took, with all its attempts."""
-        self._leases = 0
+        self._lease_count = 0
         """In the flush under way, where more of them wait."""
-        self._waits_s: float | None = None
+        self._waiting_since_s: float | None = None
         """Since when it waits for the database, also where it tries again; None when it does not."""
-        self._troubled_s = 0.0
+        self._unavailable_since_s = 0.0
         """Since when there is trouble, where there is."""
-        self.trouble: str | None = None
+        self.unavailable_reason: str | None = None
         """Why the store does not answer just now, or writes nothing more for us; None when it does both."""
         self._shard = shard
         self._store = store
         self._epoch = owner.epoch
         self._nonce = owner.nonce
-        self._time = time
+        self._shard_clock = shard_clock
         self._intake = intake
         self._cache = cache
         self._timers = timers
-        self._policies = policies
-        self._retry = retry
+        self._retry_policies = retry_policies
+        self._backoff = backoff
         self._rng = rng
-        self._seconds = seconds
-        self._facts = facts
+        self._stopwatch_s = stopwatch_s
+        self._observer = observer
         self._memory = memory
         self._pace = pace
         self._breaker = breaker
-        self._suspects: deque[Batch] = deque()
-        self._begun = _NOTHING
-        """What this turn sealed; what of it is in the flush under way is also in `_current`."""
-        self._current = _NOTHING
-        self._maybe_written = False
-        self._tells: deque[Callable[[], None]] = deque()
+        self._bisection_queue: deque[Batch] = deque()
+        self._sealed_batch = _EMPTY_BATCH
+        """What this turn sealed; what of it is in the flush under way is also in `_flushing_batch`."""
+        self._flushing_batch = _EMPTY_BATCH
+        self._is_maybe_written = False
+        self._callbacks: deque[Callable[[], None]] = deque()
         """Who is to hear of what is committed, and has not yet: metrics and callers."""
-        self._flushing = False
-        self._between: deque[Callable[[], None]] = deque()
+        self._is_flushing = False
+        self._between_flushes: deque[Callable[[], None]] = deque()
         self._reads: deque[tuple[Callable[[Store], Awaitable[Any]], asyncio.Future[Any]]] = deque()
-        self._wake = asyncio.Event()
-        self._closing = False
-        self._given_up: str | None = None
-        self._beat = False
-        self._keys_read = 0
+        self._work_arrived = asyncio.Event()
+        self._is_closing = False
+        self._give_up_reason: str | None = None
+        self._flush_requested = False
+        self._key_read_flushes_left = 0
         """So many flushes with keys are still to read them first."""
-        self._keys_over_ms: int | None = None
-        self._slots: Sequence[int] = ()
+        self._keys_expired_by_ms: int | None = None
+        self._pending_key_slots: Sequence[int] = ()
         """Waiting to be written."""
-        self._held: Callable[[], None] = _nothing
-        self._slots_refused = False
+        self._on_key_slots_assigned: Callable[[], None] = _ignore
+        self._are_key_slots_refused = False
         """They are tried again after a pause."""
-        self.ended = False
+        self.is_ended = False
         """Nothing that comes now would ever be written."""
         self.refused_writes = 0
         """Single entries that the database refused for good."""
-        self._tell_again_s = 0.0
+        self._next_refusal_log_s = 0.0
         self.key_reruns = 0
-        self.key_clearings = 0
+        self.key_expiry_flushes = 0
         """Flushes that cleared keys away."""
         self.reconnects = 0
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """There is something in the intake."""
-        self._wake.set()
+        self._work_arrived.set()
 
-    def beat(self) -> None:
+    def request_flush(self) -> None:
         """Writes a flush even if nothing waits: saves the shard's time, and finds out whether we still own it."""
-        self._beat = True
-        self._wake.set()
+        self._flush_requested = True
+        self._work_arrived.set()
 
-    def clear_keys(self, now_ms: int) -> None:
+    def expire_keys(self, now_ms: int) -> None:
         """The next flush clears away some rows of keys that are over."""
-        self._keys_over_ms = now_ms
-        self.beat()
+        self._keys_expired_by_ms = now_ms
+        self.request_flush()
 
-    def hold(self, slots: Sequence[int], held: Callable[[], None]) -> None:
-        """Writes down that the shard holds these slots, and calls `held` when that is committed."""
-        self._slots = slots
-        self._held = held
-        self._slots_refused = False
-        self.beat()
+    def assign_key_slots(self, key_slots: Sequence[int], on_assigned: Callable[[], None]) -> None:
+        """Writes down that the shard holds these slots, and calls `on_assigned` when that is committed."""
+        self._pending_key_slots = key_slots
+        self._on_key_slots_assigned = on_assigned
+        self._are_key_slots_refused = False
+        self.request_flush()
 
     @property
-    def suspects(self) -> int:
+    def bisection_batch_count(self) -> int:
         """Parts of batches that were refused and wait to be tried alone."""
-        return len(self._suspects)
+        return len(self._bisection_queue)
 
     @property
-    def taking(self) -> Sequence[int]:
+    def pending_key_slots(self) -> Sequence[int]:
         """Slots that are still to be written."""
-        return self._slots
+        return self._pending_key_slots
 
     def refuse_inserts(self, error: Unavailable) -> None:
         """New items that wait for a flush, or to be tried again, are not written; their callers are told why."""
-        parts = [*self._intake.drop_inserts(), *(part for batch in self._suspects for part in batch.parts)]
-        self._suspects.clear()
+        parts = [*self._intake.pop_inserts(), *(part for batch in self._bisection_queue for part in batch.parts)]
+        self._bisection_queue.clear()
         for part in parts:
             part.fail(error)
 
     def close(self) -> None:
         """Lets `run` return once nothing waits."""
-        self._closing = True
-        self._wake.set()
+        self._is_closing = True
+        self._work_arrived.set()
 
     def drop(self) -> None:
         """Ends at once: what is being written as unknown, the rest as not ours; the caller cancels `run` too."""
-        self._end(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
+        self._fail_all(NotOwner(f"this host does not own shard {self._shard} any more; ask for the routing"), True)
 
-    def give_up(self, reason: str, fault: BaseException | None = None) -> None:
-        """This ownership is of no more use: `run` raises `GivenUp` when the flush under way has ended. `fault`: ours."""
-        if fault is not None:
-            log.error("shard %d: %s", self._shard, reason, exc_info=fault)
-        self._given_up = reason
-        self.beat()
+    def give_up(self, reason: str, cause: BaseException | None = None) -> None:
+        """This ownership is of no more use: `run` raises `OwnershipGivenUp` when the flush under way has ended. `cause`: ours."""
+        if cause is not None:
+            log.error("shard %d: %s", self._shard, reason, exc_info=cause)
+        self._give_up_reason = reason
+        self.request_flush()
 
     @property
-    def past(self) -> Fence:
+    def last_committed(self) -> Fence:
         """The last flush known to be committed."""
         return Fence(self._epoch, self._nonce, self.flush_number, 0)
 
     @property
-    def trouble_ms(self) -> int:
+    def unavailable_ms(self) -> int:
         """How long the trouble has lasted, where there is some."""
-        return int((self._seconds() - self._troubled_s) * 1000)
+        return int((self._stopwatch_s() - self._unavailable_since_s) * 1000)
 
     @property
-    def is_late(self) -> bool:
+    def is_stalled(self) -> bool:
         """It waits for the database, and has for long."""
-        return self._waits_s is not None and self._seconds() - self._waits_s > LATE_S
+        return self._waiting_since_s is not None and self._stopwatch_s() - self._waiting_since_s > STALLED_S
 
-    def is_writing(self, call: Inserts) -> bool:
+    def is_writing(self, inserts: Inserts) -> bool:
         """Items of this call are in the flush under way."""
-        return any(part.work is call for part in self._begun.inserts)
+        return any(part.work is inserts for part in self._sealed_batch.inserts)
 
-    def between(self, then: Callable[[], None]) -> None:
-        """Calls `then` while no flush is under way: now, or after this one. Never, once the writer has ended."""
-        if not self._flushing:
-            then()
-        elif not self.ended:
-            self._between.append(then)
+    def run_between_flushes(self, action: Callable[[], None]) -> None:
+        """Calls `action` while no flush is under way: now, or after this one. Never, once the writer has ended."""
+        if not self._is_flushing:
+            action()
+        elif not self.is_ended:
+            self._between_flushes.append(action)
 
-    async def read(self, what: Callable[[Store], Awaitable[T]]) -> T:
-        """Runs `what` between two flushes and returns its result.
+    async def read(self, query: Callable[[Store], Awaitable[T]]) -> T:
+        """Runs `query` between two flushes and returns its result.
 
         Raises:
             NotOwner, Unavailable: the shard was lost or closed first.
         """
-        if self.ended:
-            raise self._closed()
+        if self.is_ended:
+            raise self._closing_error()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._reads.append((what, future))
-        self._wake.set()
+        self._reads.append((query, future))
+        self._work_arrived.set()
         return await future
 
     async def run(self) -> None:
@@ -252,108 +261,110 @@ class Writer:
 
         Raises:
             ShardLost: another owner, or an unknown past, was found in the owner row.
-            GivenUp: see `give_up`.
+            OwnershipGivenUp: see `give_up`.
         """
         try:
             while True:
-                while self._intake or self._suspects or self._reads or self._beat:
-                    await self._turn()
-                if self._tells:
-                    self._tell()
+                while self._intake or self._bisection_queue or self._reads or self._flush_requested:
+                    await self._run_once()
+                if self._callbacks:
+                    self._run_callbacks()
                     continue
-                if self._closing:
+                if self._is_closing:
                     return
-                self._wake.clear()
-                await self._wake.wait()
+                self._work_arrived.clear()
+                await self._work_arrived.wait()
         except ShardLost as lost:
-            self._facts.fenced(self._shard)
-            self._end(
-                NotOwner(f"this host does not own shard {self._shard} any more: {lost.reason}"), self._maybe_written
+            self._observer.shard_fenced(self._shard)
+            self._fail_all(
+                NotOwner(f"this host does not own shard {self._shard} any more: {lost.reason}"), self._is_maybe_written
             )
             raise
         finally:
-            self._end(self._closed(), True)
+            self._fail_all(self._closing_error(), True)
 
-    def _closed(self) -> Unavailable:
-        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_MS)
+    def _closing_error(self) -> Unavailable:
+        return Unavailable(f"shard {self._shard} is closing; try again", retry_after_ms=HANDOVER_RETRY_MS)
 
-    async def _turn(self) -> None:
-        if self._given_up is not None:
-            raise GivenUp(self._given_up)
-        if self._slots and not self._slots_refused:
-            await self._write_slots()
-        batch = self._begun = self._intake.seal(inserts=not self._suspects)
-        self._leases = len(batch.leased) if self._intake.leases_wait else 0
-        self._memory.makes_room()
-        if batch or self._beat:
-            self._beat = False
+    async def _run_once(self) -> None:
+        if self._give_up_reason is not None:
+            raise OwnershipGivenUp(self._give_up_reason)
+        if self._pending_key_slots and not self._are_key_slots_refused:
+            await self._write_key_slots()
+        batch = self._sealed_batch = self._intake.seal(with_inserts=not self._bisection_queue)
+        self._lease_count = len(batch.hand_out_numbers) if self._intake.has_waiting_leases else 0
+        self._memory.on_batch_sealed()
+        if batch or self._flush_requested:
+            self._flush_requested = False
             if batch.inserts or batch.dues:
-                batch.claims = self._memory.claims(batch)
-            if batch.purging:
-                self._memory.place_cuts(batch)
-            await self._commit(batch)
-            self._intake.written(batch)
-        if self._suspects:
-            self._begun = _sealed_again(self._suspects.popleft())
-            if self._begun:
-                await self._commit(self._begun)
-        self._begun = _NOTHING
+                batch.direct_deliveries = self._memory.assign_to_waiters(batch)
+            if batch.purges:
+                self._memory.place_purge_markers(batch)
+            await self._commit_or_bisect(batch)
+            self._intake.on_flush_ended(batch)
+        if self._bisection_queue:
+            self._sealed_batch = _reseal(self._bisection_queue.popleft())
+            if self._sealed_batch:
+                await self._commit_or_bisect(self._sealed_batch)
+        self._sealed_batch = _EMPTY_BATCH
         for _ in range(len(self._reads)):
             what, future = self._reads[0]
             if not future.done():
                 await self._read_one(what, future)
             self._reads.popleft()
 
-    async def _write_slots(self) -> None:
+    async def _write_key_slots(self) -> None:
         """In a flush of their own, so that what the database has against them holds up nothing else."""
-        await self._commit(Batch(slots=self._slots))
-        if self._slots:
-            self._slots_refused = True
-            asyncio.get_running_loop().call_later(self._retry.ms_max / 1000, self.hold, self._slots, self._held)
+        await self._commit_or_bisect(Batch(key_slots=self._pending_key_slots))
+        if self._pending_key_slots:
+            self._are_key_slots_refused = True
+            asyncio.get_running_loop().call_later(
+                self._backoff.ms_max / 1000, self.assign_key_slots, self._pending_key_slots, self._on_key_slots_assigned
+            )
         else:
-            self._held()
+            self._on_key_slots_assigned()
 
-    async def _commit(self, batch: Batch) -> None:
+    async def _commit_or_bisect(self, batch: Batch) -> None:
         """Commits a batch; the entries that the database refuses are found by halving and failed alone.
 
         Inserts that were refused are suspects: each turn tries some of them, alone
         and after its events, so that a bad row or a full disk never holds back an ack.
         """
-        refusal = await self._attempt(batch)
+        refusal = await self._flush_until_committed(batch)
         if refusal is None:
             return
-        for claim in batch.claims:
-            claim.settle(0, [None] * len(claim))
+        for claim in batch.direct_deliveries:
+            claim.complete(0, [None] * len(claim))
         if batch.inserts and self._breaker.is_open:
             # Halving them would only go on asking a database that is not well.
             for part in batch.inserts:
-                part.fail(self._breaker.refusal())
-            batch = Batch(_events(batch))
+                part.fail(self._breaker.unavailable_error())
+            batch = Batch(_parts_but_inserts(batch))
             if batch:
-                await self._commit(batch)
+                await self._commit_or_bisect(batch)
             return
         inserts: list[Part[Any]] = [*batch.inserts]
-        events = _events(batch)
+        events = _parts_but_inserts(batch)
         if events and inserts:
-            self._suspect(Batch(inserts))
-            await self._commit(Batch(events))
+            self._bisect_later(Batch(inserts))
+            await self._commit_or_bisect(Batch(events))
         elif len(batch) > 1 and inserts:
             for half in reversed(batch.split()):
-                self._suspect(half)
+                self._bisect_later(half)
         elif len(batch) > 1:
             for half in batch.split():
-                await self._commit(half)
+                await self._commit_or_bisect(half)
         else:
-            self._tell_refusal(refusal)
+            self._log_refusal(refusal)
             for part in batch.parts:
                 part.fail(Unavailable(f"the database refused this: {refusal}", retry_after_ms=1000))
-                self._memory.refused(part)
+                self._memory.on_refused(part)
 
-    def _tell_refusal(self, refusal: WriteRefused) -> None:
+    def _log_refusal(self, refusal: WriteRefused) -> None:
         """A full disk refuses everything that comes: the log, perhaps on the same disk, is told now and then."""
         self.refused_writes += 1
-        if self._seconds() >= self._tell_again_s:
-            self._tell_again_s = self._seconds() + _REFUSALS_TOLD_S
+        if self._stopwatch_s() >= self._next_refusal_log_s:
+            self._next_refusal_log_s = self._stopwatch_s() + _REFUSAL_LOG_INTERVAL_S
             log.warning(
                 "shard %d: the database refused a single write, the %d. of this ownership: %s",
                 self._shard,
@@ -361,108 +372,110 @@ class Writer:
                 refusal,
             )
 
-    def _suspect(self, batch: Batch) -> None:
+    def _bisect_later(self, batch: Batch) -> None:
         """Puts inserts that are not written before all other suspects; their callers may withdraw them."""
         for part in batch.inserts:
             part.work.unseal(part.start, part.stop)
-        self._suspects.appendleft(batch)
+        self._bisection_queue.appendleft(batch)
 
-    async def _attempt(self, batch: Batch) -> WriteRefused | None:
+    async def _flush_until_committed(self, batch: Batch) -> WriteRefused | None:
         """Runs one flush until it is committed.
 
         Returns why when the database refused it for good, or at all while the breaker keeps new items away.
         """
-        self._current = batch
-        self._flushing = True
-        started_s = self._waits_s = self._seconds()
+        self._flushing_batch = batch
+        self._is_flushing = True
+        started_s = self._waiting_since_s = self._stopwatch_s()
         begun_ms: int | None = None
         attempt = 0
         while True:
-            now_ms, offset_ms = self._time.now_and_offset_ms()
+            now_ms, offset_ms = self._shard_clock.now_and_offset_ms()
             if begun_ms is None:
                 begun_ms = now_ms
             try:
                 flush = await self._flush_once(batch, begun_ms, now_ms, offset_ms)
                 break
             except WriteRefused as refused:
-                if isinstance(refused, KeyTaken) and not self._keys_read:
-                    self._keys_read = KEYS_READ_FLUSHES
+                if isinstance(refused, IdempotencyKeyExists) and not self._key_read_flushes_left:
+                    self._key_read_flushes_left = KEY_READ_FLUSHES
                     self.key_reruns += 1
                     continue
-                if refused.again:
-                    self._breaker.tried_in_vain(started_s)
-                if not refused.again or (batch.inserts and self._breaker.is_open):
-                    self._current = _NOTHING
-                    self._answered()
-                    self._quiet()
+                if refused.is_retryable:
+                    self._breaker.on_flush_retry(started_s)
+                if not refused.is_retryable or (batch.inserts and self._breaker.is_open):
+                    self._flushing_batch = _EMPTY_BATCH
+                    self._on_wait_ended()
+                    self._on_flush_ended()
                     return refused
             except FencedOut as fenced:
-                self._in_trouble(str(fenced))  # nobody need wait here for who the owner is
-                raise ShardLost(str(fenced), await self._look_at_owner()) from fenced
-            self._facts.flush_retried(self._shard)
-            await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+                self._mark_unavailable(str(fenced))  # nobody need wait here for who the owner is
+                raise ShardLost(str(fenced), await self._try_read_owner()) from fenced
+            self._observer.flush_retried(self._shard)
+            await asyncio.sleep(self._backoff.pause_s(attempt, self._rng))
             attempt += 1
         self.flush_number += 1
-        self.flush_s = self._seconds() - started_s
-        self._maybe_written = True
-        if batch.slots:
-            self._slots = ()
-        if not self._tells:
+        self.last_flush_s = self._stopwatch_s() - started_s
+        self._is_maybe_written = True
+        if batch.key_slots:
+            self._pending_key_slots = ()
+        if not self._callbacks:
             # As soon as the next flush is on its way to the database: until then nothing is awaited.
-            asyncio.get_running_loop().call_soon(self._tell)
-        self._memory.committed(flush, self._tells)
-        if flush.may_be_told_first and not (self._intake or self._suspects or self._reads or self._beat):
+            asyncio.get_running_loop().call_soon(self._run_callbacks)
+        self._memory.record_results(flush, self._callbacks)
+        if flush.can_notify_before_apply and not (
+            self._intake or self._bisection_queue or self._reads or self._flush_requested
+        ):
             # No next flush waits for the memory, nor do callers then: they see it as it was during the flush.
             # The reply to a hand-out, though, tells what is left, and one that got less than it wants looks again.
-            self._tell()
-            self._memory.told()
-        self._flushing = False
-        self._memory.applied(flush, self._tells)
-        self._current = _NOTHING
-        self._maybe_written = False
-        entries, seconds = len(batch), self._seconds() - started_s
-        items_max = self._pace.after(entries, seconds, self._intake.is_express, started_s + seconds)
-        self._intake.pace(items_max)
-        self.lease_cost.learn(self._leases or items_max * SHARES[Lane.LEASE].most / 100, seconds)
-        self._tells.append(partial(self._facts.flushed, self._shard, entries, seconds))
-        self._answered()
-        self._quiet()
+            self._run_callbacks()
+            self._memory.on_callers_notified()
+        self._is_flushing = False
+        self._memory.apply(flush, self._callbacks)
+        self._flushing_batch = _EMPTY_BATCH
+        self._is_maybe_written = False
+        entries, seconds = len(batch), self._stopwatch_s() - started_s
+        items_max = self._pace.update(entries, seconds, self._intake.is_express, started_s + seconds)
+        self._intake.set_flush_items_max(items_max)
+        self.lease_cost.learn(self._lease_count or items_max * LANE_SHARES[Lane.LEASE].percent_max / 100, seconds)
+        self._callbacks.append(partial(self._observer.flush_committed, self._shard, entries, seconds))
+        self._on_wait_ended()
+        self._on_flush_ended()
         return None
 
-    def _tell(self) -> None:
+    def _run_callbacks(self) -> None:
         """Tells whoever is to hear of what is committed. Who cannot be told may have set items aside that nobody would see again."""
-        while self._tells:
-            tell = self._tells.popleft()
+        while self._callbacks:
+            tell = self._callbacks.popleft()
             try:
                 tell()
             except Exception as error:
                 self.give_up(f"what is committed could not be told: {error!r}", error)
 
-    def _answered(self) -> None:
+    def _on_wait_ended(self) -> None:
         """What the writer waited for is over: where that was long, there were some who did not wait for it."""
-        self._breaker.tries_no_more()
-        was_late, self._waits_s = self.is_late, None
+        self._breaker.on_retries_ended()
+        was_late, self._waiting_since_s = self.is_stalled, None
         if was_late:
-            self._memory.answers_again()
+            self._memory.on_store_recovered()
 
-    def _quiet(self) -> None:
+    def _on_flush_ended(self) -> None:
         """No flush is under way."""
-        self._flushing = False
-        while self._between:
-            self._between.popleft()()
+        self._is_flushing = False
+        while self._between_flushes:
+            self._between_flushes.popleft()()
 
-    async def _flush_once(self, batch: Batch, begun_ms: int, now_ms: int, offset_ms: int) -> Flush:
+    async def _flush_once(self, batch: Batch, first_attempt_ms: int, now_ms: int, offset_ms: int) -> Flush:
         """One transaction, now, of a batch whose first attempt began then. When its outcome is unknown, finds out; raises `WriteRefused(again)` when it was not written."""
         fence = Fence(self._epoch, self._nonce, self.flush_number + 1, now_ms, offset_ms)
-        moment = Moment(now_ms, begun_ms, fence.token, self._policies)
-        get: Find = self._cache.get
+        moment = FlushContext(now_ms, first_attempt_ms, fence.token, self._retry_policies)
+        get: FindRow = self._cache.get
         if batch.dues:
-            get = find_in(get, *batch.due_rows())
-        wanted = batch.wanted()
-        touched = [number for number in batch.touched if get(number) is None and number not in wanted]
+            get = chain_finders(get, *batch.due_rows())
+        wanted = batch.dues_with_waiter()
+        touched = [number for number in batch.event_numbers if get(number) is None and number not in wanted]
         loaded = {
             number: ANY_LENGTH
-            for number in (*batch.leased, *wanted)
+            for number in (*batch.hand_out_numbers, *wanted)
             if (row := get(number)) is None or row.payload is None
         }
         if loaded:
@@ -470,149 +483,149 @@ class Writer:
             for part in batch.hand_outs:
                 most = part.work.read_bytes
                 loaded.update([(each, most) for each in part.numbers if each in loaded])
-        own: list[KeyName] = batch.key_names() if self._keys_read else []
-        keys = own + batch.recalled() if batch.recalls else own
-        over_ms, self._keys_over_ms = self._keys_over_ms, None
+        own: list[KeyName] = batch.key_names() if self._key_read_flushes_left else []
+        keys = own + batch.replay_key_names() if batch.replay_lookups else own
+        over_ms, self._keys_expired_by_ms = self._keys_expired_by_ms, None
         result: list[Flush] = []
 
-        def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, KeyRow]) -> Writes:
-            find = find_in(read, get) if read else get
-            decision = judge_batch(batch, find, moment, self._timers, read_keys, self._memory.cuts)
-            added = self._memory.topics_new(decision.topics)
-            removed = self._memory.topics_over(decision.topics, now_ms)
+        def decide(read: Mapping[int, Row], read_keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
+            find = chain_finders(read, get) if read else get
+            decision = decide_batch(batch, find, moment, self._timers, read_keys, self._memory.purge_markers)
+            added = self._memory.topics_to_add(decision.topics)
+            removed = self._memory.topics_to_remove(decision.topics, now_ms)
             result[:] = [Flush(batch, decision, added, removed)]
             writes = result[0].writes()
-            writes.keys_over_ms = over_ms
+            writes.keys_expired_by_ms = over_ms
             return writes
 
-        self._breaker.begin(new_items=bool(batch.inserts))
+        self._breaker.on_wait_started(has_new_items=bool(batch.inserts))
         try:
             await self._store.flush(fence, touched, loaded, keys, decide)
-            self._breaker.succeeded()
+            self._breaker.on_flush_succeeded()
         except WriteRefused as refused:
-            if refused.again or refused.full:
-                self._breaker.failed(str(refused))
+            if refused.is_retryable or refused.is_full:
+                self._breaker.on_flush_failed(str(refused))
             raise
         except StoreLost as lost:
-            self._maybe_written = True
-            self._facts.unknown_commit(self._shard)
-            found = await self._resolve(fence, str(lost))
-            self._breaker.failed(str(lost))
-            if found is not Standing.COMMITTED:
-                raise WriteRefused(str(lost), again=True) from lost
+            self._is_maybe_written = True
+            self._observer.commit_outcome_unknown(self._shard)
+            found = await self._resolve_outcome(fence, str(lost))
+            self._breaker.on_flush_failed(str(lost))
+            if found is not CommitOutcome.COMMITTED:
+                raise WriteRefused(str(lost), is_retryable=True) from lost
         finally:
-            self._breaker.end()
+            self._breaker.on_wait_ended()
         if own:
-            self._keys_read -= 1
-        self.key_clearings += over_ms is not None
+            self._key_read_flushes_left -= 1
+        self.key_expiry_flushes += over_ms is not None
         return result[0]
 
-    async def _resolve(self, fence: Fence, why: str) -> Standing:
+    async def _resolve_outcome(self, fence: Fence, reason: str) -> CommitOutcome:
         """Asks the owner row, until the database answers, what became of `fence`'s flush.
 
         Raises:
             ShardLost: the row is not ours, or its flush is neither this one nor the one before.
         """
-        log.warning("shard %d: flush %d may or may not be written: %s", self._shard, fence.flush, why)
-        self._in_trouble(why)
+        log.warning("shard %d: flush %d may or may not be written: %s", self._shard, fence.flush, reason)
+        self._mark_unavailable(reason)
         attempt = 0
         while True:
             try:
-                owner = await self._store.owner()
+                owner = await self._store.read_owner()
                 self.reconnects += 1
                 break
             except StoreLost as lost:
-                if self.trouble != str(lost):
+                if self.unavailable_reason != str(lost):
                     log.warning("shard %d: %s", self._shard, lost)
-                self.trouble = str(lost)
-                await asyncio.sleep(self._retry.pause_s(attempt, self._rng))
+                self.unavailable_reason = str(lost)
+                await asyncio.sleep(self._backoff.pause_s(attempt, self._rng))
                 attempt += 1
-        self.trouble = None
-        found = standing(fence, owner)
+        self.unavailable_reason = None
+        found = commit_outcome(fence, owner)
         log.info("shard %d: flush %d is %s", self._shard, fence.flush, found.value)
-        if found is Standing.FENCED:
+        if found is CommitOutcome.FENCED:
             raise ShardLost(f"the owner row shows epoch {owner.epoch}, flush {owner.flush}", owner)
-        if found is Standing.NOT_COMMITTED:
-            self._maybe_written = False
-        self._memory.answers_again()
+        if found is CommitOutcome.NOT_COMMITTED:
+            self._is_maybe_written = False
+        self._memory.on_store_recovered()
         return found
 
-    async def _read_one(self, what: Callable[[Store], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
+    async def _read_one(self, query: Callable[[Store], Awaitable[Any]], future: asyncio.Future[Any]) -> None:
         """Reads once, and after a lost connection once more: a read that breaks every connection fails alone."""
         why = ""
         for _ in range(2):
-            self._waits_s = self._seconds()
-            self._breaker.begin(new_items=False)
+            self._waiting_since_s = self._stopwatch_s()
+            self._breaker.on_wait_started(has_new_items=False)
             try:
-                result = await what(self._store)
+                result = await query(self._store)
             except StoreLost as lost:
                 why = str(lost)
-                if await self._resolve(self.past, why) is not Standing.COMMITTED:
+                if await self._resolve_outcome(self.last_committed, why) is not CommitOutcome.COMMITTED:
                     raise ShardLost("the owner row is behind the last committed flush", None) from lost
-                self._breaker.failed(why)
+                self._breaker.on_flush_failed(why)
             else:
                 if not future.done():
                     future.set_result(result)
                 return
             finally:
-                self._breaker.end()
-                self._answered()
+                self._breaker.on_wait_ended()
+                self._on_wait_ended()
             if future.done():
                 return
         future.set_exception(Unavailable(f"shard {self._shard} could not read this: {why}", retry_after_ms=1000))
 
-    def _in_trouble(self, why: str) -> None:
-        self.trouble = why
-        self._troubled_s = self._seconds()
+    def _mark_unavailable(self, reason: str) -> None:
+        self.unavailable_reason = reason
+        self._unavailable_since_s = self._stopwatch_s()
 
-    async def _look_at_owner(self) -> Owner | None:
+    async def _try_read_owner(self) -> Owner | None:
         try:
-            return await self._store.owner()
+            return await self._store.read_owner()
         except StoreError:
             return None
 
-    def _end(self, error: FoqsError, maybe_written: bool) -> None:
+    def _fail_all(self, error: FoqsError, is_maybe_written: bool) -> None:
         """Settles everything that waits: the flush under way as unknown where it may be written, the rest with `error`."""
-        self.ended = True
-        self._tell()
-        self._between.clear()
+        self.is_ended = True
+        self._run_callbacks()
+        self._between_flushes.clear()
         unknown = UnknownOutcome("the shard was lost while this was being written; it may be written")
-        current = unknown if maybe_written else error
-        begun, self._begun = self._begun, _NOTHING
-        suspects = [part for batch in self._suspects for part in batch.parts]
-        for part in self._current.parts:
-            self._fail(part.fail, current)
-        for claim in (*self._current.claims, *begun.claims):
-            self._fail(claim.fail, 0, len(claim), current)
+        current = unknown if is_maybe_written else error
+        begun, self._sealed_batch = self._sealed_batch, _EMPTY_BATCH
+        suspects = [part for batch in self._bisection_queue for part in batch.parts]
+        for part in self._flushing_batch.parts:
+            self._call_safely(part.fail, current)
+        for claim in (*self._flushing_batch.direct_deliveries, *begun.direct_deliveries):
+            self._call_safely(claim.fail, 0, len(claim), current)
         for part in [*begun.parts, *suspects, *self._intake.drain()]:
-            self._fail(part.fail, error)
-        self._current = _NOTHING
-        self._suspects.clear()
+            self._call_safely(part.fail, error)
+        self._flushing_batch = _EMPTY_BATCH
+        self._bisection_queue.clear()
         while self._reads:
             _, future = self._reads.popleft()
             if not future.done():
                 future.set_exception(error)
 
-    def _fail(self, fail: Callable[..., None], *arguments: Any) -> None:
+    def _call_safely(self, callback: Callable[..., None], *arguments: Any) -> None:
         """Tells somebody of the end; what goes wrong there keeps it from nobody else."""
         try:
-            fail(*arguments)
+            callback(*arguments)
         except Exception:
             log.exception("shard %d: a caller could not be told that it was lost", self._shard)
 
 
-def _nothing() -> None:
+def _ignore() -> None:
     """Nobody asked to be told."""
 
 
-def _events(batch: Batch) -> list[Part[Any]]:
+def _parts_but_inserts(batch: Batch) -> list[Part[Any]]:
     """All of a batch that inserts nothing."""
-    return [*batch.acks, *batch.events, *batch.hand_outs, *batch.purging, *batch.recalls]
+    return [*batch.acks, *batch.events, *batch.hand_outs, *batch.purges, *batch.replay_lookups]
 
 
-def _sealed_again(suspects: Batch) -> Batch:
+def _reseal(refused: Batch) -> Batch:
     """Those that their callers have not withdrawn meanwhile."""
-    left = Batch([part for part in suspects.inserts if not part.work.abandoned])
+    left = Batch([part for part in refused.inserts if not part.work.is_abandoned])
     for part in left.inserts:
         part.work.seal(part.start, part.stop)
     return left

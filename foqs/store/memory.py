@@ -18,32 +18,32 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State, TopicName
+from foqs.core.item import OrderKey, Row, State, TopicName
 from foqs.core.keys import KeyName
-from foqs.store.memory_table import Table
+from foqs.store.memory_table import ShardTables
 from foqs.store.port import (
     ANY_LENGTH,
     Decide,
-    Due,
+    DueRow,
     FaultHook,
     FencedOut,
-    KeyTaken,
+    IdempotencyKeyExists,
     StoreLost,
     StoreUnusable,
     Superseded,
     TopicCount,
     WriteRefused,
     Writes,
-    check_past,
+    check_not_behind,
     no_faults,
 )
 
 _T = TypeVar("_T")
 
 
-async def _at_once() -> None:
+async def _no_latency() -> None:
     """The latency of everyday tests: none, but still a place to be interrupted."""
     await asyncio.sleep(0)
 
@@ -56,26 +56,26 @@ class MemoryDatabase:
         latency: awaited wherever a real connection would wait.
     """
 
-    def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _at_once) -> None:
+    def __init__(self, now_ms: Callable[[], int], latency: Callable[[], Awaitable[None]] = _no_latency) -> None:
         self.context = copy_context()
         """The database's own, so that what it has begun outlives the process that asked for it."""
         self.now_ms = now_ms
         self.latency = latency
-        self.tables: dict[int, Table] = {}
+        self.tables: dict[int, ShardTables] = {}
         self.refuse: Callable[[Writes], str | WriteRefused | None] = lambda writes: None
         """A hook: a reason to refuse a flush's writes, as a full disk, a deadlock or a bad row would."""
-        self.weakness: Callable[[], str | None] = lambda: None
+        self.unsafe_settings: Callable[[], str | None] = lambda: None
         """A hook: why the database may lose acknowledged writes; asked at every connection that may write."""
-        self.committed: Callable[[int, Fence], None] = lambda shard, fence: None
+        self.on_committed: Callable[[int, Fence], None] = lambda shard, fence: None
         """A hook: told of every flush that took effect."""
         self._connections = 0
         self._alive: set[int] = set()
-        self._syncing: set[int] = set()
+        self._committing: set[int] = set()
         """Connections whose COMMIT nothing stops any more."""
 
     def store(self, shard: int, faults: FaultHook = no_faults) -> MemoryStore:
         """A connection to one shard, created when new."""
-        self.tables.setdefault(shard, Table())
+        self.tables.setdefault(shard, ShardTables())
         return MemoryStore(self, shard, faults)
 
     def connect(self) -> int:
@@ -90,17 +90,17 @@ class MemoryDatabase:
         """
         self._alive.discard(connection)
         for table in self.tables.values():
-            if table.locked_by == connection and connection not in self._syncing:
+            if table.locked_by == connection and connection not in self._committing:
                 self.unlock(table)
 
     async def commit(self, connection: int, take_effect: Callable[[], None]) -> None:
         """A COMMIT has come: it takes effect when it is durable."""
-        self._syncing.add(connection)
+        self._committing.add(connection)
         try:
             await self.sync(connection)
             take_effect()
         finally:
-            self._syncing.discard(connection)
+            self._committing.discard(connection)
 
     async def sync(self, connection: int) -> None:
         """What making a COMMIT durable takes: nothing here."""
@@ -108,22 +108,22 @@ class MemoryDatabase:
     def is_alive(self, connection: int) -> bool:
         return connection in self._alive
 
-    async def lock(self, table: Table, connection: int, timeout_s: float | None = None) -> bool:
+    async def lock(self, tables: ShardTables, connection: int, timeout_s: float | None = None) -> bool:
         """Takes the owner row's lock; False when `timeout_s` ran out first."""
-        if table.locked_by is not None:
+        if tables.locked_by is not None:
             try:
                 async with asyncio.timeout(timeout_s):
-                    while table.locked_by is not None:
-                        table.unlocked.clear()
-                        await table.unlocked.wait()
+                    while tables.locked_by is not None:
+                        tables.unlocked.clear()
+                        await tables.unlocked.wait()
             except TimeoutError:
                 return False
-        table.locked_by = connection
+        tables.locked_by = connection
         return True
 
-    def unlock(self, table: Table) -> None:
-        table.locked_by = None
-        table.unlocked.set()
+    def unlock(self, tables: ShardTables) -> None:
+        tables.locked_by = None
+        tables.unlocked.set()
 
 
 class MemoryStore:
@@ -132,163 +132,175 @@ class MemoryStore:
     def __init__(self, database: MemoryDatabase, shard: int, faults: FaultHook) -> None:
         self._database = database
         self._shard = shard
-        self._table = database.tables[shard]
+        self._tables = database.tables[shard]
         self._faults = faults
         self._connection = 0
-        self._lost = False
-        self._weakness: str | None = None
+        self._is_lost = False
+        self._unsafe_settings: str | None = None
         """Why the database, when we connected, might lose acknowledged writes."""
-        self._claim: tuple[int, str] | None = None
-        self._committing: int | None = None
+        self._ownership: tuple[int, str] | None = None
+        self._committing_connection: int | None = None
         """The connection whose COMMIT is on its way: the database, not the sender, frees its lock."""
-        self._arriving: asyncio.Task[None] | None = None
+        self._commit_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         await self._reconnect()
-        if self._weakness is not None:
-            raise StoreUnusable(self._weakness)
+        if self._unsafe_settings is not None:
+            raise StoreUnusable(self._unsafe_settings)
 
     async def now_ms(self) -> int:
-        await self._reach()
+        await self._round_trip()
         return self._database.now_ms()
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        await self._reach()
-        table = self._table
-        self._claim = (epoch, nonce)
+        await self._round_trip()
+        table = self._tables
+        self._ownership = (epoch, nonce)
         if not await self._database.lock(table, self._connection, timeout_s=1.0):
             self._database.kill(table.owner.connection)
-            await self._lock_or_lose()
+            await self._lock_or_fail()
         try:
-            await self._reach()
+            await self._round_trip()
             old = table.owner
             if (old.epoch, old.nonce) != (epoch, nonce):
                 if old.epoch >= epoch:
                     raise Superseded(old.epoch)
                 old = replace(old, epoch=epoch, nonce=nonce, flush=0)
-            self._record(old)
+            self._write_owner(old)
             return table.owner
         finally:
             self._unlock_own()
 
-    async def owner(self) -> Owner:
+    async def read_owner(self) -> Owner:
         await self._reconnect()
-        table = self._table
+        table = self._tables
         if not await self._database.lock(table, self._connection, timeout_s=1.0):
-            if (table.owner.epoch, table.owner.nonce) != self._claim:
+            if (table.owner.epoch, table.owner.nonce) != self._ownership:
                 return table.owner
             self._database.kill(table.owner.connection)
-            await self._lock_or_lose()
+            await self._lock_or_fail()
         try:
-            await self._reach()
-            if (table.owner.epoch, table.owner.nonce) == self._claim:
-                self._record(table.owner)
+            await self._round_trip()
+            if (table.owner.epoch, table.owner.nonce) == self._ownership:
+                self._write_owner(table.owner)
             return table.owner
         finally:
             self._unlock_own()
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
         try:
-            await self._reach()
+            await self._round_trip()
             self._faults("begin")
-            await self._reach()
-            await self._database.lock(self._table, self._connection)
-            await self._flush_locked(fence, touched, loaded, keys, decide)
+            await self._round_trip()
+            await self._database.lock(self._tables, self._connection)
+            await self._flush_locked(fence, row_ids, payload_limits, key_names, decide)
         except StoreLost:
             self._database.kill(self._connection)
             raise
         except asyncio.CancelledError:
-            self._lost = True
+            self._is_lost = True
             raise
         finally:
             self._unlock_own()
-        await self._reach()
+        await self._round_trip()
 
     async def _flush_locked(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
-        table = self._table
-        await self._reach()
+        table = self._tables
+        await self._round_trip()
         old = table.owner
         if (old.epoch, old.nonce, old.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
             raise FencedOut(f"the owner row shows epoch {old.epoch}, flush {old.flush}")
         self._faults("fenced")
-        await self._reach()
-        found = {row.id: row for row in table.copies(touched, payload=False)}
-        found |= {row.id: row for row in table.loaded(loaded)}
+        await self._round_trip()
+        found = {row.id: row for row in table.copies(row_ids, with_payload=False)}
+        found |= {row.id: row for row in table.rows_with_payload(payload_limits)}
         self._faults("read")
-        await self._reach()
-        writes = decide(found, {name: table.keys[name] for name in keys if name in table.keys})
+        await self._round_trip()
+        writes = decide(
+            found, {name: table.idempotency_keys[name] for name in key_names if name in table.idempotency_keys}
+        )
         reason = self._database.refuse(writes)
-        named = Counter((row.namespace, row.key) for row in writes.keys)
-        if reason is None and any(times > 1 or name in table.keys for name, times in named.items()):
-            raise KeyTaken("a key's row exists already")
+        named = Counter((row.namespace, row.key) for row in writes.idempotency_keys_added)
+        if reason is None and any(times > 1 or name in table.idempotency_keys for name, times in named.items()):
+            raise IdempotencyKeyExists("a key's row exists already")
         inserted = Counter(row.id for row in writes.inserts)
         if reason is None and any(times > 1 or number in table.rows for number, times in inserted.items()):
             reason = "an inserted id exists already"
         if reason is not None:
             raise WriteRefused(reason) if isinstance(reason, str) else reason
-        await self._reach()
+        await self._round_trip()
         self._faults("written")
-        await self._reach()
+        await self._round_trip()
         await self._commit(fence, writes)
         self._faults("committed")
 
     async def _commit(self, fence: Fence, writes: Writes) -> None:
         """Sends COMMIT: from here on the database acts by itself, whatever becomes of the sender."""
         loop = asyncio.get_running_loop()
-        self._committing = self._connection
+        self._committing_connection = self._connection
         answer: asyncio.Future[bool] = loop.create_future()
         arriving = self._apply(self._connection, fence, writes, answer)
-        self._arriving = loop.create_task(arriving, context=self._database.context)
+        self._commit_task = loop.create_task(arriving, context=self._database.context)
         if not await answer:
             raise StoreLost("the connection was killed before its COMMIT arrived")
 
     async def _apply(self, connection: int, fence: Fence, writes: Writes, answer: asyncio.Future[bool]) -> None:
         await self._database.latency()
-        table = self._table
+        table = self._tables
         arrived = table.locked_by == connection
         if arrived:
             await self._database.commit(connection, lambda: table.write(fence, writes))
-            self._database.committed(self._shard, fence)
+            self._database.on_committed(self._shard, fence)
             self._database.unlock(table)
-        if self._committing == connection:
-            self._committing = None
+        if self._committing_connection == connection:
+            self._committing_connection = None
         if not answer.done():
             answer.set_result(arrived)
 
     async def topics(self) -> list[TopicName]:
-        await self._reach()
-        return sorted(self._table.topics)
+        await self._round_trip()
+        return sorted(self._tables.topics)
 
-    async def slots(self) -> list[int]:
-        await self._reach()
-        return sorted(self._table.slots)
+    async def key_slots(self) -> list[int]:
+        await self._round_trip()
+        return sorted(self._tables.key_slots)
 
-    async def cuts(self) -> list[Cut]:
-        await self._reach()
-        return sorted(self._table.cuts)
+    async def purge_markers(self) -> list[PurgeMarker]:
+        await self._round_trip()
+        return sorted(self._tables.purge_markers)
 
-    async def next_key_over_ms(self) -> int | None:
-        await self._reach()
-        return self._table.over[0][0] if self._table.over else None
+    async def next_key_expiry_ms(self) -> int | None:
+        await self._round_trip()
+        return self._tables.key_expiries[0][0] if self._tables.key_expiries else None
 
     def reads(self) -> MemoryReads:
-        return MemoryReads(self._database, self._table)
+        return MemoryReads(self._database, self._tables)
 
-    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
-        await self._reach()
-        return self._table.due_page(low_ms, high_ms, after, limit)
+    async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        await self._round_trip()
+        return self._tables.due_rows(low_ms, high_ms, after, limit)
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
-        await self._reach()
-        return self._table.copies(ids, payload=False)
+        await self._round_trip()
+        return self._tables.copies(ids, with_payload=False)
 
     async def next_due_ms(self, above_ms: int) -> int | None:
-        await self._reach()
-        return self._table.next_due_ms(above_ms)
+        await self._round_trip()
+        return self._tables.next_due_ms(above_ms)
 
     async def close(self) -> None:
         self._database.kill(self._connection)
@@ -297,101 +309,108 @@ class MemoryStore:
         self._database.kill(self._connection)
         await self._database.latency()
         self._connection = self._database.connect()
-        self._weakness = self._database.weakness()
-        self._lost = False
+        self._unsafe_settings = self._database.unsafe_settings()
+        self._is_lost = False
 
-    def _record(self, owner: Owner) -> None:
+    def _write_owner(self, owner: Owner) -> None:
         """Writes the locked owner row, with this connection; flushes may follow. Raises `StoreLost`: what they write may be lost."""
-        self._check_fit()
-        self._table.owner = replace(owner, connection=self._connection)
+        self._check_durability()
+        self._tables.owner = replace(owner, connection=self._connection)
 
-    def _check_fit(self) -> None:
-        if self._weakness is not None:
-            self._lost = True
-            raise StoreLost(self._weakness)
+    def _check_durability(self) -> None:
+        if self._unsafe_settings is not None:
+            self._is_lost = True
+            raise StoreLost(self._unsafe_settings)
 
-    async def _reach(self) -> None:
+    async def _round_trip(self) -> None:
         try:
             await self._database.latency()
         except asyncio.CancelledError:
-            self._lost = True
+            self._is_lost = True
             raise
-        if self._lost or not self._database.is_alive(self._connection):
+        if self._is_lost or not self._database.is_alive(self._connection):
             raise StoreLost("the connection to the memory database is closed")
 
-    async def _lock_or_lose(self) -> None:
+    async def _lock_or_fail(self) -> None:
         """Waits on for the owner row's lock, after its holder was killed."""
-        if not await self._database.lock(self._table, self._connection, timeout_s=5.0):
+        if not await self._database.lock(self._tables, self._connection, timeout_s=5.0):
             self._database.kill(self._connection)
             raise StoreLost("another connection holds the owner row's lock")
 
     def _unlock_own(self) -> None:
-        if self._table.locked_by == self._connection and self._committing != self._connection:
-            self._database.unlock(self._table)
+        if self._tables.locked_by == self._connection and self._committing_connection != self._connection:
+            self._database.unlock(self._tables)
 
 
 class MemoryReads:
     """A connection for reading; see `port.Reads`."""
 
-    def __init__(self, database: MemoryDatabase, table: Table) -> None:
+    def __init__(self, database: MemoryDatabase, tables: ShardTables) -> None:
         self._database = database
-        self._table = table
+        self._tables = tables
         self._connection: int | None = None
         self._counts: list[TopicCount] | None = None
-        self._closed = False
+        self._is_closed = False
 
-    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
-        return await self._take(past, lambda: self._table.loaded(dict.fromkeys(ids, payload_bytes_max)))
+    async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+        return await self._read(
+            committed, lambda: self._tables.rows_with_payload(dict.fromkeys(ids, payload_bytes_max))
+        )
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
-        return await self._take(past, lambda: self._table.ready_keys(topic, after, limit, last_cut))
+    async def ready_keys(
+        self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
+    ) -> list[OrderKey]:
+        return await self._read(committed, lambda: self._tables.ready_keys(topic, after, limit, purged_up_to))
 
-    async def listed(
+    async def list_rows(
         self,
-        past: Fence,
+        committed: Fence,
         topic: TopicName,
         state: State,
-        after: Key | None,
+        after: OrderKey | None,
         limit: int,
-        last_cut: int = 0,
+        purged_up_to: int = 0,
         *,
-        payload: bool,
+        with_payload: bool,
     ) -> list[Row]:
-        return await self._take(past, lambda: self._table.listed(topic, state, after, limit, last_cut, payload=payload))
+        return await self._read(
+            committed,
+            lambda: self._tables.list_rows(topic, state, after, limit, purged_up_to, with_payload=with_payload),
+        )
 
-    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
-        return await self._take(past, lambda: self._table.key_of(number, until_ms))
+    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
+        return await self._read(committed, lambda: self._tables.idempotency_key_of(number, until_ms))
 
-    async def snapshot(self, past: Fence) -> None:
-        self._counts = await self._take(past, self._table.counts)
+    async def begin_snapshot(self, committed: Fence) -> None:
+        self._counts = await self._read(committed, self._tables.counts)
 
     async def counts(self) -> list[TopicCount]:
-        await self._travel()
+        await self._one_way()
         if self._counts is None:
-            raise self._lost("there is no snapshot to count in")
+            raise self._store_lost("there is no snapshot to count in")
         return list(self._counts)
 
     async def close(self) -> None:
-        self._closed = True
-        self._drop()
+        self._is_closed = True
+        self._disconnect()
 
-    async def _take(self, past: Fence, read: Callable[[], _T]) -> _T:
+    async def _read(self, committed: Fence, read: Callable[[], _T]) -> _T:
         """Asks, takes the answer at one moment, and brings it home."""
         if self._counts is not None:
             raise RuntimeError("only counts may be read in a snapshot")
-        await self._travel()
+        await self._one_way()
         try:
-            check_past(past, self._table.owner)
+            check_not_behind(committed, self._tables.owner)
         except StoreLost:
-            self._drop()
+            self._disconnect()
             raise
         found = read()
-        await self._travel()
+        await self._one_way()
         return found
 
-    async def _travel(self) -> None:
+    async def _one_way(self) -> None:
         """One way between us and the database; connects before the first."""
-        if self._closed:
+        if self._is_closed:
             raise StoreLost("these reads were closed")
         try:
             if self._connection is None:
@@ -399,16 +418,16 @@ class MemoryReads:
                 self._connection = self._database.connect()
             await self._database.latency()
         except asyncio.CancelledError:
-            self._drop()
+            self._disconnect()
             raise
         if self._connection is None or not self._database.is_alive(self._connection):
-            raise self._lost("the connection to the memory database is closed")
+            raise self._store_lost("the connection to the memory database is closed")
 
-    def _lost(self, why: str) -> StoreLost:
-        self._drop()
+    def _store_lost(self, why: str) -> StoreLost:
+        self._disconnect()
         return StoreLost(why)
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         self._counts = None
         if self._connection is not None:
             self._database.kill(self._connection)

@@ -14,21 +14,43 @@ from dataclasses import replace
 from struct import error as OutOfRange  # noqa: N812 - what it says of a number that no column holds
 from typing import Final, TypeVar
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row, TopicName
 from foqs.core.keys import KeyName
 from foqs.store import sql_mysql as sql
-from foqs.store.mysql_driver import UNPREPARED, Link, LinkLost, MysqlSettings, Result, ServerError, Statement, Then
+from foqs.store.mysql_driver import (
+    PREPARE_REFUSED_CODES,
+    MysqlLink,
+    MysqlLinkLost,
+    MysqlSettings,
+    OnResults,
+    Result,
+    ServerError,
+    Statement,
+)
 from foqs.store.mysql_reads import MysqlReads
-from foqs.store.mysql_rows import cuts_in, keys_in, owner_in, rows_in, topics_in
-from foqs.store.mysql_schema import READ_ONLY, RUN_RIGHTS, is_read_only, prepare, read_version, weakness
+from foqs.store.mysql_rows import (
+    decode_idempotency_keys,
+    decode_owner,
+    decode_purge_markers,
+    decode_rows,
+    decode_topics,
+)
+from foqs.store.mysql_schema import (
+    READ_ONLY_CODES,
+    RUN_RIGHTS,
+    is_read_only,
+    prepare_tables,
+    read_version,
+    unsafe_settings,
+)
 from foqs.store.port import (
     Decide,
-    Due,
+    DueRow,
     FaultHook,
     FencedOut,
-    KeyTaken,
+    IdempotencyKeyExists,
     StoreError,
     StoreLost,
     StoreUnusable,
@@ -37,24 +59,24 @@ from foqs.store.port import (
     Writes,
     no_faults,
 )
-from foqs.store.sql_migrations import pending
-from foqs.store.sql_mysql_values import in_text
+from foqs.store.sql_migrations import pending_migrations
+from foqs.store.sql_mysql_values import as_text
 
 _T = TypeVar("_T")
 
-_LOCK_WAIT: Final = 1205
-_AGAIN: Final = frozenset({_LOCK_WAIT, 1213, *UNPREPARED})
+_LOCK_WAIT_CODE: Final = 1205
+_RETRYABLE_CODES: Final = frozenset({_LOCK_WAIT_CODE, 1213, *PREPARE_REFUSED_CODES})
 """A lock that did not come, a deadlock; what was bound, and is text the next time."""
-_DUPLICATE: Final = 1062
-_NO_ACCESS: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
-_FULL: Final = frozenset({1021, 1114})
-_PATIENCE_S: Final = 1
+_DUPLICATE_KEY_CODE: Final = 1062
+_NO_ACCESS_CODES: Final = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698})
+_DISK_FULL_CODES: Final = frozenset({1021, 1114})
+_OWNER_LOCK_WAIT_S: Final = 1
 """How long a takeover or a check waits for the owner row before it kills the holder."""
 _PACKET_MARGIN: Final = 1024
 """Room for the fence and what joins statements."""
 _PACKET_BYTES_MAX: Final = 15 << 20
 """Below 16 MiB, where the protocol splits packets."""
-_LOOK_ELSEWHERE: Final = "it is read-only: look the primary up again"
+_READ_ONLY_HINT: Final = "it is read-only: look the primary up again"
 
 
 class MysqlStore:
@@ -65,70 +87,75 @@ class MysqlStore:
         self._shard = shard
         self._faults = faults
         self._sql = sql.Statements(shard)
-        self._link: Link | None = None
-        self._busy = False
-        self._connection = 0
+        self._link: MysqlLink | None = None
+        self._is_busy = False
+        self._connection_id = 0
         self._connected_ms = 0
         """When `_connection` was made, on the server's clock."""
         self._packet_bytes = 0
-        self._weakness: str | None = None
+        self._unsafe_settings: str | None = None
         """Which settings of the server that `_link` reached may lose acknowledged writes."""
         self._is_read_only = False
         """That server takes no writes."""
-        self._claim: tuple[int, str] | None = None
+        self._ownership: tuple[int, str] | None = None
 
     async def open(self) -> None:
-        await self._alone(self._open)
+        await self._run_exclusively(self._open)
 
     async def now_ms(self) -> int:
         (found,) = await self._read([sql.NOW_MS])
         return int(found.rows[0][0])
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        return await self._alone(lambda: self._take_over(self._reach(), epoch, nonce))
+        return await self._run_exclusively(lambda: self._take_over(self._require_link(), epoch, nonce))
 
-    async def owner(self) -> Owner:
-        return await self._alone(self._confirm)
+    async def read_owner(self) -> Owner:
+        return await self._run_exclusively(self._reconnect)
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
         reads: list[bytes] = []
-        if touched:
-            reads += self._sql.read_rows(touched)
-        if loaded:
-            reads += self._sql.load_rows(loaded)
-        key_reads = self._sql.read_keys(keys) if keys else []
-        await self._alone(lambda: self._flush(self._reach(), fence, reads, key_reads, decide))
+        if row_ids:
+            reads += self._sql.read_rows(row_ids)
+        if payload_limits:
+            reads += self._sql.read_rows_with_payload(payload_limits)
+        key_reads = self._sql.read_idempotency_keys(key_names) if key_names else []
+        await self._run_exclusively(lambda: self._flush(self._require_link(), fence, reads, key_reads, decide))
 
     async def topics(self) -> list[TopicName]:
         (found,) = await self._read([self._sql.topics])
-        return topics_in(found)
+        return decode_topics(found)
 
-    async def slots(self) -> list[int]:
-        (found,) = await self._read([self._sql.slots])
+    async def key_slots(self) -> list[int]:
+        (found,) = await self._read([self._sql.key_slots])
         return [slot for (slot,) in found.rows]
 
-    async def cuts(self) -> list[Cut]:
-        (found,) = await self._read([self._sql.cuts])
-        return cuts_in(found)
+    async def purge_markers(self) -> list[PurgeMarker]:
+        (found,) = await self._read([self._sql.purge_markers])
+        return decode_purge_markers(found)
 
-    async def next_key_over_ms(self) -> int | None:
-        (found,) = await self._read([self._sql.next_key_over])
+    async def next_key_expiry_ms(self) -> int | None:
+        (found,) = await self._read([self._sql.next_key_expiry])
         return int(found.rows[0][0]) if found.rows else None
 
     def reads(self) -> MysqlReads:
         return MysqlReads(self._settings, self._shard)
 
-    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
-        (found,) = await self._read([self._sql.due(low_ms, high_ms, after, limit)])
-        return [Due(at, number) for at, number in found.rows]
+    async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
+        (found,) = await self._read([self._sql.due_rows(low_ms, high_ms, after, limit)])
+        return [DueRow(at, number) for at, number in found.rows]
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
-        return rows_in(await self._read(self._sql.read_rows(ids)))
+        return decode_rows(await self._read(self._sql.read_rows(ids)))
 
     async def next_due_ms(self, above_ms: int) -> int | None:
-        (found,) = await self._read([self._sql.next_due(above_ms)])
+        (found,) = await self._read([self._sql.next_due_ms(above_ms)])
         return int(found.rows[0][0]) if found.rows else None
 
     async def close(self) -> None:
@@ -138,118 +165,120 @@ class MysqlStore:
 
     # ---------------------------------------------------------- the connection
 
-    async def _alone(self, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def _run_exclusively(self, work: Callable[[], Awaitable[_T]]) -> _T:
         """Runs one call; whatever ends it without an answer ends the connection too."""
-        if self._busy:
+        if self._is_busy:
             raise RuntimeError(f"shard {self._shard}: a store runs one call at a time")
-        self._busy = True
+        self._is_busy = True
         try:
             return await work()
         except ServerError as error:
-            self._drop()
-            raise self._lost(error) from error
-        except LinkLost as error:
-            self._drop()
-            raise self._lost(error) from error
+            self._disconnect()
+            raise self._store_lost(error) from error
+        except MysqlLinkLost as error:
+            self._disconnect()
+            raise self._store_lost(error) from error
         except (StoreLost, StoreUnusable, asyncio.CancelledError):
-            self._drop()
+            self._disconnect()
             raise
         finally:
-            self._busy = False
+            self._is_busy = False
 
-    def _reach(self) -> Link:
+    def _require_link(self) -> MysqlLink:
         if self._link is None:
-            raise StoreLost(f"{self._settings.where}: not connected; read the owner row first")
+            raise StoreLost(f"{self._settings.location}: not connected; read the owner row first")
         return self._link
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.abort()
 
-    def _lost(self, error: Exception) -> StoreLost:
-        hint = f"; {_LOOK_ELSEWHERE}" if getattr(error, "code", 0) in READ_ONLY else ""
-        return StoreLost(f"{self._settings.where}: {error}{hint}")
+    def _store_lost(self, error: Exception) -> StoreLost:
+        hint = f"; {_READ_ONLY_HINT}" if getattr(error, "code", 0) in READ_ONLY_CODES else ""
+        return StoreLost(f"{self._settings.location}: {error}{hint}")
 
-    async def _connect(self) -> Link:
-        self._drop()
-        link = await Link.connect(self._settings)
+    async def _connect(self) -> MysqlLink:
+        self._disconnect()
+        link = await MysqlLink.connect(self._settings)
         try:
             # The settings travel along: a server that comes back may have others than before.
-            *_, found, server = await link.run(*sql.session(self._settings.lock_wait_timeout_s), sql.SERVER_SETTINGS)
+            *_, found, server = await link.run(
+                *sql.session_settings(self._settings.lock_wait_timeout_s), sql.SERVER_SETTINGS
+            )
         except BaseException:
             link.abort()
             raise
-        self._connection, packet_bytes, self._connected_ms = found.rows[0]
+        self._connection_id, packet_bytes, self._connected_ms = found.rows[0]
         self._packet_bytes = min(packet_bytes, _PACKET_BYTES_MAX) - _PACKET_MARGIN
-        self._weakness = None if self._settings.unsafe_durability else weakness(server, self._settings)
+        self._unsafe_settings = None if self._settings.unsafe_durability else unsafe_settings(server, self._settings)
         self._is_read_only = is_read_only(server)
         self._link = link
         return link
 
-    def _check_fit(self) -> None:
+    def _check_server(self) -> None:
         """Raises `StoreLost` when the server, as it was when we connected, may lose what is written, or takes no writes."""
-        if self._weakness is not None:
-            raise StoreLost(self._weakness)
+        if self._unsafe_settings is not None:
+            raise StoreLost(self._unsafe_settings)
         if self._is_read_only:
-            raise StoreLost(f"{self._settings.where}: {_LOOK_ELSEWHERE}")
+            raise StoreLost(f"{self._settings.location}: {_READ_ONLY_HINT}")
 
     async def _open(self) -> None:
         try:
             link = await self._connect()
-            if self._weakness is not None:
-                raise StoreUnusable(self._weakness)
-            self._check_fit()
-            await link.run(sql.commit_each(True))
-            await prepare(link, self._settings, self._shard)
-            await link.run(sql.commit_each(False))
+            if self._unsafe_settings is not None:
+                raise StoreUnusable(self._unsafe_settings)
+            self._check_server()
+            await link.run(sql.set_autocommit(True))
+            await prepare_tables(link, self._settings, self._shard)
+            await link.run(sql.set_autocommit(False))
         except ServerError as error:
-            if error.code in _NO_ACCESS:
+            if error.code in _NO_ACCESS_CODES:
                 raise StoreUnusable(
-                    f"{self._settings.where}: {error}; check user, password and database, and "
+                    f"{self._settings.location}: {error}; check user, password and database, and "
                     f"GRANT {RUN_RIGHTS} ON `{self._settings.database}`.* TO '{self._settings.user}'"
                 ) from error
             raise
 
     async def _read(self, statements: Sequence[bytes]) -> list[Result]:
         async def work() -> list[Result]:
-            *results, _ = await self._reach().run(*statements, sql.ROLLBACK)
+            *results, _ = await self._require_link().run(*statements, sql.ROLLBACK)
             return results
 
-        return await self._alone(work)
+        return await self._run_exclusively(work)
 
     # --------------------------------------------------------------- the owner
 
-    async def _take_over(self, link: Link, epoch: int, nonce: str) -> Owner:
+    async def _take_over(self, link: MysqlLink, epoch: int, nonce: str) -> Owner:
         """Ends the former owner's connection before the row, which names it, forgets it.
 
         What a former owner sends later would be fenced out, but its writes travel with
         the fence: their locks would stay for as long as it does not read the answer.
         """
-        self._claim = (epoch, nonce)
+        self._ownership = (epoch, nonce)
         old = await self._lock_owner(link)
         if old is None:
-            seen = await self._see_owner(link)
-            self._check_claim(seen)
+            seen = await self._select_owner(link)
+            self._check_not_superseded(seen)
             await self._kill(link, seen.connection)
-            old = await self._lock_owner_or_lose(link)
+            old = await self._lock_owner_or_fail(link)
         try:
-            self._check_claim(old)
+            self._check_not_superseded(old)
         except Superseded:
             await link.run(sql.ROLLBACK)
             raise
         await self._kill(link, old.connection, old.clock_ms - old.offset_ms)
-        if (old.epoch, old.nonce) == self._claim:
-            return await self._record(link, old)
-        return await self._record(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
+        if (old.epoch, old.nonce) == self._ownership:
+            return await self._write_owner(link, old)
+        return await self._write_owner(link, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
-    def _check_claim(self, owner: Owner) -> None:
+    def _check_not_superseded(self, owner: Owner) -> None:
         """Raises `Superseded` when our claim comes after that of the owner row: epochs only go up."""
-        assert self._claim is not None
-        if owner.epoch >= self._claim[0] and (owner.epoch, owner.nonce) != self._claim:
+        assert self._ownership is not None
+        if owner.epoch >= self._ownership[0] and (owner.epoch, owner.nonce) != self._ownership:
             raise Superseded(owner.epoch)
 
-    async def _confirm(self) -> Owner:
+    async def _reconnect(self) -> Owner:
         """Reads the owner row over a new connection, under its lock, when the old one was ended.
 
         The lock alone proves that nothing older is still to take effect: COMMIT
@@ -257,81 +286,81 @@ class MysqlStore:
         row that shows another owner needs no lock: ours is over for good, and
         its holder must not be disturbed.
         """
-        before, since_ms = self._connection, self._connected_ms
+        before, since_ms = self._connection_id, self._connected_ms
         link = await self._connect()
         await self._kill(link, before, since_ms)
         await self._check_version(link)
         current = await self._lock_owner(link)
         if current is None:
-            current = await self._see_owner(link)
-            if (current.epoch, current.nonce) != self._claim:
+            current = await self._select_owner(link)
+            if (current.epoch, current.nonce) != self._ownership:
                 return current
             await self._kill(link, current.connection)
-            current = await self._lock_owner_or_lose(link)
-        if (current.epoch, current.nonce) == self._claim:
-            return await self._record(link, current)
+            current = await self._lock_owner_or_fail(link)
+        if (current.epoch, current.nonce) == self._ownership:
+            return await self._write_owner(link, current)
         await link.run(sql.ROLLBACK)
         return current
 
-    async def _check_version(self, link: Link) -> None:
+    async def _check_version(self, link: MysqlLink) -> None:
         """Raises `StoreUnusable` when the tables have become newer than this program."""
         version = await read_version(link, self._shard)
-        pending(version or 0, sql.MIGRATIONS, f"shard {self._shard} in {self._settings.where}")
+        pending_migrations(version or 0, sql.MIGRATIONS, f"shard {self._shard} in {self._settings.location}")
 
-    async def _lock_owner(self, link: Link, seconds: int = _PATIENCE_S) -> Owner | None:
+    async def _lock_owner(self, link: MysqlLink, seconds: int = _OWNER_LOCK_WAIT_S) -> Owner | None:
         """Begins a transaction that holds the owner row's lock; None, and none begun, when it does not come."""
-        patience = sql.lock_wait(seconds)
-        usual = sql.lock_wait(self._settings.lock_wait_timeout_s)
+        patience = sql.set_lock_wait(seconds)
+        usual = sql.set_lock_wait(self._settings.lock_wait_timeout_s)
         try:
             *_, found, _ = await link.run(patience, sql.BEGIN, self._sql.read_owner(lock=True), usual)
         except ServerError as error:
-            if error.code not in _AGAIN:
+            if error.code not in _RETRYABLE_CODES:
                 raise
             await link.run(sql.ROLLBACK, usual)
             return None
-        return owner_in(found)
+        return decode_owner(found)
 
-    async def _lock_owner_or_lose(self, link: Link) -> Owner:
+    async def _lock_owner_or_fail(self, link: MysqlLink) -> Owner:
         owner = await self._lock_owner(link, self._settings.lock_wait_timeout_s)
         if owner is None:
             raise StoreLost(
-                f"{self._settings.where}: the owner row of shard {self._shard} stays locked; "
+                f"{self._settings.location}: the owner row of shard {self._shard} stays locked; "
                 "end the transaction that holds it (see information_schema.INNODB_TRX)"
             )
         return owner
 
-    async def _see_owner(self, link: Link) -> Owner:
+    async def _select_owner(self, link: MysqlLink) -> Owner:
         (found,) = await link.run(self._sql.read_owner())
-        return owner_in(found)
+        return decode_owner(found)
 
-    async def _record(self, link: Link, owner: Owner) -> Owner:
+    async def _write_owner(self, link: MysqlLink, owner: Owner) -> Owner:
         """Writes the locked owner row, with this connection, and commits; flushes may follow. Raises `StoreLost`: the server is not fit for them."""
-        self._check_fit()
-        new = replace(owner, connection=self._connection)
+        self._check_server()
+        new = replace(owner, connection=self._connection_id)
         await link.run(self._sql.set_owner(new))
         await link.run(sql.COMMIT)
         return new
 
-    async def _kill(self, link: Link, connection: int, since_ms: int | None = None) -> None:
+    async def _kill(self, link: MysqlLink, connection_id: int, since_ms: int | None = None) -> None:
         """Ends another connection of ours, as far as rights go; it may be gone already.
 
         `since_ms`: it existed then; a server that was started later has given its number to another.
         """
-        if connection in (0, self._connection):
+        if connection_id in (0, self._connection_id):
             return
         try:
-            ours, uptime, now = await link.run(sql.is_ours(connection), sql.UPTIME_S, sql.NOW_MS)
+            ours, uptime, now = await link.run(sql.is_ours(connection_id), sql.UPTIME_S, sql.NOW_MS)
             # At the earliest: in doubt it is ended, as a lock that stays is worse than a connection made anew.
             started_ms = now.rows[0][0] - (int(uptime.rows[0][1]) + 1) * 1000
             if ours.rows[0][0] and (since_ms is None or started_ms <= since_ms):
-                await link.run(sql.kill(connection))
+                await link.run(sql.kill(connection_id))
         except ServerError:
             return
 
     # --------------------------------------------------------------- the flush
 
     async def _flush(
-        self, link: Link, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
+        self, link: MysqlLink, fence: Fence, reads: Sequence[bytes], key_reads: Sequence[bytes], decide: Decide
     ) -> None:
         self._faults("begin")
         committing = False
@@ -349,37 +378,37 @@ class MysqlStore:
             else:
                 await self._write(link, fence, decide, commit)
         except (ServerError, UnicodeEncodeError, OutOfRange) as error:
-            if committing or (isinstance(error, ServerError) and error.code in READ_ONLY):
+            if committing or (isinstance(error, ServerError) and error.code in READ_ONLY_CODES):
                 raise
             await self._roll_back(link)
             await self._check_fence(link, fence)
-            raise self._refusal(error) from error
-        except (StoreLost, LinkLost, asyncio.CancelledError):
+            raise self._write_error(error) from error
+        except (StoreLost, MysqlLinkLost, asyncio.CancelledError):
             raise
         except BaseException:
             await self._roll_back(link)
             raise
         self._faults("committed")
 
-    async def _write(self, link: Link, fence: Fence, decide: Decide, commit: Then) -> None:
+    async def _write(self, link: MysqlLink, fence: Fence, decide: Decide, commit: OnResults) -> None:
         """Nothing must be read: the first writes travel with the fence, and COMMIT follows the results of the last.
 
         What they did under a fence that matched nothing is rolled back.
         """
-        first, *others = [*self._packets(self._written(link, decide({}, {})))] or [[]]
+        first, *others = [*self._split_into_packets(self._statements_of(link, decide({}, {})))] or [[]]
 
         def fenced(results: list[Result]) -> bytes | None:
             self._faults("fenced")
             self._faults("read")
             return None if others else commit(results)
 
-        await self._begin(link, fence, first, fenced)
+        await self._begin_with_fence(link, fence, first, fenced)
         if others:
-            await self._go_on(link, others, commit)
+            await self._send_packets(link, others, commit)
 
     async def _read_and_write(
         self,
-        link: Link,
+        link: MysqlLink,
         fence: Fence,
         reads: Sequence[bytes],
         key_reads: Sequence[bytes],
@@ -387,66 +416,66 @@ class MysqlStore:
         commit: Callable[[Sequence[Result]], bytes],
     ) -> None:
         """In as few round trips as there are questions: the reads travel with the fence, and COMMIT follows the last results."""
-        first, *others = self._packets([*reads, *key_reads])
-        found = await self._begin(link, fence, first)
+        first, *others = self._split_into_packets([*reads, *key_reads])
+        found = await self._begin_with_fence(link, fence, first)
         for packet in others:
             found += await link.run(*packet)
         self._faults("fenced")
-        rows = {row.id: row for row in rows_in(found[: len(reads)])}
-        keys = keys_in(found[len(reads) :])
+        rows = {row.id: row for row in decode_rows(found[: len(reads)])}
+        keys = decode_idempotency_keys(found[len(reads) :])
         self._faults("read")
-        writes = [*self._packets(self._written(link, decide(rows, keys)))]
+        writes = [*self._split_into_packets(self._statements_of(link, decide(rows, keys)))]
         if writes:
-            await self._go_on(link, writes, commit)
+            await self._send_packets(link, writes, commit)
         else:
             await link.run(commit(()))
 
-    async def _go_on(self, link: Link, packets: Sequence[Sequence[Statement]], commit: Then) -> None:
+    async def _send_packets(self, link: MysqlLink, packets: Sequence[Sequence[Statement]], commit: OnResults) -> None:
         """More packets of a transaction that was begun, and COMMIT when the results of the last are read."""
         *before, last = packets
         for packet in before:
             await link.run(*packet)
-        await link.run(*last, then=commit)
+        await link.run(*last, on_results=commit)
 
-    async def _begin(
-        self, link: Link, fence: Fence, statements: Sequence[Statement], then: Then | None = None
+    async def _begin_with_fence(
+        self, link: MysqlLink, fence: Fence, statements: Sequence[Statement], on_results: OnResults | None = None
     ) -> list[Result]:
         """Begins the transaction with the fence; `statements` travel along, and their results are returned."""
 
         def fenced(results: list[Result]) -> bytes | None:
-            if results[0].matched != 1:
+            if results[0].matched_row_count != 1:
                 raise FencedOut("the fence matched no row")
-            return None if then is None else then(results)
+            return None if on_results is None else on_results(results)
 
         first = self._sql.fence(fence)
         try:
-            _, *results = await link.run(first if link.prepares else in_text(first), *statements, then=fenced)
+            _, *results = await link.run(first if link.can_prepare else as_text(first), *statements, on_results=fenced)
         except FencedOut:
             await self._check_fence(link, fence)
             raise
         return results
 
-    def _written(self, link: Link, writes: Writes) -> Iterator[Statement]:
+    def _statements_of(self, link: MysqlLink, writes: Writes) -> Iterator[Statement]:
         """A flush's statements; in text, which is up to twice as long, on a link that prepares no more."""
-        if link.prepares:
+        if link.can_prepare:
             return self._sql.write(writes, self._packet_bytes)
-        return map(in_text, self._sql.write(writes, self._packet_bytes // 2))
+        return map(as_text, self._sql.write(writes, self._packet_bytes // 2))
 
-    async def _check_fence(self, link: Link, fence: Fence) -> None:
+    async def _check_fence(self, link: MysqlLink, fence: Fence) -> None:
         """A write may be refused before its fence's result is read: being fenced is the weightier reason."""
         if self._link is link:
-            seen = await self._see_owner(link)
+            seen = await self._select_owner(link)
             if (seen.epoch, seen.nonce, seen.flush) != (fence.epoch, fence.nonce, fence.flush - 1):
                 raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
-    def _packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
+    def _split_into_packets(self, statements: Iterable[Statement]) -> Iterator[list[Statement]]:
         """Statements that travel together, below the server's max_allowed_packet."""
         packet: list[Statement] = []
         size = 0
         for statement in statements:
             if len(statement) > self._packet_bytes:
                 raise WriteRefused(
-                    f"{self._settings.where}: a row of {len(statement)} bytes does not fit max_allowed_packet; raise it"
+                    f"{self._settings.location}: a row of {len(statement)} bytes does not fit max_allowed_packet; raise it"
                 )
             if packet and size + len(statement) + 1 > self._packet_bytes:
                 yield packet
@@ -456,18 +485,18 @@ class MysqlStore:
         if packet:
             yield packet
 
-    async def _roll_back(self, link: Link) -> None:
+    async def _roll_back(self, link: MysqlLink) -> None:
         """COMMIT was not sent, so closing the connection does as well where ROLLBACK fails."""
         try:
             await link.run(sql.ROLLBACK)
-        except (ServerError, LinkLost):
-            self._drop()
+        except (ServerError, MysqlLinkLost):
+            self._disconnect()
 
-    def _refusal(self, error: ServerError | UnicodeEncodeError | OutOfRange) -> StoreError:
+    def _write_error(self, error: ServerError | UnicodeEncodeError | OutOfRange) -> StoreError:
         if not isinstance(error, ServerError):
             return WriteRefused(str(error))
-        if error.code == _DUPLICATE and self._sql.adds_keys(error.statement):
-            return KeyTaken(str(error))
-        full = error.code in _FULL
+        if error.code == _DUPLICATE_KEY_CODE and self._sql.adds_idempotency_keys(error.statement):
+            return IdempotencyKeyExists(str(error))
+        full = error.code in _DISK_FULL_CODES
         hint = "; make room on the server's disk" if full else ""
-        return WriteRefused(f"{error}{hint}", again=error.code in _AGAIN, full=full)
+        return WriteRefused(f"{error}{hint}", is_retryable=error.code in _RETRYABLE_CODES, is_full=full)

@@ -8,7 +8,7 @@ that was cancelled after all, every method but `owner`, `open` and `close`
 raises `StoreLost` until `owner` or `open` succeeded. Three implementations
 (memory, SQLite, MySQL) pass one contract suite, tests/contract.
 
-Fault points, for tests: a store calls `faults(point)` at each of `POINTS`; the
+Fault points, for tests: a store calls `faults(point)` at each of `FAULT_POINTS`; the
 hook may raise `StoreLost` to play a connection that breaks there.
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State, TopicName
-from foqs.core.keys import KeyName, KeyRow
+from foqs.core.item import OrderKey, Row, State, TopicName
+from foqs.core.keys import IdempotencyKey, KeyName
 
-POINTS: Final = ("begin", "fenced", "read", "written", "committed")
+FAULT_POINTS: Final = ("begin", "fenced", "read", "written", "committed")
 """begin: before the transaction; fenced: after the fence; read: after the rows
 were read; written: all results read, COMMIT not sent yet; committed: the
 database committed, the reply to COMMIT not read yet."""
@@ -49,18 +49,18 @@ class StoreLost(StoreError):
 class WriteRefused(StoreError):
     """The database refused a statement and the transaction was rolled back: nothing was written.
 
-    `again`: the same flush may succeed when simply run again (a deadlock, a lock
-    wait). `full`: there is no room, whatever stands in it. Otherwise something in
+    `is_retryable`: the same flush may succeed when simply run again (a deadlock, a lock
+    wait). `is_full`: there is no room, whatever stands in it. Otherwise something in
     it is not acceptable.
     """
 
-    def __init__(self, message: str, *, again: bool = False, full: bool = False) -> None:
+    def __init__(self, message: str, *, is_retryable: bool = False, is_full: bool = False) -> None:
         super().__init__(message)
-        self.again = again
-        self.full = full
+        self.is_retryable = is_retryable
+        self.is_full = is_full
 
 
-class KeyTaken(WriteRefused):
+class IdempotencyKeyExists(WriteRefused):
     """A new key's row is there already: nothing was written. Run the same flush again with its keys read."""
 
 
@@ -69,11 +69,11 @@ class FencedOut(StoreError):
 
 
 class Superseded(StoreError):
-    """A takeover's epoch is not higher than the one in the owner row, `seen`."""
+    """A takeover's epoch is not higher than the one in the owner row, `seen_epoch`."""
 
-    def __init__(self, seen: int) -> None:
-        super().__init__(f"the shard already has epoch {seen}; take over with a higher one")
-        self.seen = seen
+    def __init__(self, seen_epoch: int) -> None:
+        super().__init__(f"the shard already has epoch {seen_epoch}; take over with a higher one")
+        self.seen_epoch = seen_epoch
 
 
 class StoreUnusable(StoreError):
@@ -83,12 +83,12 @@ class StoreUnusable(StoreError):
 ANY_LENGTH: Final = (1 << 31) - 1
 """No payload is longer."""
 
-KEYS_OVER_PAGE: Final = 500
+KEY_EXPIRY_ROWS_MAX: Final = 500
 """Rows of keys that one flush clears away at most: a few milliseconds of the database's time."""
 
 
 @dataclass(slots=True)
-class Lease:
+class LeaseUpdate:
     """Rows that take equal values in the columns that a lease changes; LEASED, or what its end or a delay's makes of them."""
 
     due_ms: int | None
@@ -108,47 +108,47 @@ class Writes:
     insert of an id that is there refuses the whole flush. The names of
     `topics_added` enter the topics table, where they may be already; those of
     `topics_removed` leave it, and a name that stands in both is in it afterwards.
-    A row of `keys` that is there already refuses the whole flush with `KeyTaken`;
-    those of `keys_replaced` take the place of what is there. Then some rows that
-    are over by `keys_over_ms` leave, the oldest first, at most `KEYS_OVER_PAGE`.
-    `slots_added` enter the slots table, where they may be already. The cuts of
-    `cuts_over` leave their table, unless they have risen; those of `cuts` enter it,
+    A row of `keys` that is there already refuses the whole flush with `IdempotencyKeyExists`;
+    those of `idempotency_keys_replaced` take the place of what is there. Then some rows that
+    are over by `keys_expired_by_ms` leave, the oldest first, at most `KEYS_OVER_PAGE`.
+    `key_slots_added` enter the slots table, where they may be already. The cuts of
+    `purge_markers_removed` leave their table, unless they have risen; those of `cuts` enter it,
     each in place of its topic's former one.
     """
 
     deletes: list[int] = field(default_factory=list)
     updates: list[Row] = field(default_factory=list)
     inserts: list[Row] = field(default_factory=list)
-    leases: list[Lease] = field(default_factory=list)
+    leases: list[LeaseUpdate] = field(default_factory=list)
     topics_added: list[TopicName] = field(default_factory=list)
     topics_removed: list[TopicName] = field(default_factory=list)
-    keys: list[KeyRow] = field(default_factory=list)
-    keys_replaced: list[KeyRow] = field(default_factory=list)
-    keys_over_ms: int | None = None
-    slots_added: Sequence[int] = ()
-    cuts: list[Cut] = field(default_factory=list)
-    cuts_over: list[Cut] = field(default_factory=list)
+    idempotency_keys_added: list[IdempotencyKey] = field(default_factory=list)
+    idempotency_keys_replaced: list[IdempotencyKey] = field(default_factory=list)
+    keys_expired_by_ms: int | None = None
+    key_slots_added: Sequence[int] = ()
+    purge_markers_added: list[PurgeMarker] = field(default_factory=list)
+    purge_markers_removed: list[PurgeMarker] = field(default_factory=list)
 
 
-def check_past(past: Fence, seen: Owner) -> None:
+def check_not_behind(committed: Fence, owner: Owner) -> None:
     """What an owner row says of the database that is read from.
 
     Raises:
-        StoreLost: it is another owner's, or does not have the flush `past`.
+        StoreLost: it is another owner's, or does not have the flush `committed`.
     """
-    if (seen.epoch, seen.nonce) != (past.epoch, past.nonce) or seen.flush < past.flush:
+    if (owner.epoch, owner.nonce) != (committed.epoch, committed.nonce) or owner.flush < committed.flush:
         raise StoreLost(
-            f"read from a database whose owner row shows epoch {seen.epoch}, flush {seen.flush}, "
-            f"where epoch {past.epoch}, flush {past.flush} was committed"
+            f"read from a database whose owner row shows epoch {owner.epoch}, flush {owner.flush}, "
+            f"where epoch {committed.epoch}, flush {committed.flush} was committed"
         )
 
 
-Decide: TypeAlias = Callable[[Mapping[int, Row], Mapping[KeyName, KeyRow]], Writes]
+Decide: TypeAlias = Callable[[Mapping[int, Row], Mapping[KeyName, IdempotencyKey]], Writes]
 """Pure: the rows and the keys' rows that were found go in, what to write comes out. It may run in another thread."""
 
 
 @dataclass(slots=True, frozen=True)
-class Due:
+class DueRow:
     """A row whose `due_ms` has come."""
 
     due_ms: int
@@ -200,7 +200,7 @@ class Store(Protocol):
         """
         ...
 
-    async def owner(self) -> Owner:
+    async def read_owner(self) -> Owner:
         """Connects anew after `StoreLost` and reads the owner row.
 
         The old connection is closed or killed first and the row is read with a
@@ -217,22 +217,27 @@ class Store(Protocol):
         ...
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
         """One transaction: fence, read, decide, write, commit.
 
         Where nothing is to be read, `decide` may be asked before the fence, so that
         all of it travels at once; a fence that matches nothing undoes it.
 
-        The rows of `touched` are read without their payload and those of `loaded`
+        The rows of `row_ids` are read without their payload and those of `payload_limits`
         with it (ids are in one of the two; a missing row is simply not in the
-        mapping), and the rows of `keys`. `loaded` says of each id how long its
+        mapping), and the rows of `key_names`. `payload_limits` says of each id how long its
         payload may be: a row with a longer one is read without it. When this returns, the writes of `decide` are committed and
         durable. COMMIT is sent only after every statement's result was read. What
         `decide` raises is passed on, and nothing was written.
 
         Raises:
-            FencedOut, KeyTaken, WriteRefused: nothing was written, and never will be.
+            FencedOut, IdempotencyKeyExists, WriteRefused: nothing was written, and never will be.
             StoreLost: not known; call `owner`.
         """
         ...
@@ -241,15 +246,15 @@ class Store(Protocol):
         """The topics table, in no particular order: every topic that has a row, and perhaps some that had one."""
         ...
 
-    async def slots(self) -> list[int]:
+    async def key_slots(self) -> list[int]:
         """The slots of keys that this shard holds, in order."""
         ...
 
-    async def cuts(self) -> list[Cut]:
+    async def purge_markers(self) -> list[PurgeMarker]:
         """The cuts that stand, in no particular order."""
         ...
 
-    async def next_key_over_ms(self) -> int | None:
+    async def next_key_expiry_ms(self) -> int | None:
         """The least `until_ms` of any key's row; None when there is none."""
         ...
 
@@ -257,7 +262,7 @@ class Store(Protocol):
         """A connection for reading beside the flushes; connects with its first call."""
         ...
 
-    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+    async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         """Rows with low_ms <= due_ms <= high_ms above `after`, ordered by (due_ms, id), at most `limit`.
 
         `low_ms` None: no lower bound.
@@ -289,36 +294,38 @@ class Reads(Protocol):
     behind); the next call connects anew.
     """
 
-    async def rows(self, past: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
+    async def rows(self, committed: Fence, ids: Sequence[int], payload_bytes_max: int = ANY_LENGTH) -> list[Row]:
         """The rows of these ids that exist, in no particular order; those with a longer payload than that without it."""
         ...
 
-    async def ready(self, past: Fence, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> list[Key]:
-        """The next READY keys of a topic above `after`, in order, at most `limit`, of ids above `last_cut`."""
+    async def ready_keys(
+        self, committed: Fence, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0
+    ) -> list[OrderKey]:
+        """The next READY keys of a topic above `after`, in order, at most `limit`, of ids above `purged_up_to`."""
         ...
 
-    async def listed(
+    async def list_rows(
         self,
-        past: Fence,
+        committed: Fence,
         topic: TopicName,
         state: State,
-        after: Key | None,
+        after: OrderKey | None,
         limit: int,
-        last_cut: int = 0,
+        purged_up_to: int = 0,
         *,
-        payload: bool,
+        with_payload: bool,
     ) -> list[Row]:
         """As `ready`, for the rows in any state, with or without payload."""
         ...
 
-    async def key_of(self, past: Fence, number: int, until_ms: int) -> bytes | None:
+    async def idempotency_key_of(self, committed: Fence, number: int, until_ms: int) -> bytes | None:
         """The idempotency key whose row names this item and has this `until_ms`; None when there is none.
 
         Rows of keys are found by their end: it reads those of that one millisecond.
         """
         ...
 
-    async def snapshot(self, past: Fence) -> None:
+    async def begin_snapshot(self, committed: Fence) -> None:
         """From now until `close`, `counts` shows the tables as they are at this moment, whatever is written.
 
         Only `counts` and `close` may follow, until one of them raised `StoreLost`.

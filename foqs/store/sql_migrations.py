@@ -26,16 +26,16 @@ class Migration:
     statements: tuple[str, ...]
 
 
-def pending(found: int, known: Sequence[Migration], where: str) -> list[Migration]:
-    """The steps still to be taken from version `found`.
+def pending_migrations(version: int, migrations: Sequence[Migration], location: str) -> list[Migration]:
+    """The steps still to be taken from version `version`.
 
     Raises:
-        StoreUnusable: `found` is newer than the last step this program knows.
+        StoreUnusable: `version` is newer than the last step this program knows.
     """
-    newest = known[-1].number
-    if found > newest:
+    newest = migrations[-1].number
+    if version > newest:
         raise StoreUnusable(
-            f"{where} has schema version {found}, and this program knows versions up to {newest}: "
+            f"{location} has schema version {version}, and this program knows versions up to {newest}: "
             "run the newer foqs that wrote it, or restore a copy made before its upgrade"
         )
-    return [step for step in known if step.number > found]
+    return [step for step in migrations if step.number > version]

@@ -12,44 +12,50 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import Key, Row, State, TopicName, unpack_key
-from foqs.core.keys import KeyName, KeyRow
-from foqs.store.mysql_wire import Bound, Statement
-from foqs.store.port import KEYS_OVER_PAGE, Due, Lease, Writes
+from foqs.core.item import OrderKey, Row, State, TopicName, unpack_order_key
+from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.store.mysql_wire import BoundStatement, Statement
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, DueRow, LeaseUpdate, Writes
 from foqs.store.sql_migrations import Migration
 from foqs.store.sql_mysql_values import (
-    BOUND,
-    BOUND_BYTES,
+    BOUND_COLUMNS,
+    BOUND_OVERHEAD_BYTES,
     NEVER_MS,
     BoundRow,
-    bound,
-    bound_rows,
-    cut,
-    data,
+    bind,
+    bind_rows,
+    bytes_literal,
+    chunked,
     due_or_never,
-    inserted,
-    key_values,
-    text,
-    updated,
+    encode_rows,
+    idempotency_key_values,
+    name_literal,
+    update_select,
 )
-from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, WITHOUT_PAYLOAD, payload_up_to
+from foqs.store.sql_rows import (
+    COLUMNS,
+    COLUMNS_WITHOUT_PAYLOAD,
+    MUTABLE_COLUMNS,
+    OWNER_COLUMNS,
+    columns_with_payload_up_to,
+)
 
 IDS_PER_STATEMENT: Final = 500
 """From 1,000 ids on MariaDB rewrites an IN list as a join; from 16,000 on it scans the table."""
 UPDATES_PER_STATEMENT: Final = 200
 TOPICS_PER_STATEMENT: Final = 200
-INSERT_BYTES: Final = 4 << 20
+INSERT_BYTES_MAX: Final = 4 << 20
 """A multi-row INSERT is cut here; a server's smaller max_allowed_packet cuts earlier."""
 _ROWS_PER_PAUSE: Final = 4096
 """A count of a shard sleeps at so many rows, as the numbers in ids are given in turn."""
 _PAUSE_S: Final = 0.005
 """So it takes a fifth of a processor: 4,096 rows take 0.8 ms, and 1.3 from the disk."""
-ROWS_BOUND: Final = (100, 50, *range(32, 0, -1))
+INSERT_ROW_COUNTS: Final = (100, 50, *range(32, 0, -1))
 """New rows go in statements of so many, each prepared once by each writer when it is first needed: what few callers bring
 is one statement, as each is answered by itself, and the host wakes for it."""
-PREPARED_MAX: Final = len(ROWS_BOUND) + 1
+PREPARED_STATEMENTS_MAX: Final = len(INSERT_ROW_COUNTS) + 1
 """So many statements a shard's writer prepares at most: those of new rows, and the fence."""
 _INT64_MIN: Final = -(1 << 63)
 
@@ -148,12 +154,12 @@ MIGRATIONS: Final = (
 _CLOCK_MS: Final = b"CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
 
 
-def commit_each(yes: bool) -> bytes:
+def set_autocommit(enabled: bool) -> bytes:
     """Whether every statement commits by itself."""
-    return b"SET SESSION autocommit = %d" % yes
+    return b"SET SESSION autocommit = %d" % enabled
 
 
-def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
+def session_settings(lock_wait_s: int, *, read_only: bool = False) -> tuple[bytes, ...]:
     """A new connection's settings; the last statement gives its number, the server's limit and the server's clock.
 
     The literals of `sql_mysql_values` rely on the charset and on what this sql_mode
@@ -161,9 +167,9 @@ def session(lock_wait_s: int, *, reads: bool = False) -> tuple[bytes, ...]:
     that only reads shows one moment; one that writes sees what is newest and locks
     no gaps, and begins with its first statement: nothing is written but by a COMMIT.
     """
-    level = "REPEATABLE READ" if reads else "READ COMMITTED"
+    level = "REPEATABLE READ" if read_only else "READ COMMITTED"
     return (
-        commit_each(reads),
+        set_autocommit(read_only),
         b"SET NAMES binary",
         b"SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
         b"SESSION innodb_lock_wait_timeout = %d" % lock_wait_s,
@@ -181,7 +187,7 @@ SERVER_SETTINGS: Final = (
 MySQL's super_read_only needs no look: it switches read_only on. MariaDB has no such variable.
 """
 
-PREPARED_LIMIT: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
+READ_PREPARED_STATEMENTS_MAX: Final = b"SELECT @@GLOBAL.max_prepared_stmt_count"
 """So many prepared statements the server keeps, of all its connections together."""
 
 NOW_MS: Final = b"SELECT " + _CLOCK_MS
@@ -224,30 +230,30 @@ def set_version(shard: int, number: int) -> bytes:
     return b"UPDATE foqs_schema SET version = %d WHERE shard = %d" % (number, shard)
 
 
-def lock_wait(seconds: int) -> bytes:
+def set_lock_wait(seconds: int) -> bytes:
     """How long the next statements wait for a row lock."""
     return b"SET SESSION innodb_lock_wait_timeout = %d" % seconds
 
 
-def is_ours(connection: int) -> bytes:
+def is_ours(connection_id: int) -> bytes:
     """1 when that connection is open, and of the same user and database as this one."""
     return (
         b"SELECT COUNT(*) FROM information_schema.PROCESSLIST "
-        b"WHERE ID = %d AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()" % connection
+        b"WHERE ID = %d AND USER = SUBSTRING_INDEX(USER(), '@', 1) AND DB = DATABASE()" % connection_id
     )
 
 
-def is_running(connection: int) -> bytes:
+def is_running(connection_id: int) -> bytes:
     """1 when that connection of this user is open, and the server runs a statement of it."""
-    return b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND COMMAND <> 'Sleep'" % connection
+    return b"SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE ID = %d AND COMMAND <> 'Sleep'" % connection_id
 
 
-def kill(connection: int) -> bytes:
+def kill(connection_id: int) -> bytes:
     """Ends a connection, rolls its transaction back and frees its locks."""
-    return b"KILL CONNECTION %d" % connection
+    return b"KILL CONNECTION %d" % connection_id
 
 
-_UPDATE_TYPES: Final = (
+_UPDATE_COLUMNS: Final = (
     ("id", "0"),
     ("priority", "0"),
     ("deliver_after_ms", "0"),
@@ -276,21 +282,21 @@ class Statements:
         # reads, and locks, all of them rather than those of a few ids. A DELETE can name it only
         # when it says which table it deletes from.
         item = self._item
-        self._of_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
+        self._from_ids = f"FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._delete = f"DELETE {item} FROM {item} FORCE INDEX (PRIMARY) WHERE id IN (".encode()
         self._lease = f"UPDATE {item} FORCE INDEX (PRIMARY) SET ".encode()
-        row = f"({', '.join('?' * len(BOUND))})"
-        insert = f"INSERT INTO {item} ({', '.join(BOUND)}) VALUES "
-        self._insert = {count: (insert + ", ".join([row] * count)).encode() for count in ROWS_BOUND}
+        row = f"({', '.join('?' * len(BOUND_COLUMNS))})"
+        insert = f"INSERT INTO {item} ({', '.join(BOUND_COLUMNS)}) VALUES "
+        self._insert = {count: (insert + ", ".join([row] * count)).encode() for count in INSERT_ROW_COUNTS}
         self._fence = (
             f"UPDATE {self._owner} SET flush = ?, clock_ms = ?, offset_ms = ? "
             "WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ?"
         ).encode()
-        self._add_keys = f"INSERT INTO {self._key} VALUES ".encode()
-        self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_TYPES)}".encode()
+        self._add_idempotency_keys = f"INSERT INTO {self._key} VALUES ".encode()
+        self._update = f"UPDATE (SELECT {', '.join(f'{value} AS {name}' for name, value in _UPDATE_COLUMNS)}".encode()
         self._update_tail = (
             f") AS new STRAIGHT_JOIN {item} AS item FORCE INDEX (PRIMARY) ON item.id = new.id SET "
-            + ", ".join(f"item.{name} = new.{name}" for name in MUTABLE)
+            + ", ".join(f"item.{name} = new.{name}" for name in MUTABLE_COLUMNS)
         ).encode()
 
     def migration(self, step: str) -> bytes:
@@ -299,7 +305,7 @@ class Statements:
         return step.format(**tables).encode()
 
     @property
-    def engines(self) -> bytes:
+    def non_innodb_tables(self) -> bytes:
         """The shard's tables that are not InnoDB."""
         names = "', '".join((self._item, self._owner, self._topic, self._key, self._slot, self._cut))
         return (
@@ -308,7 +314,7 @@ class Statements:
         ).encode()
 
     @property
-    def probes(self) -> tuple[bytes, ...]:
+    def right_probes(self) -> tuple[bytes, ...]:
         """Need every right that a flush needs and change nothing."""
         item, owner, topic, key, slot, cut = self._item, self._owner, self._topic, self._key, self._slot, self._cut
         texts = (
@@ -336,13 +342,13 @@ class Statements:
     def set_owner(self, owner: Owner) -> bytes:
         """A takeover or a new connection of the owner, after the row was locked."""
         return (
-            f"UPDATE {self._owner} SET epoch = {owner.epoch}, nonce = {text(owner.nonce)}, flush = {owner.flush}, "
+            f"UPDATE {self._owner} SET epoch = {owner.epoch}, nonce = {name_literal(owner.nonce)}, flush = {owner.flush}, "
             f"connection = {owner.connection} WHERE one = 1"
         ).encode()
 
-    def fence(self, fence: Fence) -> Bound:
+    def fence(self, fence: Fence) -> BoundStatement:
         """The first statement of a flush: matches nothing when another owner wrote since; holds the row's lock."""
-        return bound(
+        return bind(
             self._fence,
             (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce.encode(), fence.flush - 1),
         )
@@ -354,83 +360,88 @@ class Statements:
 
         Keys come first: one that is taken ends the flush.
         """
-        if writes.keys:
-            yield from self._keys_added(self._add_keys, writes.keys, packet_bytes)
-        if writes.keys_replaced:
-            yield from self._keys_added(
-                f"REPLACE INTO {self._key} VALUES ".encode(), writes.keys_replaced, packet_bytes
+        if writes.idempotency_keys_added:
+            yield from self._idempotency_key_statements(
+                self._add_idempotency_keys, writes.idempotency_keys_added, packet_bytes
             )
-        if writes.keys_over_ms is not None:
-            over = f"until_ms <= {writes.keys_over_ms} ORDER BY until_ms, namespace, name LIMIT {KEYS_OVER_PAGE}"
+        if writes.idempotency_keys_replaced:
+            yield from self._idempotency_key_statements(
+                f"REPLACE INTO {self._key} VALUES ".encode(), writes.idempotency_keys_replaced, packet_bytes
+            )
+        if writes.keys_expired_by_ms is not None:
+            over = f"until_ms <= {writes.keys_expired_by_ms} ORDER BY until_ms, namespace, name LIMIT {KEY_EXPIRY_ROWS_MAX}"
             yield f"DELETE FROM {self._key} WHERE {over}".encode()
-        if writes.slots_added:
-            slots = ",".join([f"({slot})" for slot in writes.slots_added])
+        if writes.key_slots_added:
+            slots = ",".join([f"({slot})" for slot in writes.key_slots_added])
             yield f"INSERT IGNORE INTO {self._slot} VALUES {slots}".encode()
-        for cut_over in writes.cuts_over:
-            yield f"DELETE FROM {self._cut} WHERE {_of_cut(cut_over)} AND last = {cut_over.last}".encode()
-        for made in writes.cuts:
-            values = f"({text(made.namespace)},{text(made.topic)},{made.last})"
+        for cut_over in writes.purge_markers_removed:
+            yield f"DELETE FROM {self._cut} WHERE {_marker_condition(cut_over)} AND last = {cut_over.last_number}".encode()
+        for made in writes.purge_markers_added:
+            values = f"({name_literal(made.namespace)},{name_literal(made.topic)},{made.last_number})"
             yield f"REPLACE INTO {self._cut} VALUES {values}".encode()
-        for part in _id_lists(sorted(writes.deletes)):
+        for part in _chunks_of_ids(sorted(writes.deletes)):
             yield b"%b%b)" % (self._delete, part)
         for lease in writes.leases:
-            yield from self._leases(lease)
+            yield from self._lease_statements(lease)
         if writes.updates:
-            yield from self._updates(writes.updates, packet_bytes)
+            yield from self._update_statements(writes.updates, packet_bytes)
         if writes.inserts:
-            yield from self._inserts(writes.inserts, min(packet_bytes, INSERT_BYTES))
+            yield from self._insert_statements(writes.inserts, min(packet_bytes, INSERT_BYTES_MAX))
         if writes.topics_removed or writes.topics_added:
-            yield from self._topics(writes, packet_bytes)
+            yield from self._topic_statements(writes, packet_bytes)
 
-    def _leases(self, lease: Lease) -> Iterator[bytes]:
+    def _lease_statements(self, lease: LeaseUpdate) -> Iterator[bytes]:
         """Equal values for many rows."""
         told = (lease.state, due_or_never(lease.due_ms), lease.token, lease.attempt)
         values = b"state = %d, due_ms = %d, token = %d, attempt = %d" % told
-        for part in _id_lists(sorted(lease.ids)):
+        for part in _chunks_of_ids(sorted(lease.ids)):
             yield b"%b%b WHERE id IN (%b)" % (self._lease, values, part)
 
-    def _updates(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[bytes]:
+    def _update_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[bytes]:
         """Absolute values, joined to the rows that exist: it can never insert.
 
         STRAIGHT_JOIN makes the server walk the constants and look rows up by
         primary key, however small it believes the table to be.
         """
-        selects = [updated(row) for row in sorted(rows, key=lambda row: row.id)]
+        selects = [update_select(row) for row in sorted(rows, key=lambda row: row.id)]
         room = packet_bytes - len(self._update) - len(self._update_tail)
-        for part in cut(selects, room, UPDATES_PER_STATEMENT):
+        for part in chunked(selects, room, UPDATES_PER_STATEMENT):
             yield b"".join((self._update, *part, self._update_tail))
 
-    def _inserts(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[Bound]:
+    def _insert_statements(self, rows: Sequence[Row], packet_bytes: int) -> Iterator[BoundStatement]:
         """New rows; an id that exists is an error, never a change."""
-        left: Sequence[BoundRow] = inserted(rows)
-        room = packet_bytes - BOUND_BYTES
+        left: Sequence[BoundRow] = encode_rows(rows)
+        room = packet_bytes - BOUND_OVERHEAD_BYTES
         whole = sum(map(len, left)) <= room
         while left:
-            for count in ROWS_BOUND:
+            for count in INSERT_ROW_COUNTS:
                 if count <= len(left) and (whole or count == 1 or sum(map(len, left[:count])) <= room):
                     break
-            yield bound_rows(self._insert[count], left[:count])
+            yield bind_rows(self._insert[count], left[:count])
             left = left[count:]
 
-    def _keys_added(self, head: bytes, rows: Sequence[KeyRow], packet_bytes: int) -> Iterator[bytes]:
+    def _idempotency_key_statements(
+        self, head: bytes, rows: Sequence[IdempotencyKey], packet_bytes: int
+    ) -> Iterator[bytes]:
         """Rows of keys, new ones or in place of those that are over."""
-        for part in cut(key_values(rows), packet_bytes - len(head), len(rows)):
+        for part in chunked(idempotency_key_values(rows), packet_bytes - len(head), len(rows)):
             yield head + b",".join(part)
 
-    def adds_keys(self, statement: Statement) -> bool:
+    def adds_idempotency_keys(self, statement: Statement) -> bool:
         """This is the statement that a key's row which is there already refuses."""
-        return isinstance(statement, bytes) and statement.startswith(self._add_keys)
+        return isinstance(statement, bytes) and statement.startswith(self._add_idempotency_keys)
 
-    def _topics(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
+    def _topic_statements(self, writes: Writes, packet_bytes: int) -> Iterator[bytes]:
         """Names leave the topics table and enter it; one that is there stays as it is."""
         room = packet_bytes - 1_000  # for what begins the statements and joins the names
         gone = [
-            f"(namespace = {text(name)} AND topic = {text(topic)})".encode() for name, topic in writes.topics_removed
+            f"(namespace = {name_literal(name)} AND topic = {name_literal(topic)})".encode()
+            for name, topic in writes.topics_removed
         ]
-        for part in cut(gone, room, TOPICS_PER_STATEMENT):
+        for part in chunked(gone, room, TOPICS_PER_STATEMENT):
             yield f"DELETE FROM {self._topic} WHERE ".encode() + b" OR ".join(part)
-        new = [f"({text(name)},{text(topic)})".encode() for name, topic in writes.topics_added]
-        for part in cut(new, room, TOPICS_PER_STATEMENT):
+        new = [f"({name_literal(name)},{name_literal(topic)})".encode() for name, topic in writes.topics_added]
+        for part in chunked(new, room, TOPICS_PER_STATEMENT):
             values = b",".join(part)
             yield b"INSERT INTO %b VALUES %b ON DUPLICATE KEY UPDATE topic = topic" % (self._topic.encode(), values)
 
@@ -438,56 +449,59 @@ class Statements:
 
     def read_rows(self, ids: Sequence[int]) -> list[bytes]:
         """Rows by id, without their payload."""
-        return [b"SELECT %b %b%b)" % (WITHOUT_PAYLOAD.encode(), self._of_ids, part) for part in _id_lists(ids)]
-
-    def load_rows(self, lengths: Mapping[int, int]) -> list[bytes]:
-        """Rows by id, with their payload unless it is longer than is said of the id."""
-        groups: dict[int, list[int]] = {}
-        for number, length in lengths.items():
-            groups.setdefault(length, []).append(number)
         return [
-            b"SELECT %b %b%b)" % (payload_up_to(str(length)).encode(), self._of_ids, part)
-            for length, ids in groups.items()
-            for part in _id_lists(ids)
+            b"SELECT %b %b%b)" % (COLUMNS_WITHOUT_PAYLOAD.encode(), self._from_ids, part)
+            for part in _chunks_of_ids(ids)
         ]
 
-    def read_keys(self, keys: Sequence[KeyName]) -> list[bytes]:
+    def read_rows_with_payload(self, payload_limits: Mapping[int, int]) -> list[bytes]:
+        """Rows by id, with their payload unless it is longer than is said of the id."""
+        groups: dict[int, list[int]] = {}
+        for number, length in payload_limits.items():
+            groups.setdefault(length, []).append(number)
+        return [
+            b"SELECT %b %b%b)" % (columns_with_payload_up_to(str(length)).encode(), self._from_ids, part)
+            for length, ids in groups.items()
+            for part in _chunks_of_ids(ids)
+        ]
+
+    def read_idempotency_keys(self, key_names: Sequence[KeyName]) -> list[bytes]:
         """Rows of keys: ranges of the primary key, a statement for each namespace."""
         names: dict[str, list[bytes]] = {}
-        for namespace, key in keys:
-            names.setdefault(namespace, []).append(data(key))
+        for namespace, key in key_names:
+            names.setdefault(namespace, []).append(bytes_literal(key))
         head = f"SELECT namespace, name, id, digest, until_ms FROM {self._key} FORCE INDEX (PRIMARY) WHERE namespace = "
         return [
-            b"%b%b AND name IN (%b)" % (head.encode(), text(namespace).encode(), b",".join(part))
+            b"%b%b AND name IN (%b)" % (head.encode(), name_literal(namespace).encode(), b",".join(part))
             for namespace, found in names.items()
-            for part in cut(found, INSERT_BYTES, IDS_PER_STATEMENT)
+            for part in chunked(found, INSERT_BYTES_MAX, IDS_PER_STATEMENT)
         ]
 
     @property
-    def next_key_over(self) -> bytes:
+    def next_key_expiry(self) -> bytes:
         """When the next key's row is over."""
         return f"SELECT until_ms FROM {self._key} FORCE INDEX (key_until) ORDER BY until_ms LIMIT 1".encode()
 
-    def key_of(self, number: int, until_ms: int) -> bytes:
+    def idempotency_key_of(self, number: int, until_ms: int) -> bytes:
         """The key that names an item, by when its row is over."""
         head = f"SELECT name FROM {self._key} FORCE INDEX (key_until)"
         return f"{head} WHERE until_ms = {until_ms} AND id = {number} LIMIT 1".encode()
 
     @property
-    def slots(self) -> bytes:
+    def key_slots(self) -> bytes:
         """The slots that the shard holds."""
         return f"SELECT slot FROM {self._slot} ORDER BY slot".encode()
 
     @property
-    def cuts(self) -> bytes:
+    def purge_markers(self) -> bytes:
         """The cuts that stand."""
         return f"SELECT namespace, topic, last FROM {self._cut}".encode()
 
-    def count_cut(self, cut: Cut) -> bytes:
+    def count_purged_rows(self, purge_marker: PurgeMarker) -> bytes:
         """Rows of a cut by state, from the index alone."""
         return (
             f"SELECT namespace, topic, state, COUNT(*) FROM {self._item} FORCE INDEX (item_order) "
-            f"WHERE {_of_cut(cut)} AND id <= {cut.last} GROUP BY namespace, topic, state"
+            f"WHERE {_marker_condition(purge_marker)} AND id <= {purge_marker.last_number} GROUP BY namespace, topic, state"
         ).encode()
 
     @property
@@ -495,34 +509,41 @@ class Statements:
         """The topics table."""
         return f"SELECT namespace, topic FROM {self._topic}".encode()
 
-    def ready(self, topic: TopicName, after: Key | None, limit: int, last_cut: int = 0) -> bytes:
+    def ready_keys(self, topic: TopicName, after: OrderKey | None, limit: int, purged_up_to: int = 0) -> bytes:
         """The next keys of a topic's READY rows."""
-        return self._keys(topic, State.READY, after, limit, last_cut).encode()
+        return self._order_keys(topic, State.READY, after, limit, purged_up_to).encode()
 
-    def listed(
-        self, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int = 0, *, payload: bool
+    def list_rows(
+        self,
+        topic: TopicName,
+        state: State,
+        after: OrderKey | None,
+        limit: int,
+        purged_up_to: int = 0,
+        *,
+        with_payload: bool,
     ) -> bytes:
         """The next rows of a topic in a state: keys by index first, then only those rows."""
-        columns = ", ".join("NULL" if name == "payload" and not payload else f"item.{name}" for name in COLUMNS)
+        columns = ", ".join("NULL" if name == "payload" and not with_payload else f"item.{name}" for name in COLUMNS)
         return (
-            f"SELECT {columns} FROM ({self._keys(topic, state, after, limit, last_cut)}) AS page "
+            f"SELECT {columns} FROM ({self._order_keys(topic, state, after, limit, purged_up_to)}) AS page "
             f"STRAIGHT_JOIN {self._item} AS item FORCE INDEX (PRIMARY) ON item.id = page.id "
             "ORDER BY item.priority, item.deliver_after_ms, item.id"
         ).encode()
 
-    def _keys(self, topic: TopicName, state: State, after: Key | None, limit: int, last_cut: int) -> str:
+    def _order_keys(self, topic: TopicName, state: State, after: OrderKey | None, limit: int, purged_up_to: int) -> str:
         """Keys above a key, as three ranges of the index: neither server makes one range of a row comparison."""
         columns = "priority, deliver_after_ms, id"
         head = (
             f"SELECT {columns} FROM {self._item} FORCE INDEX (item_order) "
-            f"WHERE namespace = {text(topic[0])} AND topic = {text(topic[1])} AND state = {int(state)}"
+            f"WHERE namespace = {name_literal(topic[0])} AND topic = {name_literal(topic[1])} AND state = {int(state)}"
         )
-        if last_cut:
-            head += f" AND id > {last_cut}"
+        if purged_up_to:
+            head += f" AND id > {purged_up_to}"
         order = f"ORDER BY {columns} LIMIT {limit}"
         if after is None:
             return f"{head} {order}"
-        priority, deliver_after, number = unpack_key(after)
+        priority, deliver_after, number = unpack_order_key(after)
         ranges = (
             f"priority = {priority} AND deliver_after_ms = {deliver_after} AND id > {number}",
             f"priority = {priority} AND deliver_after_ms > {deliver_after}",
@@ -530,7 +551,7 @@ class Statements:
         )
         return " UNION ALL ".join(f"({head} AND {bounds} {order})" for bounds in ranges) + f" {order}"
 
-    def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> bytes:
+    def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> bytes:
         """A page of what is due, bounded on both sides."""
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
         if after is not None:
@@ -542,7 +563,7 @@ class Statements:
             f"({head} due_ms > {start[0]} AND due_ms <= {high_ms} {order}) {order}"
         ).encode()
 
-    def next_due(self, above_ms: int) -> bytes:
+    def next_due_ms(self, above_ms: int) -> bytes:
         """When the next row comes due."""
         return (
             f"SELECT due_ms FROM {self._item} FORCE INDEX (item_due) "
@@ -561,10 +582,10 @@ class Statements:
         ).encode()
 
 
-def _of_cut(cut: Cut) -> str:
-    return f"namespace = {text(cut.namespace)} AND topic = {text(cut.topic)}"
+def _marker_condition(purge_marker: PurgeMarker) -> str:
+    return f"namespace = {name_literal(purge_marker.namespace)} AND topic = {name_literal(purge_marker.topic)}"
 
 
-def _id_lists(ids: Sequence[int]) -> Iterator[bytes]:
+def _chunks_of_ids(ids: Sequence[int]) -> Iterator[bytes]:
     for start in range(0, len(ids), IDS_PER_STATEMENT):
         yield ",".join(map(str, ids[start : start + IDS_PER_STATEMENT])).encode()

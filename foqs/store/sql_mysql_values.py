@@ -23,19 +23,19 @@ from struct import Struct
 from typing import Final
 
 from foqs.core.item import Row, TopicName
-from foqs.core.keys import KeyRow
-from foqs.store.mysql_wire import Bound, Statement, length_encoded
+from foqs.core.keys import IdempotencyKey
+from foqs.store.mysql_wire import BoundStatement, Statement, read_length
 
-_INTEGER: Final = b"\x08\0"
+_INT64_TYPE: Final = b"\x08\0"
 """The type of 8 bytes with a sign."""
-_BYTES: Final = b"\xfc\0"
-_EIGHT: Final = Struct("<q")
-_NUMBERS: Final = Struct("<12q")
+_BYTES_TYPE: Final = b"\xfc\0"
+_INT64: Final = Struct("<q")
+_TWELVE_INT64: Final = Struct("<12q")
 
 NEVER_MS: Final = (1 << 63) - 1
 """The `due_ms` of a row that nothing is scheduled for; rows of earlier versions may have NULL."""
 
-_BOUND_NUMBERS: Final = (
+_BOUND_INTEGERS: Final = (
     "id",
     "priority",
     "deliver_after_ms",
@@ -49,34 +49,34 @@ _BOUND_NUMBERS: Final = (
     "attempt",
     "due_ms",
 )
-_BOUND_NULLS: Final = ("ttl_ms", "expires_at_ms")
-BOUND: Final = (*_BOUND_NUMBERS, *_BOUND_NULLS, "namespace", "topic", "payload", "metadata")
+_BOUND_NULLABLE: Final = ("ttl_ms", "expires_at_ms")
+BOUND_COLUMNS: Final = (*_BOUND_INTEGERS, *_BOUND_NULLABLE, "namespace", "topic", "payload", "metadata")
 """The columns of a new row in the order in which they are bound: those of fixed length first."""
-_NO_TTL, _NO_EXPIRY = (1 << BOUND.index(name) for name in _BOUND_NULLS)
-_BOUND_TYPES: Final = _INTEGER * (len(BOUND) - 4) + _BYTES * 4
-BOUND_BYTES: Final = 11
+_NO_TTL, _NO_EXPIRY = (1 << BOUND_COLUMNS.index(name) for name in _BOUND_NULLABLE)
+_BOUND_TYPES: Final = _INT64_TYPE * (len(BOUND_COLUMNS) - 4) + _BYTES_TYPE * 4
+BOUND_OVERHEAD_BYTES: Final = 11
 """So many bytes at most a statement with bound rows has beside those of its rows."""
 
 
-def text(value: str) -> str:
+def name_literal(value: str) -> str:
     """A name as a literal; few statements are made of text, so one spelling does for all."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
-def escaped(value: bytes | None) -> bytes:
+def escape(value: bytes | None) -> bytes:
     """What stands between the quotes of a literal."""
     if value is None:
         raise TypeError("a row is written whole, with its payload and metadata")
     return value.replace(b"\\", b"\\\\").replace(b"'", b"\\'")
 
 
-def data(value: bytes) -> bytes:
+def bytes_literal(value: bytes) -> bytes:
     """Bytes as a literal."""
-    return b"'%b'" % escaped(value)
+    return b"'%b'" % escape(value)
 
 
-def _number(value: int | None) -> bytes:
+def _integer_literal(value: int | None) -> bytes:
     return b"NULL" if value is None else b"%d" % value
 
 
@@ -85,14 +85,14 @@ def due_or_never(due_ms: int | None) -> int:
     return NEVER_MS if due_ms is None else due_ms
 
 
-def updated(row: Row) -> bytes:
+def update_select(row: Row) -> bytes:
     """A row's id and mutable columns, as one more SELECT of constants."""
     return b" UNION ALL SELECT %d,%d,%d,%b,'%b',%d,%d,%d,%d" % (
         row.id,
         row.priority,
         row.deliver_after_ms,
-        _number(row.expires_at_ms),
-        escaped(row.metadata),
+        _integer_literal(row.expires_at_ms),
+        escape(row.metadata),
         row.state,
         due_or_never(row.due_ms),
         row.token,
@@ -100,11 +100,11 @@ def updated(row: Row) -> bytes:
     )
 
 
-def bound(sql: bytes, values: Sequence[int | bytes]) -> Bound:
+def bind(sql: bytes, values: Sequence[int | bytes]) -> BoundStatement:
     """A statement with its values, of which none is NULL."""
-    types = b"".join([_INTEGER if type(value) is int else _BYTES for value in values])
-    told = [_EIGHT.pack(value) if isinstance(value, int) else _counted(value) for value in values]
-    return Bound(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *told)))
+    types = b"".join([_INT64_TYPE if type(value) is int else _BYTES_TYPE for value in values])
+    told = [_INT64.pack(value) if isinstance(value, int) else _length_prefixed(value) for value in values]
+    return BoundStatement(sql, b"".join((bytes(-(-len(values) // 8)), b"\1", types, *told)))
 
 
 class BoundRow:
@@ -121,16 +121,16 @@ class BoundRow:
         return len(self.values) + len(_BOUND_TYPES) + 3
 
 
-def bound_rows(sql: bytes, rows: Sequence[BoundRow]) -> Bound:
+def bind_rows(sql: bytes, rows: Sequence[BoundRow]) -> BoundStatement:
     """A statement that has so many rows of question marks."""
-    width, nulls = len(BOUND), 0
+    width, nulls = len(BOUND_COLUMNS), 0
     for place, row in enumerate(rows):
         nulls |= row.nulls << place * width
     told = nulls.to_bytes(-(-len(rows) * width // 8), "little")
-    return Bound(sql, b"".join((told, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
+    return BoundStatement(sql, b"".join((told, b"\1", _BOUND_TYPES * len(rows), *[row.values for row in rows])))
 
 
-def in_text(statement: Statement) -> bytes:
+def as_text(statement: Statement) -> bytes:
     """The same for a server that prepares no more: every question mark is the value it stands for."""
     if isinstance(statement, bytes):
         return statement
@@ -143,32 +143,32 @@ def in_text(statement: Statement) -> bytes:
     for place, after in enumerate(others):
         if nulls >> place & 1:
             found.append(b"NULL")
-        elif values[types_at + 2 * place] == _INTEGER[0]:
-            (number,) = _EIGHT.unpack_from(values, at)
+        elif values[types_at + 2 * place] == _INT64_TYPE[0]:
+            (number,) = _INT64.unpack_from(values, at)
             found.append(b"%d" % number)
-            at += _EIGHT.size
+            at += _INT64.size
         else:
-            size, at = length_encoded(values, at)
-            found.append(data(values[at : at + size]))
+            size, at = read_length(values, at)
+            found.append(bytes_literal(values[at : at + size]))
             at += size
         found.append(after)
     return b"".join(found)
 
 
-def inserted(rows: Sequence[Row]) -> list[BoundRow]:
+def encode_rows(rows: Sequence[Row]) -> list[BoundRow]:
     """The values of rows, with one piece of work for each topic, not for each row."""
     namespaces: dict[str, bytes] = {}
     names: dict[TopicName, bytes] = {}
     values: list[BoundRow] = []
-    eight, numbers = _EIGHT.pack, _NUMBERS.pack
+    eight, numbers = _INT64.pack, _TWELVE_INT64.pack
     for row in rows:
         topic = (row.namespace, row.topic)
         name = names.get(topic)
         if name is None:
             namespace = namespaces.get(row.namespace)
             if namespace is None:
-                namespace = namespaces[row.namespace] = _counted(row.namespace.encode())
-            name = names[topic] = namespace + _counted(row.topic.encode())
+                namespace = namespaces[row.namespace] = _length_prefixed(row.namespace.encode())
+            name = names[topic] = namespace + _length_prefixed(row.topic.encode())
         payload, metadata = row.payload, row.metadata
         if payload is None or metadata is None:
             raise TypeError("a row is written whole, with its payload and metadata")
@@ -196,22 +196,31 @@ def inserted(rows: Sequence[Row]) -> list[BoundRow]:
             row.attempt,
             NEVER_MS if row.due_ms is None else row.due_ms,
         )
-        told = (fixed, ttl, expires, name, _length(len(payload)), payload, _length(len(metadata)), metadata)
+        told = (
+            fixed,
+            ttl,
+            expires,
+            name,
+            _encode_length(len(payload)),
+            payload,
+            _encode_length(len(metadata)),
+            metadata,
+        )
         values.append(BoundRow(nulls, b"".join(told)))
     return values
 
 
-def _counted(value: bytes) -> bytes:
-    return _length(len(value)) + value
+def _length_prefixed(value: bytes) -> bytes:
+    return _encode_length(len(value)) + value
 
 
-_SHORT: Final = tuple(bytes([size]) for size in range(251))
+_ONE_BYTE_LENGTHS: Final = tuple(bytes([size]) for size in range(251))
 """Lengths that are one byte."""
 
 
-def _length(size: int) -> bytes:
+def _encode_length(size: int) -> bytes:
     if size < 251:
-        return _SHORT[size]
+        return _ONE_BYTE_LENGTHS[size]
     if size < 1 << 16:
         return b"\xfc" + size.to_bytes(2, "little")
     if size < 1 << 24:
@@ -219,16 +228,16 @@ def _length(size: int) -> bytes:
     return b"\xfe" + size.to_bytes(8, "little")
 
 
-def key_values(rows: Sequence[KeyRow]) -> list[bytes]:
+def idempotency_key_values(rows: Sequence[IdempotencyKey]) -> list[bytes]:
     """The values of keys' rows."""
-    names = {namespace: text(namespace).encode() for namespace in {row.namespace for row in rows}}
+    names = {namespace: name_literal(namespace).encode() for namespace in {row.namespace for row in rows}}
     return [
-        b"(%b,'%b',%d,'%b',%d)" % (names[namespace], escaped(key), number, escaped(digest), until_ms)
+        b"(%b,'%b',%d,'%b',%d)" % (names[namespace], escape(key), number, escape(digest), until_ms)
         for namespace, key, number, digest, until_ms in rows
     ]
 
 
-def cut(parts: list[bytes], bytes_max: int, count_max: int) -> Iterator[list[bytes]]:
+def chunked(parts: list[bytes], bytes_max: int, count_max: int) -> Iterator[list[bytes]]:
     """Groups of parts within both limits; a part that is too long by itself stands alone."""
     if len(parts) <= count_max and sum(map(len, parts)) + len(parts) <= bytes_max:
         if parts:

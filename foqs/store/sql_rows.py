@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from foqs.core.fence import Owner
-from foqs.core.item import Delivery, Key, Row, State, pack_key
+from foqs.core.item import DeliveryPolicy, OrderKey, Row, State, pack_order_key
 from foqs.store.port import StoreUnusable
 
 COLUMNS: Final = (
@@ -34,26 +34,35 @@ COLUMNS: Final = (
     "attempt",
 )
 
-MUTABLE: Final = ("priority", "deliver_after_ms", "expires_at_ms", "metadata", "state", "due_ms", "token", "attempt")
+MUTABLE_COLUMNS: Final = (
+    "priority",
+    "deliver_after_ms",
+    "expires_at_ms",
+    "metadata",
+    "state",
+    "due_ms",
+    "token",
+    "attempt",
+)
 """The columns that an update writes."""
 
-LEASED: Final = ("state", "due_ms", "token", "attempt")
+LEASE_COLUMNS: Final = ("state", "due_ms", "token", "attempt")
 """The columns that a lease writes."""
 
 OWNER_COLUMNS: Final = ("epoch", "nonce", "flush", "clock_ms", "connection", "offset_ms")
 """The order of `Owner`'s fields."""
 
-WITH_PAYLOAD: Final = ", ".join(COLUMNS)
-WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name for name in COLUMNS)
+COLUMNS_WITH_PAYLOAD: Final = ", ".join(COLUMNS)
+COLUMNS_WITHOUT_PAYLOAD: Final = ", ".join("NULL" if name == "payload" else name for name in COLUMNS)
 
 
-def payload_up_to(length: str) -> str:
+def columns_with_payload_up_to(length: str) -> str:
     """The columns, but NULL for a payload that is longer: the database reads none of it."""
     some = f"CASE WHEN payload_bytes <= {length} THEN payload END"
     return ", ".join(some if name == "payload" else name for name in COLUMNS)
 
 
-_POLICIES: Final = {int(policy): policy for policy in Delivery}
+_POLICIES: Final = {int(policy): policy for policy in DeliveryPolicy}
 _STATES: Final = {int(state): state for state in State}
 
 
@@ -65,9 +74,9 @@ def row_of(values: Sequence[Any]) -> Row:
     return row
 
 
-def keys_of(found: Iterable[tuple[int, int, int]]) -> list[Key]:
+def order_keys_of(found: Iterable[tuple[int, int, int]]) -> list[OrderKey]:
     """The keys of tuples of (priority, deliver_after_ms, id)."""
-    return [pack_key(priority, after, number) for priority, after, number in found]
+    return [pack_order_key(priority, after, number) for priority, after, number in found]
 
 
 def owner_of(values: Sequence[Any] | None) -> Owner:
@@ -104,7 +113,7 @@ def all_values(row: Row) -> tuple[int | str | bytes | None, ...]:
 
 
 def mutable_values(row: Row) -> tuple[int | bytes | None, ...]:
-    """A row's mutable columns in the order of `MUTABLE`."""
+    """A row's mutable columns in the order of `MUTABLE_COLUMNS`."""
     return (
         row.priority,
         row.deliver_after_ms,

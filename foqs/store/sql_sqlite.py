@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Final
 
 from foqs.store.sql_migrations import Migration
-from foqs.store.sql_rows import COLUMNS, LEASED, MUTABLE, OWNER_COLUMNS, WITH_PAYLOAD, WITHOUT_PAYLOAD, payload_up_to
+from foqs.store.sql_rows import (
+    COLUMNS,
+    COLUMNS_WITH_PAYLOAD,
+    COLUMNS_WITHOUT_PAYLOAD,
+    LEASE_COLUMNS,
+    MUTABLE_COLUMNS,
+    OWNER_COLUMNS,
+    columns_with_payload_up_to,
+)
 
 APPLICATION_ID: Final = 0x464F5153
 """`FOQS`, in the file's header: tells our files from others."""
@@ -139,22 +147,22 @@ SET_OWNER: Final = "UPDATE owner SET epoch = ?, nonce = ?, flush = ?, connection
 FENCE: Final = "UPDATE owner SET flush = ?, clock_ms = ?, offset_ms = ? WHERE one = 1 AND epoch = ? AND nonce = ? AND flush = ? - 1"
 """The first statement of a flush: matches nothing when another owner wrote since."""
 
-READ_ROW: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE id = ?"
+READ_ROW: Final = f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE id = ?"
 """One row without its payload."""
 
-LOAD_ROW: Final = f"SELECT {payload_up_to('?')} FROM item WHERE id = ?"
+READ_ROW_WITH_PAYLOAD: Final = f"SELECT {columns_with_payload_up_to('?')} FROM item WHERE id = ?"
 """One row with its payload, unless it is longer than that."""
 
 DELETE: Final = "DELETE FROM item WHERE id = ?"
 """Removes a row; nothing happens when it is gone."""
 
-UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE)} WHERE id = ?"
+UPDATE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in MUTABLE_COLUMNS)} WHERE id = ?"
 """Writes a row's mutable columns; never inserts."""
 
-LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASED)} WHERE id = ?"
+LEASE: Final = f"UPDATE item SET {', '.join(f'{name} = ?' for name in LEASE_COLUMNS)} WHERE id = ?"
 """Writes what a lease changes."""
 
-INSERT: Final = f"INSERT INTO item ({WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
+INSERT: Final = f"INSERT INTO item ({COLUMNS_WITH_PAYLOAD}) VALUES ({', '.join('?' * len(COLUMNS))})"
 """Adds a row; an id that exists is an error."""
 
 TOPICS: Final = "SELECT namespace, topic FROM topic"
@@ -166,68 +174,78 @@ ADD_TOPIC: Final = "INSERT INTO topic VALUES (?, ?) ON CONFLICT DO NOTHING"
 REMOVE_TOPIC: Final = "DELETE FROM topic WHERE namespace = ? AND topic = ?"
 """A topic that has none any more."""
 
-READ_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
+READ_IDEMPOTENCY_KEY: Final = "SELECT namespace, name, id, digest, until_ms FROM key WHERE namespace = ? AND name = ?"
 """A key's row."""
 
-ADD_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
+ADD_IDEMPOTENCY_KEY: Final = "INSERT INTO key VALUES (?, ?, ?, ?, ?)"
 """A new key's row; one that exists is an error."""
 
-REPLACE_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
+REPLACE_IDEMPOTENCY_KEY: Final = "INSERT OR REPLACE INTO key VALUES (?, ?, ?, ?, ?)"
 """A key's row in place of one that is over."""
 
-CLEAR_KEYS: Final = (
+EXPIRE_IDEMPOTENCY_KEYS: Final = (
     "DELETE FROM key WHERE (namespace, name) IN "
     "(SELECT namespace, name FROM key WHERE until_ms <= ? ORDER BY until_ms, namespace, name LIMIT ?)"
 )
 """Some rows that are over, the oldest first."""
 
-NEXT_KEY_OVER: Final = "SELECT MIN(until_ms) FROM key"
+NEXT_KEY_EXPIRY: Final = "SELECT MIN(until_ms) FROM key"
 """When the next key's row is over."""
 
-KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
+IDEMPOTENCY_KEY_OF: Final = "SELECT name FROM key INDEXED BY key_until WHERE until_ms = ? AND id = ? LIMIT 1"
 """The key that names an item, by when its row is over."""
 
-SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
+KEY_SLOTS: Final = "SELECT slot FROM slot ORDER BY slot"
 """The slots that the shard holds."""
 
-ADD_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
+ADD_KEY_SLOT: Final = "INSERT INTO slot VALUES (?) ON CONFLICT DO NOTHING"
 """A slot that the shard is given."""
 
-CUTS: Final = "SELECT namespace, topic, last FROM cut"
+PURGE_MARKERS: Final = "SELECT namespace, topic, last FROM cut"
 """The cuts that stand."""
 
-MAKE_CUT: Final = "INSERT OR REPLACE INTO cut VALUES (?, ?, ?)"
+SET_PURGE_MARKER: Final = "INSERT OR REPLACE INTO cut VALUES (?, ?, ?)"
 """A topic is purged up to a number."""
 
-END_CUT: Final = "DELETE FROM cut WHERE namespace = ? AND topic = ? AND last = ?"
+REMOVE_PURGE_MARKER: Final = "DELETE FROM cut WHERE namespace = ? AND topic = ? AND last = ?"
 """The rows of a cut have gone."""
 
-COUNT_CUT: Final = "SELECT state, COUNT(*) FROM item WHERE namespace = ? AND topic = ? AND +id <= ? GROUP BY state"
+COUNT_PURGED_ROWS: Final = (
+    "SELECT state, COUNT(*) FROM item WHERE namespace = ? AND topic = ? AND +id <= ? GROUP BY state"
+)
 """Rows of a cut by state, from the index alone."""
 
-_OF_TOPIC: Final = "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # +: it is no reason to leave the index
-_ABOVE: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
-_IN_ORDER: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
+_TOPIC_CONDITION: Final = (
+    "namespace = ? AND topic = ? AND state = ? AND +id > ?"  # +: it is no reason to leave the index
+)
+_AFTER_CONDITION: Final = "(priority, deliver_after_ms, id) > (?, ?, ?)"
+_ORDER_AND_LIMIT: Final = "ORDER BY priority, deliver_after_ms, id LIMIT ?"
 
-FIRST_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+FIRST_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
 """The first keys of a topic in a state."""
 
-NEXT_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+NEXT_ORDER_KEYS: Final = f"SELECT priority, deliver_after_ms, id FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
 """The keys after a key."""
 
-FIRST_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+FIRST_ROWS: Final = f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
 """The first rows of a topic in a state."""
 
-NEXT_ROWS: Final = f"SELECT {WITH_PAYLOAD} FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+NEXT_ROWS: Final = (
+    f"SELECT {COLUMNS_WITH_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+)
 """The rows after a key."""
 
-FIRST_HEADS: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE {_OF_TOPIC} {_IN_ORDER}"
+FIRST_ROWS_WITHOUT_PAYLOAD: Final = (
+    f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} {_ORDER_AND_LIMIT}"
+)
 """The first rows of a topic in a state, without their payload."""
 
-NEXT_HEADS: Final = f"SELECT {WITHOUT_PAYLOAD} FROM item WHERE {_OF_TOPIC} AND {_ABOVE} {_IN_ORDER}"
+NEXT_ROWS_WITHOUT_PAYLOAD: Final = (
+    f"SELECT {COLUMNS_WITHOUT_PAYLOAD} FROM item WHERE {_TOPIC_CONDITION} AND {_AFTER_CONDITION} {_ORDER_AND_LIMIT}"
+)
 """The rows after a key, without their payload."""
 
-DUE: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
+DUE_ROWS: Final = "SELECT due_ms, id FROM item WHERE (due_ms, id) > (?, ?) AND due_ms <= ? ORDER BY due_ms, id LIMIT ?"
 """A page of what is due, after (due_ms, id)."""
 
 NEXT_DUE: Final = "SELECT due_ms FROM item WHERE due_ms > ? ORDER BY due_ms LIMIT 1"

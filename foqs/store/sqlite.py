@@ -19,18 +19,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row, TopicName
-from foqs.core.keys import KeyName, KeyRow
+from foqs.core.keys import IdempotencyKey, KeyName
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import (
-    KEYS_OVER_PAGE,
+    KEY_EXPIRY_ROWS_MAX,
     Decide,
-    Due,
+    DueRow,
     FaultHook,
     FencedOut,
-    KeyTaken,
+    IdempotencyKeyExists,
     StoreError,
     StoreLost,
     StoreUnusable,
@@ -41,11 +41,11 @@ from foqs.store.port import (
 )
 from foqs.store.sql_rows import all_values, mutable_values, owner_of
 from foqs.store.sqlite_file import SqliteFile, is_damage
-from foqs.store.sqlite_reads import SqliteReads, found_rows, loaded_rows
+from foqs.store.sqlite_reads import SqliteReads, read_rows, read_rows_with_payload
 
 _T = TypeVar("_T")
 _INT64_MIN = -(1 << 63)
-_UNACCEPTABLE = (sqlite3.Error, OverflowError, UnicodeEncodeError)
+_STATEMENT_ERRORS = (sqlite3.Error, OverflowError, UnicodeEncodeError)
 """What binding and running a statement may raise."""
 
 
@@ -55,7 +55,7 @@ class SqliteStore:
     Args:
         path: the file; created by `open`, with its folders.
         shard: the shard's number, written into a new file and checked in an old one.
-        faults: the hook of `port.POINTS`; it runs in the store's thread.
+        faults: the hook of `port.FAULT_POINTS`; it runs in the store's thread.
         synchronous: FULL or EXTRA; anything weaker is refused by `open` unless
             `unsafe_durability`.
         busy_timeout_s: how long a call waits for another process's lock.
@@ -74,94 +74,101 @@ class SqliteStore:
         self._file = SqliteFile(Path(path), shard, synchronous, unsafe_durability, busy_timeout_s)
         self._faults = faults
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"foqs-shard-{shard}")
-        self._abandoned = False
-        self._closed = False
+        self._is_cancelled = False
+        self._is_closed = False
         # Only the thread touches what follows.
         self._db: sqlite3.Connection | None = None
-        self._claim: tuple[int, str] | None = None
+        self._ownership: tuple[int, str] | None = None
         self._damage: str | None = None
 
     async def open(self) -> None:
-        await self._hop(lambda: self._reopen(create=True), anew=True)
+        await self._run_in_thread(lambda: self._reopen(create=True), reconnects=True)
 
     async def now_ms(self) -> int:
         return await self._read(lambda db: int(db.execute(sql.NOW_MS).fetchone()[0]))
 
     async def take_over(self, epoch: int, nonce: str) -> Owner:
-        return await self._hop(lambda: self._locked(lambda db: self._take_over(db, epoch, nonce)))
+        return await self._run_in_thread(lambda: self._run_locked(lambda db: self._take_over(db, epoch, nonce)))
 
-    async def owner(self) -> Owner:
-        return await self._hop(self._owner, anew=True)
+    async def read_owner(self) -> Owner:
+        return await self._run_in_thread(self._reconnect, reconnects=True)
 
     async def flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
-        await self._hop(lambda: self._flush(fence, touched, loaded, keys, decide))
+        await self._run_in_thread(lambda: self._flush(fence, row_ids, payload_limits, key_names, decide))
 
     async def topics(self) -> list[TopicName]:
         return await self._read(lambda db: db.execute(sql.TOPICS).fetchall())
 
-    async def slots(self) -> list[int]:
-        return await self._read(lambda db: [slot for (slot,) in db.execute(sql.SLOTS)])
+    async def key_slots(self) -> list[int]:
+        return await self._read(lambda db: [slot for (slot,) in db.execute(sql.KEY_SLOTS)])
 
-    async def cuts(self) -> list[Cut]:
-        return await self._read(lambda db: [Cut(*found) for found in db.execute(sql.CUTS)])
+    async def purge_markers(self) -> list[PurgeMarker]:
+        return await self._read(lambda db: [PurgeMarker(*found) for found in db.execute(sql.PURGE_MARKERS)])
 
-    async def next_key_over_ms(self) -> int | None:
-        (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_OVER).fetchone())
+    async def next_key_expiry_ms(self) -> int | None:
+        (found,) = await self._read(lambda db: db.execute(sql.NEXT_KEY_EXPIRY).fetchone())
         return None if found is None else int(found)
 
     def reads(self) -> SqliteReads:
         return SqliteReads(self._file)
 
-    async def due(self, low_ms: int | None, high_ms: int, after: Due | None, limit: int) -> list[Due]:
+    async def due_rows(self, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int) -> list[DueRow]:
         start = (_INT64_MIN if low_ms is None else low_ms, -1)
         if after is not None:
             start = max(start, (after.due_ms, after.id))
-        return await self._read(lambda db: [Due(*found) for found in db.execute(sql.DUE, (*start, high_ms, limit))])
+        return await self._read(
+            lambda db: [DueRow(*found) for found in db.execute(sql.DUE_ROWS, (*start, high_ms, limit))]
+        )
 
     async def rows(self, ids: Sequence[int]) -> list[Row]:
-        return await self._read(lambda db: found_rows(db, sql.READ_ROW, dict.fromkeys(ids)))
+        return await self._read(lambda db: read_rows(db, sql.READ_ROW, dict.fromkeys(ids)))
 
     async def next_due_ms(self, above_ms: int) -> int | None:
         found = await self._read(lambda db: db.execute(sql.NEXT_DUE, (above_ms,)).fetchone())
         return None if found is None else int(found[0])
 
     async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
+        if not self._is_closed:
+            self._is_closed = True
             # Not awaited on a loop that may be ending: the thread finishes what it has, closes and ends.
-            self._thread.submit(self._drop)
+            self._thread.submit(self._disconnect)
             closing = asyncio.get_running_loop().run_in_executor(None, self._thread.shutdown)
             await asyncio.shield(closing)
 
     # ------------------------------------------------------- on the event loop
 
-    async def _hop(self, work: Callable[[], _T], *, anew: bool = False) -> _T:
-        """Runs `work` in the thread. After a cancelled call only `anew` work is let in: its outcome is unknown."""
-        if self._closed:
+    async def _run_in_thread(self, work: Callable[[], _T], *, reconnects: bool = False) -> _T:
+        """Runs `work` in the thread. After a cancelled call only `reconnects` work is let in: its outcome is unknown."""
+        if self._is_closed:
             raise StoreLost(f"{self._file.path}: this store was closed")
-        if anew:
-            self._abandoned = False
-        elif self._abandoned:
+        if reconnects:
+            self._is_cancelled = False
+        elif self._is_cancelled:
             raise StoreLost(f"{self._file.path}: an earlier call was cancelled; read the owner row first")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except asyncio.CancelledError:
-            self._abandoned = True
+            self._is_cancelled = True
             raise
 
     async def _read(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
-        return await self._hop(lambda: self._query(query))
+        return await self._run_in_thread(lambda: self._query(query))
 
     # ------------------------------------------------------------ in the thread
 
-    def _reach(self) -> sqlite3.Connection:
+    def _require_db(self) -> sqlite3.Connection:
         if self._db is None:
             raise StoreLost(f"{self._file.path}: the file is not open; read the owner row first")
         return self._db
 
-    def _drop(self) -> None:
+    def _disconnect(self) -> None:
         """Closes the connection; SQLite rolls back what was open."""
         db, self._db = self._db, None
         if db is not None:
@@ -169,95 +176,100 @@ class SqliteStore:
                 db.close()
 
     def _reopen(self, *, create: bool) -> sqlite3.Connection:
-        self._drop()
+        self._disconnect()
         if self._damage is not None:
             raise StoreUnusable(self._damage)
         self._db = self._file.open(create=create)
         return self._db
 
-    def _lose(self, error: Exception) -> StoreLost:
+    def _disconnect_after(self, error: Exception) -> StoreLost:
         """Gives the connection up after an error that is no answer."""
-        told = self._file.refusal(error)
+        told = self._file.store_error(error)
         if is_damage(error):
             self._damage = str(told)
-        self._drop()
+        self._disconnect()
         return StoreLost(str(told))
 
     def _query(self, query: Callable[[sqlite3.Connection], _T]) -> _T:
-        db = self._reach()
+        db = self._require_db()
         try:
             return query(db)
-        except _UNACCEPTABLE as error:
-            raise self._lose(error) from error
+        except _STATEMENT_ERRORS as error:
+            raise self._disconnect_after(error) from error
 
-    def _locked(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    def _run_locked(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         """Runs `work` under the write lock and commits."""
-        db = self._reach()
+        db = self._require_db()
         try:
             db.execute(sql.BEGIN)
             result = work(db)
             db.execute(sql.COMMIT)
-        except _UNACCEPTABLE as error:
-            raise self._lose(error) from error
+        except _STATEMENT_ERRORS as error:
+            raise self._disconnect_after(error) from error
         except StoreError:
             self._roll_back()
             raise
         return result
 
     def _take_over(self, db: sqlite3.Connection, epoch: int, nonce: str) -> Owner:
-        self._claim = (epoch, nonce)
+        self._ownership = (epoch, nonce)
         old = owner_of(db.execute(sql.READ_OWNER).fetchone())
         if (old.epoch, old.nonce) == (epoch, nonce):
-            return self._record(db, old)
+            return self._write_owner(db, old)
         if old.epoch >= epoch:
             raise Superseded(old.epoch)
-        return self._record(db, replace(old, epoch=epoch, nonce=nonce, flush=0))
+        return self._write_owner(db, replace(old, epoch=epoch, nonce=nonce, flush=0))
 
-    def _owner(self) -> Owner:
+    def _reconnect(self) -> Owner:
         self._reopen(create=False)
-        return self._locked(self._confirm)
+        return self._run_locked(self._confirm_owner)
 
-    def _confirm(self, db: sqlite3.Connection) -> Owner:
+    def _confirm_owner(self, db: sqlite3.Connection) -> Owner:
         """Reads the owner row and, when it is ours, writes it again.
 
         The write makes what was read durable: a COMMIT whose fsync failed may
         have left its frames in the log, and this one settles them.
         """
         current = owner_of(db.execute(sql.READ_OWNER).fetchone())
-        if (current.epoch, current.nonce) == self._claim:
-            return self._record(db, current)
+        if (current.epoch, current.nonce) == self._ownership:
+            return self._write_owner(db, current)
         return current
 
-    def _record(self, db: sqlite3.Connection, owner: Owner) -> Owner:
+    def _write_owner(self, db: sqlite3.Connection, owner: Owner) -> Owner:
         """Writes the owner row with this process as its connection."""
         db.execute(sql.SET_OWNER, (owner.epoch, owner.nonce, owner.flush, os.getpid()))
         return owner_of(db.execute(sql.READ_OWNER).fetchone())
 
     def _flush(
-        self, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+        self,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Sequence[KeyName],
+        decide: Decide,
     ) -> None:
-        db = self._reach()
+        db = self._require_db()
         try:
             self._faults("begin")
             db.execute(sql.BEGIN)
-            _fence(db, fence)
+            _write_fence(db, fence)
             self._faults("fenced")
-            found = {row.id: row for row in found_rows(db, sql.READ_ROW, touched)}
-            found |= {row.id: row for row in loaded_rows(db, loaded)}
-            found_keys = _found_keys(db, keys)
+            found = {row.id: row for row in read_rows(db, sql.READ_ROW, row_ids)}
+            found |= {row.id: row for row in read_rows_with_payload(db, payload_limits)}
+            found_keys = _read_idempotency_keys(db, key_names)
             self._faults("read")
             _write(db, decide(found, found_keys))
             self._faults("written")
             db.execute(sql.COMMIT)
             self._faults("committed")
-        except _UNACCEPTABLE as error:
-            told = self._file.refusal(error)
+        except _STATEMENT_ERRORS as error:
+            told = self._file.store_error(error)
             if not isinstance(told, WriteRefused):
-                raise self._lose(error) from error
+                raise self._disconnect_after(error) from error
             self._roll_back()
             raise told from error
         except StoreLost:
-            self._drop()
+            self._disconnect()
             raise
         except BaseException:
             self._roll_back()
@@ -269,23 +281,23 @@ class SqliteStore:
             if self._db is not None and self._db.in_transaction:
                 self._db.execute(sql.ROLLBACK)
         except sqlite3.Error:
-            self._drop()
+            self._disconnect()
 
 
-def _fence(db: sqlite3.Connection, fence: Fence) -> None:
+def _write_fence(db: sqlite3.Connection, fence: Fence) -> None:
     values = (fence.flush, fence.clock_ms, fence.offset_ms, fence.epoch, fence.nonce, fence.flush)
     if db.execute(sql.FENCE, values).rowcount != 1:
         seen = owner_of(db.execute(sql.READ_OWNER).fetchone())
         raise FencedOut(f"the owner row shows epoch {seen.epoch}, flush {seen.flush}")
 
 
-def _found_keys(db: sqlite3.Connection, keys: Sequence[KeyName]) -> dict[KeyName, KeyRow]:
-    found = {name: db.execute(sql.READ_KEY, name).fetchone() for name in keys}
-    return {name: KeyRow(*values) for name, values in found.items() if values is not None}
+def _read_idempotency_keys(db: sqlite3.Connection, key_names: Sequence[KeyName]) -> dict[KeyName, IdempotencyKey]:
+    found = {name: db.execute(sql.READ_IDEMPOTENCY_KEY, name).fetchone() for name in key_names}
+    return {name: IdempotencyKey(*values) for name, values in found.items() if values is not None}
 
 
 def _write(db: sqlite3.Connection, writes: Writes) -> None:
-    _write_keys(db, writes)
+    _write_idempotency_keys(db, writes)
     if writes.deletes:
         db.executemany(sql.DELETE, zip(writes.deletes))
     for lease in writes.leases:
@@ -299,22 +311,22 @@ def _write(db: sqlite3.Connection, writes: Writes) -> None:
         db.executemany(sql.REMOVE_TOPIC, writes.topics_removed)
     if writes.topics_added:
         db.executemany(sql.ADD_TOPIC, writes.topics_added)
-    if writes.slots_added:
-        db.executemany(sql.ADD_SLOT, zip(writes.slots_added))
-    if writes.cuts_over:
-        db.executemany(sql.END_CUT, writes.cuts_over)
-    if writes.cuts:
-        db.executemany(sql.MAKE_CUT, writes.cuts)
+    if writes.key_slots_added:
+        db.executemany(sql.ADD_KEY_SLOT, zip(writes.key_slots_added))
+    if writes.purge_markers_removed:
+        db.executemany(sql.REMOVE_PURGE_MARKER, writes.purge_markers_removed)
+    if writes.purge_markers_added:
+        db.executemany(sql.SET_PURGE_MARKER, writes.purge_markers_added)
 
 
-def _write_keys(db: sqlite3.Connection, writes: Writes) -> None:
+def _write_idempotency_keys(db: sqlite3.Connection, writes: Writes) -> None:
     """Keys come first: one that is taken ends the flush."""
-    if writes.keys:
+    if writes.idempotency_keys_added:
         try:
-            db.executemany(sql.ADD_KEY, writes.keys)
+            db.executemany(sql.ADD_IDEMPOTENCY_KEY, writes.idempotency_keys_added)
         except sqlite3.IntegrityError as error:
-            raise KeyTaken(str(error)) from error
-    if writes.keys_replaced:
-        db.executemany(sql.REPLACE_KEY, writes.keys_replaced)
-    if writes.keys_over_ms is not None:
-        db.execute(sql.CLEAR_KEYS, (writes.keys_over_ms, KEYS_OVER_PAGE))
+            raise IdempotencyKeyExists(str(error)) from error
+    if writes.idempotency_keys_replaced:
+        db.executemany(sql.REPLACE_IDEMPOTENCY_KEY, writes.idempotency_keys_replaced)
+    if writes.keys_expired_by_ms is not None:
+        db.execute(sql.EXPIRE_IDEMPOTENCY_KEYS, (writes.keys_expired_by_ms, KEY_EXPIRY_ROWS_MAX))

@@ -17,19 +17,19 @@ from urllib.parse import quote
 
 from foqs.store import sql_sqlite as sql
 from foqs.store.port import StoreError, StoreLost, StoreUnusable, WriteRefused
-from foqs.store.sql_migrations import pending
+from foqs.store.sql_migrations import pending_migrations
 from foqs.store.sql_rows import owner_of
 
 _LEVELS: Final = ("OFF", "NORMAL", "FULL", "EXTRA")
-_FULL: Final = _LEVELS.index("FULL")
+_FULL_LEVEL: Final = _LEVELS.index("FULL")
 _PAGE_CACHE_KIB: Final = 16_384
 _WAL_BYTES_KEPT: Final = 64 << 20
 _WAL_ATTEMPTS: Final = 5
 
-_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_LOCKED: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_NO_ACCESS: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
-_BROKEN: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
+_DAMAGED_CODES: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+_LOCKED_CODES: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ACCESS_CODES: Final = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_AUTH}
+_BROKEN_CODES: Final = {sqlite3.SQLITE_IOERR, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT}
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,8 +60,8 @@ class SqliteFile:
             StoreLost: it is locked, or cannot be used now: without `create`, a
                 file that is there was usable once, and may be so again.
         """
-        self._check_level()
-        new = not _is_there(self.path)
+        self._check_synchronous()
+        new = not _may_exist(self.path)
         db: sqlite3.Connection | None = None
         try:
             if create and new:
@@ -73,7 +73,7 @@ class SqliteFile:
                 _sync_folder(self.path.parent)
         except sqlite3.Error as error:
             _close(db)
-            raise self._unopened(error, was_usable=not create and not new) from error
+            raise self._open_error(error, was_usable=not create and not new) from error
         except OSError as error:
             _close(db)
             raise StoreUnusable(f"the file {self.path} cannot be created: {error}") from error
@@ -97,7 +97,7 @@ class SqliteFile:
             raise
         return db
 
-    def refusal(self, error: Exception) -> StoreError:
+    def store_error(self, error: Exception) -> StoreError:
         """What an error of a statement means for the transaction it stood in.
 
         `WriteRefused` only where SQLite's rollback is certain; `StoreLost` where
@@ -105,13 +105,13 @@ class SqliteFile:
         """
         code = primary_code(error)
         text = f"{self.path}: {error}"
-        if code in _LOCKED:
-            return WriteRefused(f"{text}; another process holds the file's write lock", again=True)
+        if code in _LOCKED_CODES:
+            return WriteRefused(f"{text}; another process holds the file's write lock", is_retryable=True)
         if code == sqlite3.SQLITE_FULL:
-            return WriteRefused(f"{text}; make room on the disk that holds it", full=True)
-        if code in _DAMAGED:
+            return WriteRefused(f"{text}; make room on the disk that holds it", is_full=True)
+        if code in _DAMAGED_CODES:
             return StoreLost(f"{text}; the file is damaged: stop, keep it, and restore a copy")
-        if code in _BROKEN or code in _NO_ACCESS:
+        if code in _BROKEN_CODES or code in _NO_ACCESS_CODES:
             return StoreLost(f"{text}; check the disk and the file's permissions")
         return WriteRefused(text)
 
@@ -119,18 +119,18 @@ class SqliteFile:
         name = f"file:{quote(str(self.path.absolute()))}?mode={mode}"
         return sqlite3.connect(name, timeout=self.busy_timeout_s, isolation_level=None, uri=True)
 
-    def _check_level(self) -> None:
+    def _check_synchronous(self) -> None:
         level = self.synchronous.upper()
         if level not in _LEVELS:
             raise StoreUnusable(f"synchronous={self.synchronous} is none of {', '.join(_LEVELS)}")
-        if _LEVELS.index(level) < _FULL and not self.unsafe_durability:
+        if _LEVELS.index(level) < _FULL_LEVEL and not self.unsafe_durability:
             raise StoreUnusable(
                 f"synchronous={level} would lose acknowledged writes at a power failure: "
                 "use FULL, or accept the loss with --unsafe-durability"
             )
 
     def _configure(self, db: sqlite3.Connection) -> None:
-        mode = _write_ahead(db)
+        mode = _switch_to_wal(db)
         if mode != "wal":
             raise StoreUnusable(
                 f"{self.path}: the journal mode is {mode} and must be WAL; use a local disk, not a network folder"
@@ -151,7 +151,7 @@ class SqliteFile:
         (objects,) = db.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         if application != sql.APPLICATION_ID and (version or objects):
             raise StoreUnusable(f"{self.path} is the SQLite file of another program; choose another path")
-        steps = pending(version, sql.MIGRATIONS, str(self.path))
+        steps = pending_migrations(version, sql.MIGRATIONS, str(self.path))
         for step in steps:
             for statement in step.statements:
                 db.execute(statement)
@@ -168,14 +168,14 @@ class SqliteFile:
             # Who looks at the file alone (`sqlite_header`) shall see the schema that it has.
             db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def _unopened(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
+    def _open_error(self, error: sqlite3.Error, *, was_usable: bool) -> StoreError:
         code = primary_code(error)
-        if code in _DAMAGED:
+        if code in _DAMAGED_CODES:
             return StoreUnusable(f"{self.path}: {error}; the file is damaged: keep it, and restore a copy")
-        if code in _NO_ACCESS:
+        if code in _NO_ACCESS_CODES:
             told = f"{self.path}: {error}; let this user read and write the file and its folder"
             return StoreLost(told) if was_usable else StoreUnusable(told)
-        if code in _LOCKED:
+        if code in _LOCKED_CODES:
             return StoreLost(f"{self.path}: {error}; another process holds the file's write lock")
         return StoreLost(f"{self.path}: {error}")
 
@@ -188,10 +188,10 @@ def primary_code(error: Exception) -> int:
 
 def is_damage(error: Exception) -> bool:
     """Whether an error says that the file's content is broken."""
-    return primary_code(error) in _DAMAGED
+    return primary_code(error) in _DAMAGED_CODES
 
 
-def _write_ahead(db: sqlite3.Connection) -> str:
+def _switch_to_wal(db: sqlite3.Connection) -> str:
     """Switches to WAL and returns the mode reached.
 
     Two openers of a new file can refuse each other without waiting, so the
@@ -201,14 +201,14 @@ def _write_ahead(db: sqlite3.Connection) -> str:
         try:
             (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
         except sqlite3.OperationalError as error:
-            if last or primary_code(error) not in _LOCKED:
+            if last or primary_code(error) not in _LOCKED_CODES:
                 raise
         else:
             return str(mode)
     raise AssertionError("unreachable")
 
 
-def _is_there(path: Path) -> bool:
+def _may_exist(path: Path) -> bool:
     """Whether the file exists, or may exist where this user cannot look."""
     try:
         path.stat()

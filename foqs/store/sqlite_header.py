@@ -20,10 +20,10 @@ _BYTES: Final = 100
 
 @dataclass(slots=True, frozen=True)
 class SqliteHeader:
-    """`version`: of the schema (`PRAGMA user_version`); `application`: whose file it is (`PRAGMA application_id`)."""
+    """`schema_version`: of the schema (`PRAGMA user_version`); `application_id`: whose file it is (`PRAGMA application_id`)."""
 
-    version: int
-    application: int
+    schema_version: int
+    application_id: int
 
 
 def read_header(path: Path) -> SqliteHeader | None:

@@ -24,7 +24,7 @@ from foqs.host import Host
 from foqs.options import DAY_MS, HOUR_MS
 from foqs.testing.loop import HostClock, HostLoop
 from foqs_client import Client, ItemView, SyncClient
-from foqs_client.background import Background
+from foqs_client.background import BackgroundLoop
 from foqs_client.client import TIMEOUT_MS_DEFAULT
 
 P = ParamSpec("P")
@@ -40,7 +40,7 @@ _OPTIONS: Final = {
     "store.url": "memory:",
     "store.shards": 1,
     "shard.sweep_interval_ms": DAY_MS,
-    "shard.clock_sample_ms": HOUR_MS,
+    "shard.clock_sample_interval_ms": HOUR_MS,
     "shard.timer_tick_ms_min": 1,
 }
 """One shard: the order is exact. Few sweeps: years pass quickly, and timers in memory are not missed. What is due is so at once."""
@@ -72,7 +72,7 @@ class FakeHost:
 
     async def __aenter__(self) -> Self:
         self._loop = HostLoop(asyncio.get_running_loop())
-        await self._loop.complete(self._start())
+        await self._loop.run_to_completion(self._start())
         return self
 
     async def __aexit__(
@@ -80,7 +80,7 @@ class FakeHost:
     ) -> None:
         for client in self._clients:
             await client.close()
-        await self._loop.complete(self._host.stop())
+        await self._loop.run_to_completion(self._host.stop())
         await self._loop.finish()
 
     def client(
@@ -127,7 +127,7 @@ class FakeHost:
                 await asyncio.sleep(0.001)
 
 
-def _blocking(
+def _synchronous(
     method: Callable[Concatenate[FakeHost, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[SyncFakeHost, P], T]:
     """A method of the fake that waits for its result."""
@@ -144,7 +144,7 @@ class SyncFakeHost:
 
     def __init__(self, options: Mapping[str, object] = MappingProxyType({})) -> None:
         self._fake = FakeHost(options)
-        self._background = Background("foqs-fake-host")
+        self._background = BackgroundLoop("foqs-fake-host")
 
     def __enter__(self) -> Self:
         self._background.run(self._fake.__aenter__)
@@ -160,7 +160,7 @@ class SyncFakeHost:
     ) -> SyncClient:
         """A client of this host, closed with it; see `FakeHost.client`."""
         client = self._fake.client(namespace=namespace, timeout_ms=timeout_ms, automatic_keys=automatic_keys)
-        return SyncClient.of(client, self._background)
+        return SyncClient.wrap(client, self._background)
 
-    advance = _blocking(FakeHost.advance)
-    items = _blocking(FakeHost.items)
+    advance = _synchronous(FakeHost.advance)
+    items = _synchronous(FakeHost.items)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from typing import Any, Final, TypeVar
 
-from foqs.testing.pipe import Factory, Listener, connect
+from foqs.testing.pipe import MemoryListener, ProtocolFactory, connect
 
 T = TypeVar("T")
 
-MOMENTS_MAX: Final = 10_000
+SINGLE_STEPS_MAX: Final = 10_000
 """An advance goes through so many timers one by one; then, in as many strides, those that lie close fire together."""
 IDLE_TURNS: Final = 20
 """Turns of the outer loop in which nothing happens inside, until nothing more is expected of what was begun outside."""
@@ -53,64 +53,64 @@ class HostLoop(BaseEventLoop):
         self._ahead_s = 0.0
         self._clock_resolution = _RESOLUTION_S
         self._selector = _NoSelector()
-        self._will_turn = False
-        self._alarm: asyncio.TimerHandle | None = None
+        self._is_turn_scheduled = False
+        self._wake_timer: asyncio.TimerHandle | None = None
         self._turns = 0
-        self._has_spoken = False
+        self._has_called_outer = False
         """Something went out since those outside were last given their turns."""
-        self._listeners: dict[tuple[str, int], Listener] = {}
+        self._listeners: dict[tuple[str, int], MemoryListener] = {}
 
     def time(self) -> float:
         return self._outer.time() + self._ahead_s
 
     # ------------------------------------------------------------ from outside
 
-    async def complete(self, coro: Coroutine[Any, Any, T]) -> T:
+    async def run_to_completion(self, coro: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine inside, to its end; time is moved on to whatever it waits for."""
         task = self.create_task(coro)
         while not task.done():
-            await self.settle()
+            await self.run_until_idle()
             if not task.done() and self._scheduled:
-                self._move(self._scheduled[0].when())
+                self._move_time(self._scheduled[0].when())
         return task.result()
 
     async def advance(self, seconds: float) -> None:
         """Moves time on, through everything that is due on the way."""
-        await self.settle()
+        await self.run_until_idle()
         until = self.time() + seconds
         moments, stride_s = 0, 0.0
         while self._scheduled and self._scheduled[0].when() <= until:
             moments += 1
-            if moments == MOMENTS_MAX:
-                stride_s = (until - self.time()) / MOMENTS_MAX
-            self._move(min(until, max(self._scheduled[0].when(), self.time() + stride_s)))
-            while self._will_turn:  # noqa: ASYNC110 - turns of another loop
+            if moments == SINGLE_STEPS_MAX:
+                stride_s = (until - self.time()) / SINGLE_STEPS_MAX
+            self._move_time(min(until, max(self._scheduled[0].when(), self.time() + stride_s)))
+            while self._is_turn_scheduled:  # noqa: ASYNC110 - turns of another loop
                 await asyncio.sleep(0)
-            if self._has_spoken:
-                await self.settle()
-        self._move(until)
-        await self.settle()
+            if self._has_called_outer:
+                await self.run_until_idle()
+        self._move_time(until)
+        await self.run_until_idle()
 
-    async def settle(self) -> None:
+    async def run_until_idle(self) -> None:
         """Returns when nothing more happens by itself, inside or between inside and outside."""
-        idle, self._has_spoken = 0, False
+        idle, self._has_called_outer = 0, False
         while idle < IDLE_TURNS:
             turns = self._turns
             await asyncio.sleep(0)
-            idle = 0 if self._turns != turns or self._will_turn else idle + 1
+            idle = 0 if self._turns != turns or self._is_turn_scheduled else idle + 1
 
     async def finish(self) -> None:
         """Ends what is left, and the loop."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
-        await self.settle()
-        if self._alarm is not None:
-            self._alarm.cancel()
+        await self.run_until_idle()
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
         self.close()
 
     async def connect(
-        self, factory: Factory, host: str, port: int
+        self, factory: ProtocolFactory, host: str, port: int
     ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
         """As `create_connection` of the outer loop, to whoever listens on this port inside."""
         listener = self._listeners.get((host, port))
@@ -119,21 +119,21 @@ class HostLoop(BaseEventLoop):
         return connect(self._call_outer, factory, self.call_soon, listener)
 
     def _call_outer(self, callback: Callable[[], object]) -> None:
-        self._has_spoken = True
+        self._has_called_outer = True
         self._outer.call_soon(callback)
 
-    def _move(self, moment: float) -> None:
-        self._ahead_s = max(self._ahead_s, moment - self._outer.time())
-        self._wake()
+    def _move_time(self, time_s: float) -> None:
+        self._ahead_s = max(self._ahead_s, time_s - self._outer.time())
+        self._schedule_turn()
 
     # --------------------------------------------------------------- the turns
 
-    def _wake(self) -> None:
-        if not self._will_turn and not self.is_closed():
-            self._will_turn = True
-            self._outer.call_soon(self._turn)
+    def _schedule_turn(self) -> None:
+        if not self._is_turn_scheduled and not self.is_closed():
+            self._is_turn_scheduled = True
+            self._outer.call_soon(self._run_turn)
 
-    def _turn(self) -> None:
+    def _run_turn(self) -> None:
         if self.is_closed():
             return
         self._turns += 1
@@ -143,17 +143,17 @@ class HostLoop(BaseEventLoop):
             self._run_once()  # type: ignore[attr-defined]
         finally:
             asyncio._set_running_loop(running)
-            self._will_turn = False
-            self._next_turn()
+            self._is_turn_scheduled = False
+            self._schedule_next_turn()
 
-    def _next_turn(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+    def _schedule_next_turn(self) -> None:
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+            self._wake_timer = None
         if self._ready:
-            self._wake()
+            self._schedule_turn()
         elif self._scheduled:
-            self._alarm = self._outer.call_at(self._scheduled[0].when() - self._ahead_s, self._wake)
+            self._wake_timer = self._outer.call_at(self._scheduled[0].when() - self._ahead_s, self._schedule_turn)
 
     # ------------------------------------------------ what asyncio asks of a loop
 
@@ -161,25 +161,25 @@ class HostLoop(BaseEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = super().call_soon(callback, *args, context=context)
-        self._wake()
+        self._schedule_turn()
         return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         handle = super().call_at(when, callback, *args, context=context)
-        self._wake()
+        self._schedule_turn()
         return handle
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Factory, host: str, port: int, *, start_serving: bool = True, **options: Any
-    ) -> Listener:
+        self, protocol_factory: ProtocolFactory, host: str, port: int, *, start_serving: bool = True, **options: Any
+    ) -> MemoryListener:
         """Accepts connections from outside; no port of the machine is touched."""
         if options.get("ssl") is not None:
             raise ValueError("a fake host has no network that TLS could protect; leave it out of its options")
         if (host, port) in self._listeners:
             raise OSError(f"{host}:{port} is taken")
-        listener = Listener(protocol_factory, host, port, lambda: self._listeners.pop((host, port), None))
+        listener = MemoryListener(protocol_factory, host, port, lambda: self._listeners.pop((host, port), None))
         self._listeners[host, port] = listener
         return listener
 
@@ -206,5 +206,5 @@ class HostClock:
     def wall_ms(self) -> int:
         return self._wall_origin_ms + self.monotonic_ms()
 
-    def seconds(self) -> float:
+    def stopwatch_s(self) -> float:
         return self._loop.time()

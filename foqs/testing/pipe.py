@@ -12,94 +12,94 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-Factory: TypeAlias = Callable[[], asyncio.BaseProtocol]
+ProtocolFactory: TypeAlias = Callable[[], asyncio.BaseProtocol]
 CallSoon: TypeAlias = Callable[[Callable[[], object]], object]
 """An event loop, as far as one is needed."""
 
 
-class Listener:
+class MemoryListener:
     """What `create_server` returns, in the manner of `asyncio.Server`, and its own only socket."""
 
-    def __init__(self, factory: Factory, host: str, port: int, closed: Callable[[], object]) -> None:
+    def __init__(self, factory: ProtocolFactory, host: str, port: int, on_close: Callable[[], object]) -> None:
         self.factory = factory
         self._address = (host, port)
-        self._closed = closed
-        self._serving = True
+        self._on_close = on_close
+        self._is_serving = True
 
     @property
-    def sockets(self) -> tuple[Listener, ...]:
+    def sockets(self) -> tuple[MemoryListener, ...]:
         return (self,)
 
     def getsockname(self) -> tuple[str, int]:
         return self._address
 
     def is_serving(self) -> bool:
-        return self._serving
+        return self._is_serving
 
     async def start_serving(self) -> None:
         """It does from the first moment."""
 
     def close(self) -> None:
         """Stops accepting; connections stay."""
-        if self._serving:
-            self._serving = False
-            self._closed()
+        if self._is_serving:
+            self._is_serving = False
+            self._on_close()
 
     async def wait_closed(self) -> None:
         """There is nothing to wait for."""
 
 
-class End(asyncio.Transport):
+class MemoryTransport(asyncio.Transport):
     """One end of a connection: a transport in the manner of asyncio's socket transports."""
 
-    peer: End
+    peer: MemoryTransport
 
     def __init__(self, call_soon: CallSoon) -> None:
         super().__init__({"peername": ("127.0.0.1", 0), "sockname": ("127.0.0.1", 0)})
         self._call_soon = call_soon
         self._protocol = asyncio.BaseProtocol()
-        self._arrived: deque[bytes | None] = deque()
+        self._received: deque[bytes | None] = deque()
         """What the protocol has not been given yet; None is the end of file."""
-        self._reading = True
-        self._closing = False
-        self._lost = False
+        self._is_reading = True
+        self._is_closing = False
+        self._is_lost = False
 
     # ------------------------------------------------- what a protocol may call
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._closing and data:
-            self.peer.arrive(bytes(data))
+        if not self._is_closing and data:
+            self.peer.receive(bytes(data))
 
     def can_write_eof(self) -> bool:
         return False
 
     def close(self) -> None:
-        if not self._closing:
-            self._closing = True
-            self.peer.arrive(None)
-            self._call_soon(self._lose)
+        if not self._is_closing:
+            self._is_closing = True
+            self.peer.receive(None)
+            self._call_soon(self._lose_connection)
 
     def abort(self) -> None:
         self.close()
 
     def is_closing(self) -> bool:
-        return self._closing
+        return self._is_closing
 
     def is_reading(self) -> bool:
-        return self._reading
+        return self._is_reading
 
     def pause_reading(self) -> None:
-        self._reading = False
+        self._is_reading = False
 
     def resume_reading(self) -> None:
-        self._reading = True
+        self._is_reading = True
         self._call_soon(self._deliver)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nobody is told to pause: both ends are in this process."""
 
     def get_write_buffer_size(self) -> int:
-        return sum(len(data) for data in self.peer._arrived if data)
+        return sum(len(data) for data in self.peer._received if data)
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
@@ -109,18 +109,18 @@ class End(asyncio.Transport):
 
     # ---------------------------------------------------------- what happens to it
 
-    def begin(self, protocol: asyncio.BaseProtocol) -> None:
+    def attach(self, protocol: asyncio.BaseProtocol) -> None:
         self._protocol = protocol
         self._protocol.connection_made(self)
 
-    def arrive(self, data: bytes | None) -> None:
+    def receive(self, data: bytes | None) -> None:
         """The other end wrote this, or (None) will write no more."""
-        self._arrived.append(data)
+        self._received.append(data)
         self._call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        while self._arrived and self._reading and not self._closing:
-            data = self._arrived.popleft()
+        while self._received and self._is_reading and not self._is_closing:
+            data = self._received.popleft()
             assert isinstance(self._protocol, asyncio.Protocol)
             if data is not None:
                 self._protocol.data_received(data)
@@ -128,18 +128,20 @@ class End(asyncio.Transport):
             self._protocol.eof_received()
             self.close()
 
-    def _lose(self) -> None:
-        if not self._lost:
-            self._lost = True
-            self._arrived.clear()
+    def _lose_connection(self) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._received.clear()
             self._protocol.connection_lost(None)
 
 
-def connect(here: CallSoon, factory: Factory, there: CallSoon, listener: Listener) -> tuple[End, asyncio.BaseProtocol]:
-    """Connects a new protocol of the loop `here` with a new one of the listener's loop, `there`."""
+def connect(
+    call_soon: CallSoon, factory: ProtocolFactory, listener_call_soon: CallSoon, listener: MemoryListener
+) -> tuple[MemoryTransport, asyncio.BaseProtocol]:
+    """Connects a new protocol of the loop `call_soon` with a new one of the listener's loop, `listener_call_soon`."""
     protocol = factory()
-    client, server = End(here), End(there)
+    client, server = MemoryTransport(call_soon), MemoryTransport(listener_call_soon)
     client.peer, server.peer = server, client
-    there(lambda: server.begin(listener.factory()))
-    client.begin(protocol)
+    listener_call_soon(lambda: server.attach(listener.factory()))
+    client.attach(protocol)
     return client, protocol

@@ -16,18 +16,18 @@ from copy import copy
 from typing import Any, Final, TypeVar
 
 from foqs.core.errors import FoqsError, NotOwner, UnknownOutcome
-from foqs.service.api import Pending
-from foqs.tier.peers import Peer, Peers, Unreached
+from foqs.service.api import PendingCall
+from foqs.tier.peers import Peer, Peers, PeerUnreachable
 from foqs.wire import codec
-from foqs.wire.methods import Caller, Serve, as_it_is
-from foqs.wire.methods import Method as Served
-from foqs.wire.visitor import Visitor
+from foqs.wire.methods import Caller, MethodHandler, unchanged
+from foqs.wire.methods import ServerMethod as Served
+from foqs.wire.visitor import AuthSession
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 
 _T = TypeVar("_T")
 
-_ENTRIES: Final = {
+_ENTRY_LISTS: Final = {
     "ack": "leases",
     "nack": "nacks",
     "extendLease": "extensions",
@@ -37,43 +37,43 @@ _ENTRIES: Final = {
     "redrive": "ids",
 }
 """The calls that answer for each entry of a list, and the list."""
-_LOOKS: Final = ("getItem", "explain")
+_SINGLE_ITEM_CALLS: Final = ("getItem", "explain")
 """Those about one item."""
 
 
-def by_id(alone: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, Serve]:
-    """The calls by name, served by this host first; `alone`: by this host alone."""
-    served: dict[bytes, Serve] = {}
-    for name, entries in _ENTRIES.items():
-        method = Method(name, writes=True)
-        served[name.encode()] = _together(alone[name.encode()].serve, peers, method, entries)
-    for name in _LOOKS:
-        served[name.encode()] = _together(alone[name.encode()].serve, peers, Method(name), None)
+def by_id_handlers(local: Mapping[bytes, Served], peers: Peers) -> Mapping[bytes, MethodHandler]:
+    """The calls by name, served by this host first; `local`: by this host alone."""
+    served: dict[bytes, MethodHandler] = {}
+    for name, entries in _ENTRY_LISTS.items():
+        method = ThriftMethod(name, is_write=True)
+        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, method, entries)
+    for name in _SINGLE_ITEM_CALLS:
+        served[name.encode()] = _forwarding_handler(local[name.encode()].handle, peers, ThriftMethod(name), None)
     return served
 
 
-def _together(alone: Serve, peers: Peers, method: Method, entries: str | None) -> Serve:
-    def serve(request: Any, deadline: float, caller: Caller) -> Pending | None:
-        if request.forwarded or not peers.others:
-            return alone(request, deadline, caller)
-        call = _Call(peers, method, entries, request, deadline, caller)
-        call.pending = alone(request, deadline, call)
+def _forwarding_handler(local: MethodHandler, peers: Peers, method: ThriftMethod, entries: str | None) -> MethodHandler:
+    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        if request.forwarded or not peers.by_nonce:
+            return local(request, deadline, caller)
+        call = _ForwardedByIdCall(peers, method, entries, request, deadline, caller)
+        call.pending = local(request, deadline, call)
         return call
 
     return serve
 
 
-class _Call:
+class _ForwardedByIdCall:
     """One call: the `Caller` of this host's own serving, and what is under way for the real one.
 
     Args:
         entries: the request's list; None with a call about one item.
     """
 
-    __slots__ = ("_caller", "_deadline", "_entries", "_method", "_passing", "_peers", "_request", "pending")
+    __slots__ = ("_caller", "_deadline", "_entries", "_forwarding", "_method", "_peers", "_request", "pending")
 
     def __init__(
-        self, peers: Peers, method: Method, entries: str | None, request: Any, deadline: float, caller: Caller
+        self, peers: Peers, method: ThriftMethod, entries: str | None, request: Any, deadline: float, caller: Caller
     ) -> None:
         self._peers = peers
         self._method = method
@@ -81,76 +81,78 @@ class _Call:
         self._request = request
         self._deadline = deadline
         self._caller = caller
-        self._passing: asyncio.Task[None] | None = None
-        self.pending: Pending | None = None
+        self._forwarding: asyncio.Task[None] | None = None
+        self.pending: PendingCall | None = None
 
     @property
-    def visitor(self) -> Visitor | None:
-        return self._caller.visitor
+    def session(self) -> AuthSession | None:
+        return self._caller.session
 
-    def complain(self, text: str) -> None:
-        self._caller.complain(text)
+    def log_malformed(self, text: str) -> None:
+        self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
-        peer = self._owner(error) if self._entries is None else None
+        peer = self._owner_peer(error) if self._entries is None else None
         if peer is None:
             self._caller.fail(error)
         else:
-            self._passing = asyncio.ensure_future(self._whole(peer, error))
+            self._forwarding = asyncio.ensure_future(self._forward_whole(peer, error))
 
-    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """This host has done its part."""
         if self._entries is None or NotOwner not in set(map(type, value)):  # type: ignore[call-overload]
-            self._caller.answer(shape, value, give_back)
+            self._caller.reply(to_struct, value, on_unsent)
             return
-        told = list(shape(value).outcomes)
+        told = list(to_struct(value).outcomes)
         ways: dict[Peer, list[int]] = {}
         for place, outcome in enumerate(told):
-            peer = None if outcome.error is None else self._owner(outcome.error)
+            peer = None if outcome.error is None else self._owner_peer(outcome.error)
             if peer is not None:
                 ways.setdefault(peer, []).append(place)
         if ways:
-            self._passing = asyncio.ensure_future(self._parts(told, ways, self._entries))
+            self._forwarding = asyncio.ensure_future(self._forward_parts(told, ways, self._entries))
         else:
-            self._caller.answer(ttypes.OutcomesReply, told)
+            self._caller.reply(ttypes.OutcomesReply, told)
 
     def abandon(self) -> None:
         """What was passed on may still be written."""
-        if self._passing is not None:
-            self._passing.cancel()
+        if self._forwarding is not None:
+            self._forwarding.cancel()
         elif self.pending is not None:
             self.pending.abandon()
 
     # ------------------------------------------------------------------ elsewhere
 
-    def _owner(self, error: Any) -> Peer | None:
+    def _owner_peer(self, error: Any) -> Peer | None:
         """Who may answer in place of this error, an exception or a struct."""
         owner = error.owner if isinstance(error, NotOwner | ttypes.Error) else None
         if owner is None:
             return None
-        return self._peers.at(owner if isinstance(owner, tuple) else (owner.host, owner.port))
+        return self._peers.by_address(owner if isinstance(owner, tuple) else (owner.host, owner.port))
 
-    async def _whole(self, peer: Peer, refusal: Exception) -> None:
+    async def _forward_whole(self, peer: Peer, refusal: Exception) -> None:
         request = copy(self._request)
         request.forwarded = True
         try:
             reply = await self._peers.call(peer, self._method, request, self._deadline)
-        except Unreached:
+        except PeerUnreachable:
             self._caller.fail(refusal)
         except Exception as error:
             self._caller.fail(error)
         else:
-            self._caller.answer(as_it_is, reply)
+            self._caller.reply(unchanged, reply)
 
-    async def _parts(self, told: list[Any], ways: Mapping[Peer, list[int]], entries: str) -> None:
+    async def _forward_parts(self, outcomes: list[Any], routes: Mapping[Peer, list[int]], entries: str) -> None:
         try:
-            await asyncio.gather(*(self._to(peer, told, places, entries) for peer, places in ways.items()))
+            await asyncio.gather(
+                *(self._forward_part(peer, outcomes, places, entries) for peer, places in routes.items())
+            )
         except Exception as error:
             self._caller.fail(error)
         else:
-            self._caller.answer(ttypes.OutcomesReply, told)
+            self._caller.reply(ttypes.OutcomesReply, outcomes)
 
-    async def _to(self, peer: Peer, told: list[Any], places: Sequence[int], entries: str) -> None:
+    async def _forward_part(self, peer: Peer, merged: list[Any], places: Sequence[int], entries: str) -> None:
         """Puts what the owner says of its entries in their places."""
         part = copy(self._request)
         part.forwarded = True
@@ -159,19 +161,21 @@ class _Call:
         try:
             outcomes = (await self._peers.call(peer, self._method, part, self._deadline)).outcomes or []
         except UnknownOutcome as error:
-            outcomes = [ttypes.Outcome(codec.error(error)) for _ in places]
+            outcomes = [ttypes.Outcome(codec.error_struct(error)) for _ in places]
         except FoqsError:
             return
         for inner, (place, outcome) in enumerate(zip(places, outcomes, strict=False)):
-            told[place] = _placed(outcome, entries, inner, place)
+            merged[place] = _with_caller_index(outcome, entries, inner, place)
         for place in places[len(outcomes) :]:
-            told[place] = ttypes.Outcome(codec.error(UnknownOutcome("the owner does not say what became of it")))
+            merged[place] = ttypes.Outcome(
+                codec.error_struct(UnknownOutcome("the owner does not say what became of it"))
+            )
 
 
-def _placed(outcome: Any, entries: str, inner: int, place: int) -> Any:
+def _with_caller_index(outcome: Any, entries: str, peer_index: int, caller_index: int) -> Any:
     """A peer's outcome, which names the field by its place in what the peer got."""
     error = outcome.error
-    head = f"{entries}[{inner}]"
+    head = f"{entries}[{peer_index}]"
     if error is not None and error.field and error.field.startswith(head):
-        error.field = f"{entries}[{place}]{error.field[len(head) :]}"
+        error.field = f"{entries}[{caller_index}]{error.field[len(head) :]}"
     return outcome

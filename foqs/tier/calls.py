@@ -1,6 +1,6 @@
 """The calls of a host of a tier: as it serves them alone, and with the others where that is asked for.
 
-Holds `TierCalls`. Always true: a call that a peer has passed on is served by this
+Holds `TierService`. Always true: a call that a peer has passed on is served by this
 host alone, so no call is passed on twice; only hosts may say that a call was.
 """
 
@@ -11,39 +11,39 @@ from dataclasses import replace
 from typing import Any
 
 from foqs.core.errors import PermissionDenied
-from foqs.service.api import Pending
-from foqs.wire.handlers import Handlers
-from foqs.wire.methods import Caller, Method, Serve
+from foqs.service.api import PendingCall
+from foqs.wire.handlers import QueueHandlers
+from foqs.wire.methods import Caller, MethodHandler, ServerMethod
 
 
-class TierCalls:
-    """See `foqs.wire.methods.Calls`.
+class TierService:
+    """See `foqs.wire.methods.RpcService`.
 
     Args:
-        alone: the calls as this host serves them by itself.
-        together: those that it serves with the others, by name.
+        local: the calls as this host serves them by itself.
+        forwarding: those that it serves with the others, by name.
     """
 
-    def __init__(self, alone: Handlers, together: Mapping[bytes, Serve]) -> None:
-        self.timeout_s = alone.timeout_s
-        self.methods: dict[bytes, Method] = {
-            name: replace(method, serve=_guarded(method, together.get(name, method.serve)))
-            for name, method in alone.methods.items()
+    def __init__(self, local: QueueHandlers, forwarding: Mapping[bytes, MethodHandler]) -> None:
+        self.timeout_s = local.timeout_s
+        self.methods: dict[bytes, ServerMethod] = {
+            name: replace(method, handle=_with_forwarded_guard(method, forwarding.get(name, method.handle)))
+            for name, method in local.methods.items()
         }
 
 
-def _guarded(method: Method, serve: Serve) -> Serve:
-    return _hosts_only(serve) if "forwarded" in method.fields else serve
+def _with_forwarded_guard(method: ServerMethod, handler: MethodHandler) -> MethodHandler:
+    return _accept_forwarded_from_hosts_only(handler) if "forwarded" in method.request_fields else handler
 
 
-def _hosts_only(serve: Serve) -> Serve:
+def _accept_forwarded_from_hosts_only(handler: MethodHandler) -> MethodHandler:
     """The same, but nobody else's `forwarded` is believed."""
 
-    def guarded(request: Any, deadline: float, caller: Caller) -> Pending | None:
-        if request.forwarded and caller.visitor is not None and not caller.visitor.is_administrator:
+    def guarded(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        if request.forwarded and caller.session is not None and not caller.session.is_administrator:
             raise PermissionDenied(
                 "only hosts pass calls on, and they are administrators; leave it out", field="forwarded"
             )
-        return serve(request, deadline, caller)
+        return handler(request, deadline, caller)
 
     return guarded

@@ -18,7 +18,7 @@ from typing import Final
 
 from foqs.core.item import TopicName
 
-_STALE_MIN: Final = 1_000
+_SUPERSEDED_MIN: Final = 1_000
 """So few entries that were superseded are never worth clearing away."""
 
 
@@ -36,87 +36,87 @@ class Changes:
 
     version: int
     topics: list[TopicName]
-    whole: bool
-    whole_since: int | None
-    more: bool
+    is_full: bool
+    full_since: int | None
+    has_more: bool
 
 
-class Journal:
+class ChangeLog:
     """Args:
-    first: a number below 2^62, drawn by lot: the version before any change.
-    gone_max: topics that are gone and remembered as such; who has not heard of one that is not, hears everything.
+    first_version: a number below 2^62, drawn by lot: the version before any change.
+    tombstones_max: topics that are gone and remembered as such; who has not heard of one that is not, hears everything.
     """
 
-    def __init__(self, first: int, gone_max: int) -> None:
-        self._gone_max = gone_max
-        self._first = first
-        self._last = first
-        self._floor = first
+    def __init__(self, first_version: int, tombstones_max: int) -> None:
+        self._tombstones_max = tombstones_max
+        self._first_version = first_version
+        self._last_version = first_version
+        self._floor_version = first_version
         """Of what was before, some that are gone are not remembered."""
-        self._at: dict[TopicName, int] = {}
+        self._version_of: dict[TopicName, int] = {}
         """The last change of each topic that is there, or gone and remembered."""
-        self._gone: OrderedDict[TopicName, None] = OrderedDict()
+        self._tombstones: OrderedDict[TopicName, None] = OrderedDict()
         """The one that went first is first."""
-        self._topics: list[TopicName] = []
-        self._versions: list[int] = []
+        self._logged_topics: list[TopicName] = []
+        self._logged_versions: list[int] = []
         """With `_topics`, every change; superseded where `_at` says another."""
 
     def __len__(self) -> int:
         """How many topics are there."""
-        return len(self._at) - len(self._gone)
+        return len(self._version_of) - len(self._tombstones)
 
     def __contains__(self, topic: TopicName) -> bool:
         """The topic is there, as was said of it last."""
-        return topic in self._at and topic not in self._gone
+        return topic in self._version_of and topic not in self._tombstones
 
-    def changed(self, topic: TopicName, *, there: bool) -> None:
-        """A topic has come, has changed, or (not `there`) has gone."""
-        if there:
-            self._gone.pop(topic, None)
-        elif topic in self._gone or topic not in self._at:
+    def record(self, topic: TopicName, *, exists: bool) -> None:
+        """A topic has come, has changed, or (not `exists`) has gone."""
+        if exists:
+            self._tombstones.pop(topic, None)
+        elif topic in self._tombstones or topic not in self._version_of:
             return  # nobody can have heard of it since it went
         else:
-            self._gone[topic] = None
-        self._last += 1
-        self._at[topic] = self._last
-        self._topics.append(topic)
-        self._versions.append(self._last)
-        while len(self._gone) > self._gone_max:
-            forgotten, _ = self._gone.popitem(last=False)
-            self._floor = max(self._floor, self._at.pop(forgotten))
-        if len(self._topics) > 2 * len(self._at) + _STALE_MIN:
+            self._tombstones[topic] = None
+        self._last_version += 1
+        self._version_of[topic] = self._last_version
+        self._logged_topics.append(topic)
+        self._logged_versions.append(self._last_version)
+        while len(self._tombstones) > self._tombstones_max:
+            forgotten, _ = self._tombstones.popitem(last=False)
+            self._floor_version = max(self._floor_version, self._version_of.pop(forgotten))
+        if len(self._logged_topics) > 2 * len(self._version_of) + _SUPERSEDED_MIN:
             self._compact()
 
-    def since(self, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
+    def changes_since(self, version: int | None, full_since: int | None, topics_max: int) -> Changes:
         """What changed after a version of this journal; everything after any other. At most `topics_max` topics.
 
         Args:
-            whole_since: of the changes that ended with `version`, where more followed.
+            full_since: of the changes that ended with `version`, where more followed.
         """
         # A page of everything may end below the floor: what is forgotten from there on went before that began.
-        least = self._floor if whole_since is None else self._first
-        whole = version is None or not least <= version <= self._last
+        least = self._floor_version if full_since is None else self._first_version
+        whole = version is None or not least <= version <= self._last_version
         if whole:
-            whole_since = self._last
-        began = -1 if whole_since is None else whole_since
+            full_since = self._last_version
+        began = -1 if full_since is None else full_since
         found: list[TopicName] = []
-        start = 0 if whole or version is None else bisect_right(self._versions, version)
-        for place in range(start, len(self._topics)):
-            topic, at = self._topics[place], self._versions[place]
-            if self._at.get(topic) != at or (at <= began and topic in self._gone):
+        start = 0 if whole or version is None else bisect_right(self._logged_versions, version)
+        for place in range(start, len(self._logged_topics)):
+            topic, at = self._logged_topics[place], self._logged_versions[place]
+            if self._version_of.get(topic) != at or (at <= began and topic in self._tombstones):
                 continue
             if len(found) == topics_max:
-                return Changes(at - 1, found, whole, whole_since, more=True)
+                return Changes(at - 1, found, whole, full_since, has_more=True)
             found.append(topic)
         # What went since it began, and is forgotten, was not told: its version is below the floor, so all is told again.
-        missed = whole_since is not None and whole_since < self._floor
-        return Changes(began if missed else self._last, found, whole, whole_since, more=False)
+        missed = full_since is not None and full_since < self._floor_version
+        return Changes(began if missed else self._last_version, found, whole, full_since, has_more=False)
 
     def _compact(self) -> None:
         kept = [
             (topic, version)
-            for topic, version in zip(self._topics, self._versions, strict=True)
-            if self._at.get(topic) == version
+            for topic, version in zip(self._logged_topics, self._logged_versions, strict=True)
+            if self._version_of.get(topic) == version
         ]
-        self._topics = [topic for topic, _ in kept]
-        self._versions = [version for _, version in kept]
+        self._logged_topics = [topic for topic, _ in kept]
+        self._logged_versions = [version for _, version in kept]

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from foqs.core.item import TopicName
-from foqs.core.names import SortedNames, in_order
-from foqs.service.listed import counts_of, stats_of
+from foqs.core.names import SortedNames, merge_names
+from foqs.service.listed import counts_by_state, topic_stats
 from foqs.shard.shard import Shard
-from foqs.tier.journal import Changes, Journal
+from foqs.tier.journal import ChangeLog, Changes
 from foqs_client.idl import ttypes
 
 _PAUSES_MAX: Final = 2
@@ -28,66 +28,66 @@ class LocalTopics:
     shards: of this host, by number; changes as they come and go.
     """
 
-    def __init__(self, shards: Mapping[int, Shard], journal: Journal) -> None:
+    def __init__(self, shards: Mapping[int, Shard], change_log: ChangeLog) -> None:
         self._shards = shards
-        self._journal = journal
-        self._seen: dict[int, Shard] = {}
+        self._change_log = change_log
+        self._known_shards: dict[int, Shard] = {}
         """Those that note what changes."""
-        self._counting: list[Shard] = []
+        self._counting_shards: list[Shard] = []
         """Of them, those whose counts lagged."""
-        self._changed: dict[TopicName, None] = {}
+        self._changed_topics: dict[TopicName, None] = {}
         """To be looked at."""
-        self._coming: deque[tuple[str, Iterator[str | None]]] = deque()
+        self._scheduled: deque[tuple[str, Iterator[str | None]]] = deque()
         """To be looked at as well: all topics of shards that came, went or were counted, by namespace, as `in_order` gives them."""
-        self._names: dict[str, SortedNames] = {}
-        self.looked_at = 0
+        self._topic_names: dict[str, SortedNames] = {}
+        self.refreshed_count = 0
         """Times that a topic was looked at."""
 
     # ------------------------------------------------------------------- changing
 
-    def gather(self, topics_max: int, *, anew: bool = True) -> bool:
+    def refresh(self, topics_max: int, *, include_new: bool = True) -> bool:
         """Looks at so many topics of which something has changed. Returns whether there are more of them.
 
         Args:
-            anew: what has changed until now is to be looked at as well. Who asks for the rest of a long list must not
+            include_new: what has changed until now is to be looked at as well. Who asks for the rest of a long list must not
                 ask for that: on a busy host the list would never end.
         """
-        self._follow()
-        if anew:
-            self._take_touched()
-        self._take_coming(topics_max)
-        changed, serving = self._changed, list(self._seen.values())
+        self._sync_shards()
+        if include_new:
+            self._collect_touched()
+        self._select_scheduled(topics_max)
+        changed, serving = self._changed_topics, list(self._known_shards.values())
         for _ in range(min(topics_max, len(changed))):
             topic, _ = changed.popitem()
-            self._look(topic, there=any(shard.memory.has(topic) for shard in serving))
-        return bool(changed or self._coming)
+            self._refresh_topic(topic, exists=any(shard.memory.has_topic(topic) for shard in serving))
+        return bool(changed or self._scheduled)
 
-    def _follow(self) -> None:
+    def _sync_shards(self) -> None:
         """Shards come and go, and all of their topics with them; and end their counting, which changes how all are told."""
-        serving = self.serving()
-        for shard in [shard for number, shard in self._seen.items() if serving.get(number) is not shard]:
-            del self._seen[shard.number]
-            shard.counts.touched = None
-            if shard in self._counting:
-                self._counting.remove(shard)
-            self._look_at_all(shard)
+        serving = self.serving_shards()
+        for shard in [shard for number, shard in self._known_shards.items() if serving.get(number) is not shard]:
+            del self._known_shards[shard.number]
+            shard.counts.changed = None
+            if shard in self._counting_shards:
+                self._counting_shards.remove(shard)
+            self._schedule_all(shard)
         for number, shard in serving.items():
-            if number not in self._seen:
-                self._seen[number] = shard
-                shard.counts.touched = {}
-                self._look_at_all(shard)
-                if shard.counts.lag:
-                    self._counting.append(shard)
-        for shard in [shard for shard in self._counting if not shard.counts.lag]:
-            self._counting.remove(shard)
-            self._look_at_all(shard)
+            if number not in self._known_shards:
+                self._known_shards[number] = shard
+                shard.counts.changed = {}
+                self._schedule_all(shard)
+                if shard.counts.is_lagging:
+                    self._counting_shards.append(shard)
+        for shard in [shard for shard in self._counting_shards if not shard.counts.is_lagging]:
+            self._counting_shards.remove(shard)
+            self._schedule_all(shard)
 
-    def _look_at_all(self, shard: Shard) -> None:
-        self._coming += [(namespace, in_order([names], "")) for namespace, names in shard.memory.every_topic()]
+    def _schedule_all(self, shard: Shard) -> None:
+        self._scheduled += [(namespace, merge_names([names], "")) for namespace, names in shard.memory.all_topics()]
 
-    def _take_coming(self, topics_max: int) -> None:
+    def _select_scheduled(self, topics_max: int) -> None:
         """Has so many topics looked at next, less where more have to be put in order first."""
-        coming, changed = self._coming, self._changed
+        coming, changed = self._scheduled, self._changed_topics
         pauses = 0
         while coming and len(changed) < topics_max and pauses <= _PAUSES_MAX:
             namespace, names = coming[0]
@@ -100,45 +100,45 @@ class LocalTopics:
             else:
                 coming.popleft()
 
-    def _take_touched(self) -> None:
-        for shard in self._seen.values():
-            touched = shard.counts.touched
+    def _collect_touched(self) -> None:
+        for shard in self._known_shards.values():
+            touched = shard.counts.changed
             if touched:
-                shard.counts.touched = {}
-                self._changed.update(dict.fromkeys([place[:2] for place in touched]))
+                shard.counts.changed = {}
+                self._changed_topics.update(dict.fromkeys([place[:2] for place in touched]))
 
-    def _look(self, topic: TopicName, *, there: bool) -> None:
-        self.looked_at += 1
-        self._journal.changed(topic, there=there)
+    def _refresh_topic(self, topic: TopicName, *, exists: bool) -> None:
+        self.refreshed_count += 1
+        self._change_log.record(topic, exists=exists)
         namespace, name = topic
-        names = self._names.get(namespace)
-        if there:
+        names = self._topic_names.get(namespace)
+        if exists:
             if names is None:
-                names = self._names[namespace] = SortedNames()
+                names = self._topic_names[namespace] = SortedNames()
             names.add(name)
         elif names is not None:
             names.discard(name)
             if not names:
-                del self._names[namespace]
+                del self._topic_names[namespace]
 
     # -------------------------------------------------------------------- looking
 
-    def serving(self) -> dict[int, Shard]:
+    def serving_shards(self) -> dict[int, Shard]:
         """The shards whose topics this host tells of."""
-        return {number: shard for number, shard in self._shards.items() if shard.serving}
+        return {number: shard for number, shard in self._shards.items() if shard.is_serving}
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Every topic of these shards was looked at, but for what has just changed."""
-        return not self._changed and not self._coming and self._seen == self.serving()
+        return not self._changed_topics and not self._scheduled and self._known_shards == self.serving_shards()
 
-    def names(self, namespace: str) -> SortedNames | None:
+    def topic_names(self, namespace: str) -> SortedNames | None:
         """The topics of a namespace, in order; None where there are none. Not to be changed."""
-        return self._names.get(namespace)
+        return self._topic_names.get(namespace)
 
-    def since(self, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
-        """See `Journal.since`."""
-        return self._journal.since(version, whole_since, topics_max)
+    def changes_since(self, version: int | None, full_since: int | None, topics_max: int) -> Changes:
+        """See `ChangeLog.changes_since`."""
+        return self._change_log.changes_since(version, full_since, topics_max)
 
     def summaries(self, topics: Sequence[TopicName]) -> list[Any]:
         """A TopicSummary of each.
@@ -146,14 +146,14 @@ class LocalTopics:
         One that is back, and was not looked at since, is told as gone: it may go
         again before that, and nothing would be told of it then.
         """
-        shards = list(self.serving().values())
-        return [self._summary(topic, shards if topic in self._journal else ()) for topic in topics]
+        shards = list(self.serving_shards().values())
+        return [self._summary(topic, shards if topic in self._change_log else ()) for topic in topics]
 
     def _summary(self, topic: TopicName, shards: Sequence[Shard]) -> Any:
-        holding = [shard for shard in shards if shard.memory.has(topic)]
+        holding = [shard for shard in shards if shard.memory.has_topic(topic)]
         if not holding:
             return ttypes.TopicSummary(*topic)
-        stats = stats_of(topic, holding, counts_of(topic, holding), paused=False, partial=False)
+        stats = topic_stats(topic, holding, counts_by_state(topic, holding), is_paused=False, is_partial=False)
         ready = stats.ready
         if stats.counts_lag and not ready and any(topic in shard.index for shard in holding):
             ready = 1  # it may have some, and who waits elsewhere must hear of it before all is counted

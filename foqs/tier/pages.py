@@ -12,33 +12,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
-from foqs.service.listed import place_of_cursor
-from foqs.service.walk import Place, parse_place
+from foqs.service.listed import parse_cursor
+from foqs.service.walk import WalkCursor, parse_walk_cursor
 from foqs_client.idl import ttypes
 
-Order: TypeAlias = Callable[[str], Any]
+CursorOrder: TypeAlias = Callable[[str], Any]
 """A cursor as something that sorts like what comes after it."""
 
-best_first: Final[Order] = place_of_cursor
+peek_order: Final[CursorOrder] = parse_cursor
 """Of the cursors of `peek`."""
 
 _ITEM_OVERHEAD_BYTES: Final = 1_024
 
 
-def by_walk(cursor: str) -> tuple[int, str, int, int]:
+def walk_order(cursor: str) -> tuple[int, str, int, int]:
     """The order of a walk: by shard, topic, state and key; see `foqs.service.walk`."""
-    place = parse_place(cursor)
-    return place.shard, place.topic, int(place.state), place.after
+    place = parse_walk_cursor(cursor)
+    return place.shard, place.topic, int(place.state), place.after_key
 
 
-def first(cursors: Sequence[str]) -> Place:
+def first_place(cursors: Sequence[str]) -> WalkCursor:
     """Of walks that begin at these places, in shards of their own each, the one where all of them together begin."""
-    places = [parse_place(cursor) for cursor in cursors]
-    nearest = min(places, key=lambda place: by_walk(str(place)))
-    return replace(nearest, begun_ms=max(place.begun_ms for place in places))
+    places = [parse_walk_cursor(cursor) for cursor in cursors]
+    nearest = min(places, key=lambda place: walk_order(str(place)))
+    return replace(nearest, started_ms=max(place.started_ms for place in places))
 
 
-def merged(replies: Sequence[Any], order: Order, limit: int, bytes_max: int) -> Any:
+def merge_pages(replies: Sequence[Any], order: CursorOrder, limit: int, bytes_max: int) -> Any:
     """One `ItemsReply` of several, each the beginning of what one host has.
 
     Args:
@@ -70,11 +70,11 @@ def merged(replies: Sequence[Any], order: Order, limit: int, bytes_max: int) -> 
     return ttypes.ItemsReply(items, end)
 
 
-def walked(replies: Sequence[Any], limit: int, bytes_max: int, cursor: str | None) -> Any:
+def merge_walk_pages(replies: Sequence[Any], limit: int, bytes_max: int, cursor: str | None) -> Any:
     """The same of a walk's pages. All pages of a walk that began with this one have its latest beginning."""
-    page = merged(replies, by_walk, limit, bytes_max)
+    page = merge_pages(replies, walk_order, limit, bytes_max)
     if page.next_cursor is not None:
         told = [each for reply in replies for each in (*(reply.cursors or ()), reply.next_cursor) if each is not None]
-        begun_ms = max(parse_place(each).begun_ms for each in (told if cursor is None else [cursor]))
-        page.next_cursor = str(replace(parse_place(page.next_cursor), begun_ms=begun_ms))
+        begun_ms = max(parse_walk_cursor(each).started_ms for each in (told if cursor is None else [cursor]))
+        page.next_cursor = str(replace(parse_walk_cursor(page.next_cursor), started_ms=begun_ms))
     return page

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from foqs.core.errors import FoqsError, UnknownOutcome
 from foqs.core.item import TopicName
-from foqs.service.api import Pending
+from foqs.service.api import PendingCall
 from foqs.wire.methods import Caller
-from foqs.wire.visitor import Visitor
+from foqs.wire.visitor import AuthSession
 from foqs_client.idl import ttypes
 
 if TYPE_CHECKING:
-    from foqs.tier.dequeues import Dequeues, Way
+    from foqs.tier.dequeues import DequeueForwarder, Route
 
 _T = TypeVar("_T")
 
 
-class Passing:
+class ForwardedDequeue:
     """The `Caller` of this host's own serving, and what is under way for the real one.
 
     Attributes:
@@ -33,111 +33,111 @@ class Passing:
     """
 
     __slots__ = (
-        "_begun",
         "_caller",
         "_deadline",
-        "_dequeues",
-        "_ended",
-        "_here",
-        "_here_ended",
+        "_first_forwarded_at_s",
+        "_forwarder",
+        "_is_done",
+        "_is_local_done",
+        "_local_pending",
         "_request",
-        "_unknown",
-        "passing",
+        "_unknown_outcome",
+        "is_forwarding",
         "topics",
     )
 
     def __init__(
-        self, dequeues: Dequeues, request: Any, topics: Sequence[TopicName], deadline: float, caller: Caller
+        self, forwarder: DequeueForwarder, request: Any, topics: Sequence[TopicName], deadline: float, caller: Caller
     ) -> None:
         self.topics = topics
-        self.passing = False
-        self._dequeues = dequeues
+        self.is_forwarding = False
+        self._forwarder = forwarder
         self._request = request
         self._deadline = deadline
         self._caller = caller
-        self._begun: float | None = None
+        self._first_forwarded_at_s: float | None = None
         """When it was first passed on, if that was before it was served here."""
-        self._here: Pending | None = None
-        self._here_ended = False
-        self._ended = False
-        self._unknown: UnknownOutcome | None = None
+        self._local_pending: PendingCall | None = None
+        self._is_local_done = False
+        self._is_done = False
+        self._unknown_outcome: UnknownOutcome | None = None
         """It was passed on, and not answered."""
 
-    def count(self, topic: TopicName) -> int:
+    def wanted_count(self, topic: TopicName) -> int:
         """How many it wants."""
         return self._request.topics[self.topics.index(topic)].count or 1
 
     # --------------------------------------------------------------------- here
 
-    def wait_here(self) -> None:
+    def serve_locally(self) -> None:
         """Has this host serve it, with the time that is left to wait. Raises FoqsError."""
         request = self._request
-        if request.wait_ms and self._begun is not None:
-            passed_ms = int((asyncio.get_running_loop().time() - self._begun) * 1_000)
+        if request.wait_ms and self._first_forwarded_at_s is not None:
+            passed_ms = int((asyncio.get_running_loop().time() - self._first_forwarded_at_s) * 1_000)
             request = copy(request)
             request.wait_ms = max(0, request.wait_ms - passed_ms)
-        self._here = self._dequeues.local(request, self._deadline, self)
+        self._local_pending = self._forwarder.local(request, self._deadline, self)
         alone = request.forwarded or request.local_only
-        if self._here is not None and not self._here_ended and request.wait_ms and not alone:
-            self._dequeues.waits(self._here, self)
+        if self._local_pending is not None and not self._is_local_done and request.wait_ms and not alone:
+            self._forwarder.add_waiting(self._local_pending, self)
 
     @property
-    def visitor(self) -> Visitor | None:
-        return self._caller.visitor
+    def session(self) -> AuthSession | None:
+        return self._caller.session
 
-    def complain(self, text: str) -> None:
-        self._caller.complain(text)
+    def log_malformed(self, text: str) -> None:
+        self._caller.log_malformed(text)
 
     def fail(self, error: Exception) -> None:
-        self._end()
+        self._finish()
         self._caller.fail(error)
 
-    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """This host has done its part."""
-        self._here_ended = True
+        self._is_local_done = True
         if value:
-            self._tell(shape, value, give_back)
-        elif not self.passing:
-            self._tell_nothing()
+            self._reply(to_struct, value, on_unsent)
+        elif not self.is_forwarding:
+            self._reply_empty()
 
     # ---------------------------------------------------------------- elsewhere
 
-    def pass_on(self, way: Way) -> None:
+    def forward(self, route: Route) -> None:
         """Asks a peer as well."""
-        if self._here is None and self._begun is None:
-            self._begun = asyncio.get_running_loop().time()
-        self.passing = True
-        self._dequeues.run(self._pass_on(way))
+        if self._local_pending is None and self._first_forwarded_at_s is None:
+            self._first_forwarded_at_s = asyncio.get_running_loop().time()
+        self.is_forwarding = True
+        self._forwarder.run_detached(self._forward(route))
 
-    async def _pass_on(self, way: Way) -> None:
-        dequeues, namespace = self._dequeues, self._request.namespace_name
+    async def _forward(self, route: Route) -> None:
+        dequeues, namespace = self._forwarder, self._request.namespace_name
         found: list[Any] = []
         try:
-            found = await dequeues.ask(way, self._request, self.topics, self._deadline)
+            found = await dequeues.dequeue_at(route, self._request, self.topics, self._deadline)
         except UnknownOutcome as error:
-            self._unknown = error
+            self._unknown_outcome = error
         except Exception as error:
-            self._abandon_here()
+            self._abandon_local()
             self._fail(error)
-        self.passing = False
+        self.is_forwarding = False
         if found:
-            peer, places = way
-            if self._ended:
-                dequeues.give_back(peer, namespace, found)
+            peer, places = route
+            if self._is_done:
+                dequeues.release(peer, namespace, found)
             else:
-                self._abandon_here()
-                self._tell(ttypes.DequeueReply, found, lambda: dequeues.give_back(peer, namespace, found))
-            dequeues.wake([self.topics[place] for place in places])
-        elif not self._ended:
-            self._go_on_here()
+                self._abandon_local()
+                self._reply(ttypes.DequeueReply, found, lambda: dequeues.release(peer, namespace, found))
+            dequeues.forward_waiting([self.topics[place] for place in places])
+        elif not self._is_done:
+            self._continue_locally()
 
-    def _go_on_here(self) -> None:
+    def _continue_locally(self) -> None:
         """The peer had nothing."""
-        if self._here_ended or (self._here is None and self._unknown is not None):
-            self._tell_nothing()
-        elif self._here is None:
+        if self._is_local_done or (self._local_pending is None and self._unknown_outcome is not None):
+            self._reply_empty()
+        elif self._local_pending is None:
             try:
-                self.wait_here()
+                self.serve_locally()
             except Exception as error:
                 self._fail(error)
 
@@ -145,35 +145,35 @@ class Passing:
 
     def abandon(self) -> None:
         """Nobody waits any more. What a peer has leased for it is released when that is known."""
-        self._abandon_here()
-        self._end()
+        self._abandon_local()
+        self._finish()
 
-    def _abandon_here(self) -> None:
-        if self._here is not None and not self._here_ended:
-            self._here.abandon()
-            self._here_ended = True
+    def _abandon_local(self) -> None:
+        if self._local_pending is not None and not self._is_local_done:
+            self._local_pending.abandon()
+            self._is_local_done = True
 
-    def _tell(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None) -> None:
-        self._end()
+    def _reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None) -> None:
+        self._finish()
 
         def with_heads(value: _T) -> Any:
-            reply = shape(value)
-            reply.heads = self._dequeues.heads(self.topics, others=not self._request.forwarded)
+            reply = to_struct(value)
+            reply.heads = self._forwarder.topic_heads(self.topics, with_peers=not self._request.forwarded)
             return reply
 
-        self._caller.answer(with_heads, value, give_back)
+        self._caller.reply(with_heads, value, on_unsent)
 
-    def _tell_nothing(self) -> None:
-        if self._unknown is None:
-            self._tell(ttypes.DequeueReply, [], None)
+    def _reply_empty(self) -> None:
+        if self._unknown_outcome is None:
+            self._reply(ttypes.DequeueReply, [], None)
         else:
-            self._fail(self._unknown)
+            self._fail(self._unknown_outcome)
 
     def _fail(self, error: Exception | FoqsError) -> None:
-        if not self._ended:
-            self._end()
+        if not self._is_done:
+            self._finish()
             self._caller.fail(error)
 
-    def _end(self) -> None:
-        self._ended = True
-        self._dequeues.waits_no_more(self._here)
+    def _finish(self) -> None:
+        self._is_done = True
+        self._forwarder.remove_waiting(self._local_pending)

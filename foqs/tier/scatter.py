@@ -15,7 +15,7 @@ from functools import cache
 from typing import Any, Final, NoReturn, Protocol
 
 from foqs.core.errors import (
-    HANDOVER_MS,
+    HANDOVER_RETRY_MS,
     DeadlineExceeded,
     FoqsError,
     NamespaceNotFound,
@@ -26,22 +26,22 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.service.api import Pending
-from foqs.service.walk import beginning
-from foqs.tier.pages import best_first, first, merged, walked
+from foqs.service.api import PendingCall
+from foqs.service.walk import start_of_shard
+from foqs.tier.pages import first_place, merge_pages, merge_walk_pages, peek_order
 from foqs.tier.peers import Peer, Peers
-from foqs.wire.methods import Caller, Serve, in_task
-from foqs.wire.methods import Method as Served
-from foqs.wire.page import page_of
+from foqs.wire.methods import Caller, MethodHandler, task_handler
+from foqs.wire.methods import ServerMethod as Served
+from foqs.wire.page import parse_page
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 
-PATIENCE_S: Final = 1.0
+RETRY_WITHIN_S: Final = 1.0
 """A shard that is handed over is served again within about that; one that is not is told of by an error."""
-_PAUSE_S: Final = HANDOVER_MS / 1_000
+_RETRY_PAUSE_S: Final = HANDOVER_RETRY_MS / 1_000
 
 
-class ShardMap(Protocol):
+class TierShards(Protocol):
     """Who should own which shard of this host's tier."""
 
     @property
@@ -53,30 +53,30 @@ class ShardMap(Protocol):
         """Of each shard the nonce of its owner, as it was read last; None: nobody. Raises Unavailable."""
         ...
 
-    async def newest(self, deadline: float) -> Collection[int]:
+    async def read_tier_shards(self, deadline: float) -> Collection[int]:
         """The shards that there are, no earlier than now, by a deadline on the loop's clock. Raises Unavailable."""
         ...
 
 
-_ELSEWHERE: Final = (NotOwner, Unavailable, Overloaded)
+_RETRYABLE: Final = (NotOwner, Unavailable, Overloaded)
 """What is said of a shard that another host, or the same in a moment, may answer for."""
-_STRANGERS: Final = (Unauthenticated, PermissionDenied)
+_AUTH_ERRORS: Final = (Unauthenticated, PermissionDenied)
 
 
-class Scatter:
+class ScatterGather:
     """Args:
-    alone: the calls as this host serves them by itself.
+    local: the calls as this host serves them by itself.
     bytes_max: what a page with payloads carries.
     """
 
-    def __init__(self, alone: Mapping[bytes, Served], peers: Peers, shards: ShardMap, bytes_max: int) -> None:
-        self._alone = alone
+    def __init__(self, local: Mapping[bytes, Served], peers: Peers, tier_shards: TierShards, bytes_max: int) -> None:
+        self._local = local
         self._peers = peers
-        self._map = shards
+        self._tier_shards = tier_shards
         self._bytes_max = bytes_max
 
     @property
-    def served(self) -> Mapping[bytes, Serve]:
+    def handlers(self) -> Mapping[bytes, MethodHandler]:
         """The calls by name."""
         calls: Mapping[bytes, Callable[[Any, float], Any]] = {
             b"peek": self._peek,
@@ -86,57 +86,57 @@ class Scatter:
             b"bulk": self._bulk,
             b"purgeTopic": self._purge_topic,
         }
-        return {name: _unless_forwarded(self._alone[name].serve, in_task(call)) for name, call in calls.items()}
+        return {name: _local_if_forwarded(self._local[name].handle, task_handler(call)) for name, call in calls.items()}
 
     # ------------------------------------------------------------------- the calls
 
     async def _peek(self, request: Any, deadline: float) -> Any:
-        limit, _ = page_of(request.page)
-        return merged(await self._ask("peek", request, deadline), best_first, limit, self._bytes_max)
+        limit, _ = parse_page(request.page)
+        return merge_pages(await self._ask_owners("peek", request, deadline), peek_order, limit, self._bytes_max)
 
     async def _list_dead(self, request: Any, deadline: float) -> Any:
-        limit, cursor = page_of(request.page)
-        return walked(await self._ask("listDead", request, deadline), limit, self._bytes_max, cursor)
+        limit, cursor = parse_page(request.page)
+        return merge_walk_pages(await self._ask_owners("listDead", request, deadline), limit, self._bytes_max, cursor)
 
     async def _count_items(self, request: Any, deadline: float) -> Any:
-        replies = await self._ask("countItems", request, deadline)
-        return ttypes.CountItemsReply(_sum(replies, "items"), _sum(replies, "payload_bytes"))
+        replies = await self._ask_owners("countItems", request, deadline)
+        return ttypes.CountItemsReply(_sum_or_none(replies, "items"), _sum_or_none(replies, "payload_bytes"))
 
     async def _get_usage(self, request: Any, deadline: float) -> Any:
-        replies = await self._ask("getUsage", request, deadline)
+        replies = await self._ask_owners("getUsage", request, deadline)
         lists = [reply.topic_names for reply in replies]
         return ttypes.UsageReply(
-            items=_sum(replies, "items"),
-            bytes=_sum(replies, "bytes"),
+            items=_sum_or_none(replies, "items"),
+            bytes=_sum_or_none(replies, "bytes"),
             topics=None if None in lists else len(set().union(*lists)),
-            enqueues_last_minute=_sum(replies, "enqueues_last_minute"),
+            enqueues_last_minute=_sum_or_none(replies, "enqueues_last_minute"),
         )
 
     async def _bulk(self, request: Any, deadline: float) -> Any:
         """A page of one shard: that at which the walks of all hosts together stand."""
-        limit, cursor = page_of(request.page)
+        limit, cursor = parse_page(request.page)
         asked = copy(request)
         asked.page = ttypes.Page(0, None if cursor is None else cursor.encode())
-        found = await self._ask("bulk", asked, deadline)
+        found = await self._ask_owners("bulk", asked, deadline)
         cursors = [reply.next_cursor for reply in found if reply.next_cursor is not None]
         if not cursors:
             return ttypes.BulkReply(0, None, 0)
-        place = first(cursors)
+        place = first_place(cursors)
         asked.page = ttypes.Page(limit, str(place).encode())
-        (reply,) = await self._ask("bulk", asked, deadline, [place.shard], writes=True)
-        if reply.next_cursor is None and any(shard > place.shard for shard in self._map.owners()):
-            reply.next_cursor = str(beginning(place.begun_ms, place.shard + 1))
+        (reply,) = await self._ask_owners("bulk", asked, deadline, [place.shard], writes=True)
+        if reply.next_cursor is None and any(shard > place.shard for shard in self._tier_shards.owners()):
+            reply.next_cursor = str(start_of_shard(place.started_ms, place.shard + 1))
         return reply
 
     async def _purge_topic(self, request: Any, deadline: float) -> Any:
         """Of every shard there is when the call comes, whatever was read before."""
-        shards = await self._map.newest(deadline)
-        replies = await self._ask("purgeTopic", request, deadline, shards, writes=True)
-        return ttypes.PurgeReply(_sum(replies, "items"))
+        shards = await self._tier_shards.read_tier_shards(deadline)
+        replies = await self._ask_owners("purgeTopic", request, deadline, shards, writes=True)
+        return ttypes.PurgeReply(_sum_or_none(replies, "items"))
 
     # ------------------------------------------------------------------- of whom
 
-    async def _ask(
+    async def _ask_owners(
         self, name: str, request: Any, deadline: float, shards: Collection[int] | None = None, *, writes: bool = False
     ) -> list[Any]:
         """What the owners of these shards, or of all, answer.
@@ -146,47 +146,47 @@ class Scatter:
             FoqsError: nothing was written.
         """
         loop = asyncio.get_running_loop()
-        until_s = min(deadline, loop.time() + PATIENCE_S)
-        left = set(self._map.owners() if shards is None else shards)
+        until_s = min(deadline, loop.time() + RETRY_WITHIN_S)
+        left = set(self._tier_shards.owners() if shards is None else shards)
         replies: list[Any] = []
         while True:
             refusals: list[FoqsError] = []
             final: list[FoqsError] = []
             try:
-                parts = self._parts(left)
+                parts = self._group_by_owner(left)
             except Unavailable as error:
                 refusals.append(error)
                 parts = []
-            asked = [self._part(name, request, deadline, writes, peer, numbers) for peer, numbers in parts]
+            asked = [self._ask_host(name, request, deadline, writes, peer, numbers) for peer, numbers in parts]
             for (peer, numbers), told in zip(parts, await asyncio.gather(*asked), strict=True):
                 if not isinstance(told, FoqsError):
                     replies.append(told)
                     left.difference_update(numbers)
-                elif isinstance(told, _ELSEWHERE) or (isinstance(told, NamespaceNotFound) and peer is not None):
+                elif isinstance(told, _RETRYABLE) or (isinstance(told, NamespaceNotFound) and peer is not None):
                     refusals.append(told)
                 else:
                     final.append(told)
             if not left:
                 return replies
-            if final or loop.time() + _PAUSE_S >= until_s:
-                _fail([*final, *refusals], some_are_done=writes and bool(replies))
-            await asyncio.sleep(_PAUSE_S)
+            if final or loop.time() + _RETRY_PAUSE_S >= until_s:
+                _raise_failure([*final, *refusals], partly_written=writes and bool(replies))
+            await asyncio.sleep(_RETRY_PAUSE_S)
 
-    def _parts(self, shards: Collection[int]) -> list[tuple[Peer | None, list[int]]]:
+    def _group_by_owner(self, shards: Collection[int]) -> list[tuple[Peer | None, list[int]]]:
         """Whom to ask about which of these shards; None: this host. Raises Unavailable where one of them is nobody's."""
-        owners, peers = self._map.owners(), self._peers.others
+        owners, peers = self._tier_shards.owners(), self._peers.by_nonce
         parts: dict[str, list[int]] = {}
         for number in sorted(shards):
             nonce = owners.get(number)
-            if nonce is None or (nonce != self._map.nonce and nonce not in peers):
+            if nonce is None or (nonce != self._tier_shards.nonce and nonce not in peers):
                 raise Unavailable(
                     f"shard {number} has no owner now; try again, or see foqs cluster status",
-                    retry_after_ms=HANDOVER_MS,
+                    retry_after_ms=HANDOVER_RETRY_MS,
                 )
             parts.setdefault(nonce, []).append(number)
         return [(peers.get(nonce), numbers) for nonce, numbers in parts.items()]
 
-    async def _part(
+    async def _ask_host(
         self, name: str, request: Any, deadline: float, writes: bool, peer: Peer | None, shards: list[int]
     ) -> Any | FoqsError:
         """What one host answers, or why it does not."""
@@ -195,81 +195,81 @@ class Scatter:
         request.shards = shards
         try:
             if peer is None:
-                return await self._here(name, request, deadline)
-            return await self._peers.call(peer, _method(name, writes), request, deadline)
+                return await self._ask_local(name, request, deadline)
+            return await self._peers.call(peer, _client_method(name, writes), request, deadline)
         except FoqsError as error:
-            return error if peer is None else _named(peer, error)
+            return error if peer is None else _peer_error(peer, error)
 
-    async def _here(self, name: str, request: Any, deadline: float) -> Any:
-        asker = _Asker()
-        pending = self._alone[name.encode()].serve(request, deadline, asker)
+    async def _ask_local(self, name: str, request: Any, deadline: float) -> Any:
+        asker = _LocalCaller()
+        pending = self._local[name.encode()].handle(request, deadline, asker)
         try:
-            return await asker.reply
+            return await asker.result
         except asyncio.CancelledError:
             if pending is not None:
                 pending.abandon()
             raise
 
 
-class _Asker:
+class _LocalCaller:
     """The `Caller` of this host's own part."""
 
-    visitor = None
+    session = None
 
     def __init__(self) -> None:
-        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def complain(self, text: str) -> None:
+    def log_malformed(self, text: str) -> None:
         """The bytes were read before."""
 
     def fail(self, error: Exception) -> None:
-        if not self.reply.done():
-            self.reply.set_exception(error)
+        if not self.result.done():
+            self.result.set_exception(error)
 
-    def answer(self, shape: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
-        if not self.reply.done():
-            self.reply.set_result(shape(value))
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        if not self.result.done():
+            self.result.set_result(to_struct(value))
 
 
 @cache
-def _method(name: str, writes: bool) -> Method:
-    return Method(name, writes=writes)
+def _client_method(name: str, writes: bool) -> ThriftMethod:
+    return ThriftMethod(name, is_write=writes)
 
 
-def _unless_forwarded(alone: Serve, together: Serve) -> Serve:
-    def serve(request: Any, deadline: float, caller: Caller) -> Pending | None:
-        return (alone if request.forwarded else together)(request, deadline, caller)
+def _local_if_forwarded(local: MethodHandler, scatter: MethodHandler) -> MethodHandler:
+    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
+        return (local if request.forwarded else scatter)(request, deadline, caller)
 
     return serve
 
 
-def _named(peer: Peer, error: FoqsError) -> FoqsError:
+def _peer_error(peer: Peer, error: FoqsError) -> FoqsError:
     """What a peer says, as this host tells it."""
-    if isinstance(error, _STRANGERS):
+    if isinstance(error, _AUTH_ERRORS):
         return Unavailable(f"{peer.view.name} does not take this host for one: {error.message}", retry_after_ms=1_000)
     if isinstance(error, NotOwner):
-        return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_MS)
+        return Unavailable(f"{peer.view.name}: {error.message}", retry_after_ms=HANDOVER_RETRY_MS)
     if isinstance(error, Unavailable | Overloaded | DeadlineExceeded | UnknownOutcome):
         error.message = f"{peer.view.name}: {error.message}"
     return error
 
 
-def _fail(errors: Sequence[FoqsError], *, some_are_done: bool) -> NoReturn:
+def _raise_failure(errors: Sequence[FoqsError], *, partly_written: bool) -> NoReturn:
     """Raises what is told of a call that not all hosts answered.
 
     Args:
         errors: what they said instead, at least one.
-        some_are_done: other hosts have written their part.
+        partly_written: other hosts have written their part.
     """
     error = next((error for error in errors if isinstance(error, UnknownOutcome)), errors[0])
-    if some_are_done:
+    if partly_written:
         raise UnknownOutcome(f"it is done in part; call again: {error.message}")
     if isinstance(error, NotOwner):
-        raise Unavailable(error.message, retry_after_ms=HANDOVER_MS)
+        raise Unavailable(error.message, retry_after_ms=HANDOVER_RETRY_MS)
     raise error
 
 
-def _sum(replies: Sequence[Any], field: str) -> int | None:
+def _sum_or_none(replies: Sequence[Any], field: str) -> int | None:
     """None where somebody did not count it."""
     values = [getattr(reply, field) for reply in replies]
     return None if None in values else sum(values)

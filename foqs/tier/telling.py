@@ -11,45 +11,49 @@ from random import Random
 from typing import Any, Final
 
 from foqs.service.engine import Engine
-from foqs.tier.exchange import Exchange, ExchangeSettings
-from foqs.tier.journal import Journal
+from foqs.tier.exchange import Exchange, GossipSettings
+from foqs.tier.journal import ChangeLog
 from foqs.tier.local import LocalTopics
 from foqs.tier.peers import Peers
-from foqs.tier.summaries import Summaries
+from foqs.tier.summaries import GossipView
 from foqs.tier.topics import TierTopics
-from foqs.wire.handlers import Handlers
-from foqs.wire.methods import Serve, in_task
+from foqs.wire.handlers import QueueHandlers
+from foqs.wire.methods import MethodHandler, task_handler
 
 _VERSION_BITS: Final = 62
 
 
-class Telling:
+class Gossip:
     """Args:
     load: what waits here to be written, in items.
-    is_served: see `TierTopics`.
+    is_fully_served: see `TierTopics`.
     """
 
     def __init__(
         self,
-        settings: ExchangeSettings,
+        settings: GossipSettings,
         engine: Engine,
         peers: Peers,
         load: Callable[[], float],
-        is_served: Callable[[], bool],
+        is_fully_served: Callable[[], bool],
         rng: Random,
     ) -> None:
-        self.summaries = Summaries(settings.peer_topics_max)
-        self.local = LocalTopics(engine.shards, Journal(rng.getrandbits(_VERSION_BITS), settings.gone_topics_max))
+        self.view = GossipView(settings.peer_topics_max)
+        self.local_topics = LocalTopics(
+            engine.shards, ChangeLog(rng.getrandbits(_VERSION_BITS), settings.topic_tombstones_max)
+        )
         placement = engine.queue.placement
-        self.exchange = Exchange(settings, peers, self.local, self.summaries, load, lambda: placement.takes_items, rng)
-        self.topics = TierTopics(engine, peers, self.local, self.summaries, is_served)
+        self.exchange = Exchange(
+            settings, peers, self.local_topics, self.view, load, lambda: placement.accepts_items, rng
+        )
+        self.tier_topics = TierTopics(engine, peers, self.local_topics, self.view, is_fully_served)
 
-    def served(self, alone: Handlers) -> Mapping[bytes, Serve]:
+    def handlers(self, local: QueueHandlers) -> Mapping[bytes, MethodHandler]:
         """The calls about it; those about this host only as it serves them alone."""
 
         async def get_active_topics(request: Any, deadline: float) -> Any:
             if request.filter is not None and request.filter.local_only:
-                return await alone.get_active_topics(request, deadline)
-            return await alone.list_topics(request, self.topics.topics)
+                return await local.get_active_topics(request, deadline)
+            return await local.list_topics(request, self.tier_topics.list_topics)
 
-        return {b"exchange": self.exchange.serve, b"getActiveTopics": in_task(get_active_topics)}
+        return {b"exchange": self.exchange.handle, b"getActiveTopics": task_handler(get_active_topics)}

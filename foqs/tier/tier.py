@@ -9,68 +9,70 @@ from collections.abc import Callable
 from random import Random
 
 from foqs.service.engine import Engine
-from foqs.tier.byid import by_id
-from foqs.tier.calls import TierCalls
-from foqs.tier.dequeues import Dequeues
-from foqs.tier.enqueues import Enqueues
-from foqs.tier.exchange import ExchangeSettings
+from foqs.tier.byid import by_id_handlers
+from foqs.tier.calls import TierService
+from foqs.tier.dequeues import DequeueForwarder
+from foqs.tier.enqueues import EnqueueForwarder
+from foqs.tier.exchange import GossipSettings
 from foqs.tier.limits import TierLimits
 from foqs.tier.peers import Peers
-from foqs.tier.scatter import Scatter, ShardMap
-from foqs.tier.telling import Telling
-from foqs.wire.handlers import Handlers
+from foqs.tier.scatter import ScatterGather, TierShards
+from foqs.tier.telling import Gossip
+from foqs.wire.handlers import QueueHandlers
 
 
-class Tier:
+class TierMember:
     """Args:
-    alone: the calls as this host serves them by itself.
-    shards: who owns those of the tier.
+    local: the calls as this host serves them by itself.
+    tier_shards: who owns those of the tier.
     page_bytes_max: what a page of items carries.
     load: what waits here to be written, in items.
-    is_served: see `foqs.tier.topics.TierTopics`.
-    seconds: a stop watch.
+    is_fully_served: see `foqs.tier.topics.TierTopics`.
+    stopwatch_s: a stop watch.
     """
 
     def __init__(
         self,
-        settings: ExchangeSettings,
-        alone: Handlers,
+        settings: GossipSettings,
+        local: QueueHandlers,
         engine: Engine,
         peers: Peers,
-        shards: ShardMap,
+        tier_shards: TierShards,
         page_bytes_max: int,
         load: Callable[[], float],
-        is_served: Callable[[], bool],
-        seconds: Callable[[], float],
+        is_fully_served: Callable[[], bool],
+        stopwatch_s: Callable[[], float],
         rng: Random,
     ) -> None:
-        methods = alone.methods
+        methods = local.methods
         self.peers = peers
-        self.telling = Telling(settings, engine, peers, load, is_served, rng)
+        self.gossip = Gossip(settings, engine, peers, load, is_fully_served, rng)
         self.limits = TierLimits(
             engine.queue.quota,
-            lambda: engine.namespaces.limited,
-            lambda: peers.others.values(),
-            seconds,
-            settings.exchange_ms / 1_000,
+            lambda: engine.namespaces.limited_settings,
+            lambda: peers.by_nonce.values(),
+            stopwatch_s,
+            settings.gossip_interval_ms / 1_000,
         )
-        self.limits.follow(self.telling.exchange)
-        self.enqueues = Enqueues(methods[b"enqueue"].serve, peers)
-        self.dequeues = Dequeues(methods[b"dequeue"].serve, peers, engine.queue.stock, self.telling.summaries)
-        self.calls = TierCalls(
-            alone,
+        self.limits.attach(self.gossip.exchange)
+        self.enqueue_forwarder = EnqueueForwarder(methods[b"enqueue"].handle, peers)
+        self.dequeue_forwarder = DequeueForwarder(
+            methods[b"dequeue"].handle, peers, engine.queue.availability, self.gossip.view
+        )
+        self.service = TierService(
+            local,
             {
-                b"enqueue": self.enqueues.serve,
-                b"dequeue": self.dequeues.serve,
-                **self.telling.served(alone),
-                **by_id(methods, peers),
-                **Scatter(methods, peers, shards, page_bytes_max).served,
+                b"enqueue": self.enqueue_forwarder.handle,
+                b"dequeue": self.dequeue_forwarder.handle,
+                **self.gossip.handlers(local),
+                **by_id_handlers(methods, peers),
+                **ScatterGather(methods, peers, tier_shards, page_bytes_max).handlers,
             },
         )
 
     async def run(self) -> None:
         """Asks the others what they have, until it is cancelled."""
-        await self.telling.exchange.run()
+        await self.gossip.exchange.run()
 
     async def close(self) -> None:
         """Closes the connections to the others."""

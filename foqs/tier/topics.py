@@ -17,46 +17,51 @@ from foqs.core.errors import Unavailable
 from foqs.core.item import State, TopicName
 from foqs.service.api import TopicStats
 from foqs.service.engine import Engine
-from foqs.service.listed import ACTIVE, counts_of, stats_of
+from foqs.service.listed import ACTIVE_STATES, counts_by_state, topic_stats
 from foqs.shard.shard import Shard
 from foqs.tier.local import LocalTopics
 from foqs.tier.peers import Peers
-from foqs.tier.summaries import Summaries, Told
+from foqs.tier.summaries import GossipView, PeerTopicStats
 
-_STEP: Final = 256
+_NAMES_PER_STEP: Final = 256
 """Names looked at before others may run."""
-_GATHERED: Final = 1_000
+_REFRESHED_TOPICS_MAX: Final = 1_000
 """Changed topics of this host that a page takes in first."""
 
 
 class TierTopics:
     """Args:
-    is_served: every shard of the tier has an owner who serves it, as far as is known.
+    is_fully_served: every shard of the tier has an owner who serves it, as far as is known.
     """
 
     def __init__(
-        self, engine: Engine, peers: Peers, local: LocalTopics, summaries: Summaries, is_served: Callable[[], bool]
+        self,
+        engine: Engine,
+        peers: Peers,
+        local_topics: LocalTopics,
+        view: GossipView,
+        is_fully_served: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._peers = peers
-        self._local = local
-        self._summaries = summaries
-        self._is_served = is_served
+        self._local_topics = local_topics
+        self._view = view
+        self._is_fully_served = is_fully_served
 
-    async def topics(
+    async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
         """As of `service.api.Queue`. Raises `Unavailable`: no host is known to serve anything."""
-        wanted = tuple(states) if states else ACTIVE
-        self._local.gather(_GATHERED)
+        wanted = tuple(states) if states else ACTIVE_STATES
+        self._local_topics.refresh(_REFRESHED_TOPICS_MAX)
         page: list[TopicStats] = []
         least, beyond = (prefix, False) if cursor is None or cursor < prefix else (cursor, True)
         while True:
-            shards = list(self._local.serving().values())
-            if not shards and not len(self._summaries):
+            shards = list(self._local_topics.serving_shards().values())
+            if not shards and not len(self._view):
                 raise Unavailable("no shard of this tier is known to be served now; try again", retry_after_ms=500)
             partial = self._is_partial()
-            names, last = self._following(namespace, least, beyond=beyond)
+            names, last = self._next_names(namespace, least, is_exclusive=beyond)
             for name in names:
                 if not name.startswith(prefix):
                     return page, None
@@ -71,15 +76,15 @@ class TierTopics:
             least, beyond = names[-1], True
             await asyncio.sleep(0)
 
-    def _following(self, namespace: str, least: str, *, beyond: bool) -> tuple[list[str], bool]:
+    def _next_names(self, namespace: str, start: str, *, is_exclusive: bool) -> tuple[list[str], bool]:
         """The next names in order, whoever has them, and whether they are the last."""
-        own = self._local.names(namespace)
+        own = self._local_topics.topic_names(namespace)
         names: set[str] = set()
         end: str | None = None
-        for known in [*([] if own is None else [own]), *self._summaries.names(namespace)]:
-            part = known.following(least, _STEP, beyond=beyond)
+        for known in [*([] if own is None else [own]), *self._view.topic_names(namespace)]:
+            part = known.page_from(start, _NAMES_PER_STEP, is_exclusive=is_exclusive)
             names.update(part)
-            if len(part) == _STEP:
+            if len(part) == _NAMES_PER_STEP:
                 # Beyond its last name it may have others that come before theirs.
                 end = part[-1] if end is None else min(end, part[-1])
         found = sorted(names)
@@ -89,53 +94,55 @@ class TierTopics:
         self, topic: TopicName, shards: Sequence[Shard], wanted: Sequence[State], *, partial: bool
     ) -> TopicStats | None:
         """What the tier holds of a topic; None where it is in none of these states."""
-        shards = [shard for shard in shards if shard.memory.has(topic)]
-        told = self._summaries.of(topic)
-        lag = any(shard.counts.lag for shard in shards) or any(each.counts_lag for each in told)
+        shards = [shard for shard in shards if shard.memory.has_topic(topic)]
+        told = self._view.topic_stats(topic)
+        lag = any(shard.counts.is_lagging for shard in shards) or any(each.counts_lag for each in told)
         if not shards and not told:
             return None
-        own = counts_of(topic, shards)
-        if not lag and not any(own[state] or any(each[_FIELD[state]] for each in told) for state in wanted):
+        own = counts_by_state(topic, shards)
+        if not lag and not any(own[state] or any(each[_FIELD_INDEX[state]] for each in told) for state in wanted):
             return None
-        paused = topic in self._engine.namespaces.paused
-        stats = stats_of(topic, shards, own, paused=paused, partial=partial)
-        return _with(stats, told, asyncio.get_running_loop().time()) if told else stats
+        paused = topic in self._engine.namespaces.paused_topics
+        stats = topic_stats(topic, shards, own, is_paused=paused, is_partial=partial)
+        return _combined_stats(stats, told, asyncio.get_running_loop().time()) if told else stats
 
     def _is_partial(self) -> bool:
         """Something may be missing."""
         return not (
-            self._is_served()
-            and len(self._local.serving()) == len(self._engine.statuses)
-            and self._local.is_whole
-            and self._summaries.is_whole(self._peers.others)
+            self._is_fully_served()
+            and len(self._local_topics.serving_shards()) == len(self._engine.statuses)
+            and self._local_topics.is_complete
+            and self._view.is_complete(self._peers.by_nonce)
         )
 
 
-_FIELD: Final = {
-    State.READY: Told._fields.index("ready"),
-    State.DEFERRED: Told._fields.index("deferred"),
-    State.LEASED: Told._fields.index("leased"),
-    State.DEAD: Told._fields.index("dead"),
+_FIELD_INDEX: Final = {
+    State.READY: PeerTopicStats._fields.index("ready"),
+    State.DEFERRED: PeerTopicStats._fields.index("deferred"),
+    State.LEASED: PeerTopicStats._fields.index("leased"),
+    State.DEAD: PeerTopicStats._fields.index("dead"),
 }
 
 
-def _with(own: TopicStats, told: Sequence[Told], now: float) -> TopicStats:
+def _combined_stats(own: TopicStats, peer_stats: Sequence[PeerTopicStats], now_s: float) -> TopicStats:
     """What this host holds of a topic, and what others do."""
-    bests = [each.best_priority for each in told if each.best_priority is not None]
-    ages_ms = [round((now - each.ready_since) * 1_000) for each in told if each.ready_since is not None]
+    bests = [each.best_priority for each in peer_stats if each.best_priority is not None]
+    ages_ms = [
+        round((now_s - each.oldest_ready_at_s) * 1_000) for each in peer_stats if each.oldest_ready_at_s is not None
+    ]
     return TopicStats(
         topic=own.topic,
-        ready=own.ready + sum([each.ready for each in told]),
-        deferred=own.deferred + sum([each.deferred for each in told]),
-        leased=own.leased + sum([each.leased for each in told]),
-        dead=own.dead + sum([each.dead for each in told]),
-        best_priority=min([*bests, *_given(own.best_priority)], default=None),
-        oldest_ready_age_ms=max([*ages_ms, *_given(own.oldest_ready_age_ms)], default=None),
+        ready=own.ready + sum([each.ready for each in peer_stats]),
+        deferred=own.deferred + sum([each.deferred for each in peer_stats]),
+        leased=own.leased + sum([each.leased for each in peer_stats]),
+        dead=own.dead + sum([each.dead for each in peer_stats]),
+        best_priority=min([*bests, *_as_sequence(own.best_priority)], default=None),
+        oldest_ready_age_ms=max([*ages_ms, *_as_sequence(own.oldest_ready_age_ms)], default=None),
         next_due_in_ms=own.next_due_in_ms,
         paused=own.paused,
-        counts_lag=own.counts_lag or any(each.counts_lag for each in told),
+        counts_lag=own.counts_lag or any(each.counts_lag for each in peer_stats),
     )
 
 
-def _given(value: int | None) -> Sequence[int]:
+def _as_sequence(value: int | None) -> Sequence[int]:
     return () if value is None else (value,)

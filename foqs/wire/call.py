@@ -12,31 +12,31 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, LimitExceeded, Unavailable, UnknownOutcome
-from foqs.core.validate import Malformed
-from foqs.deadlines import Backstop
-from foqs.service.api import Pending
+from foqs.core.validate import MalformedRequest
+from foqs.deadlines import DeadlineSweeper
+from foqs.service.api import PendingCall
 from foqs.wire import codec
 from foqs.wire.complaints import log
-from foqs.wire.message import Head, encode_struct, frame_reply
-from foqs.wire.methods import Method
-from foqs.wire.visitor import Visitor
+from foqs.wire.message import MessageHead, encode_struct, frame_reply
+from foqs.wire.methods import ServerMethod
+from foqs.wire.visitor import AuthSession
 from foqs_client.idl import ttypes
 
 
-class Line(Protocol):
+class CallConnection(Protocol):
     """What a call needs of its connection."""
 
-    backstop: Backstop
+    backstop: DeadlineSweeper
     reply_bytes_max: int
-    visitor: Visitor | None
+    session: AuthSession | None
 
-    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
-        """Writes a frame, now or soon, in the order of calls; calls `give_back` when it cannot be written."""
+    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
+        """Writes a frame, now or soon, in the order of calls; calls `on_unsent` when it cannot be written."""
         ...
 
-    def complain(self, text: str) -> None: ...
+    def log_warning(self, text: str) -> None: ...
 
-    def ended(self, call: Call, code: str | None) -> None:
+    def on_call_ended(self, call: RpcCall, code: str | None) -> None:
         """The call holds nothing any more; it was answered OK or with this error's code, or (None) not at all."""
         ...
 
@@ -44,108 +44,126 @@ class Line(Protocol):
 _T = TypeVar("_T")
 
 
-class Call:
+class RpcCall:
     """A call in flight: the `Caller` of its method.
 
     Args:
         cost_bytes: what it holds of the host's room.
-        begun_at: on the stop watch of whoever observes.
+        started_at_s: on the stop watch of whoever observes.
     """
 
-    __slots__ = ("_head", "_line", "_open", "_pending", "_seqid", "begun_at", "cost_bytes", "expires_at", "method")
+    __slots__ = (
+        "_connection",
+        "_head",
+        "_is_open",
+        "_pending",
+        "_seqid",
+        "cost_bytes",
+        "expires_at",
+        "method",
+        "started_at_s",
+    )
 
-    def __init__(self, line: Line, head: Head, seqid: bytes, method: Method, cost_bytes: int, begun_at: float) -> None:
-        self._line = line
+    def __init__(
+        self,
+        connection: CallConnection,
+        head: MessageHead,
+        seqid: bytes,
+        method: ServerMethod,
+        cost_bytes: int,
+        started_at_s: float,
+    ) -> None:
+        self._connection = connection
         self._head = head
         self._seqid = seqid
         self.method = method
         self.cost_bytes = cost_bytes
-        self.begun_at = begun_at
+        self.started_at_s = started_at_s
         self.expires_at = 0.0
-        self._open = True
-        self._pending: Pending | None = None
+        self._is_open = True
+        self._pending: PendingCall | None = None
 
     @property
-    def visitor(self) -> Visitor | None:
+    def session(self) -> AuthSession | None:
         """The peer; None where the host asks nobody who he is."""
-        return self._line.visitor
+        return self._connection.session
 
     def start(self, request: Any, deadline: float, grace_s: float) -> None:
         """Serves the request; the answer may be given before this returns."""
         self.expires_at = expires_at = deadline + grace_s
         try:
-            pending = self.method.serve(request, deadline, self)
+            pending = self.method.handle(request, deadline, self)
         except Exception as error:
             self.fail(error)
         else:
-            if self._open:
+            if self._is_open:
                 self._pending = pending
-                backstop = self._line.backstop
-                if expires_at < backstop.rings_at:
-                    backstop.ring_by(expires_at)
+                backstop = self._connection.backstop
+                if expires_at < backstop.next_sweep_at:
+                    backstop.sweep_by(expires_at)
 
     # ------------------------------------------------------- what ends the call
 
-    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """Writes the reply `shape(value)`, or gives it back."""
-        if self._open:
+        if self._is_open:
             try:
                 head, method = self._head, self.method
-                body = encode_struct(head.compact, method.result_class(shape(value)), method.result)
+                body = encode_struct(head.is_compact, method.result_class(to_struct(value)), method.result_spec)
             except Exception:
                 log.exception("the reply of %s cannot be encoded", self.method.name)
-                self._refuse(unforeseen(self.method))
+                self._reply_failure(internal_error(self.method))
             else:
-                line = self._line
+                line = self._connection
                 if len(body) > line.reply_bytes_max:
-                    self._refuse(too_long(len(body), line.reply_bytes_max))
+                    self._reply_failure(reply_too_long(len(body), line.reply_bytes_max))
                 else:
-                    self._end("OK")
-                    line.send(frame_reply(head, self._seqid, body), give_back)
+                    self._finish("OK")
+                    line.send(frame_reply(head, self._seqid, body), on_unsent)
                     return
-        if give_back is not None:
-            give_back()
+        if on_unsent is not None:
+            on_unsent()
 
     def fail(self, error: Exception) -> None:
         """The call failed as a whole."""
         if not isinstance(error, FoqsError):
             log.error("%s failed in a way that nobody foresaw", self.method.name, exc_info=error)
-            error = unforeseen(self.method)
-        elif isinstance(error, Malformed):
-            self._line.complain(f"{self.method.name} was refused: {error}")
-        if self._open:
-            self._refuse(error)
+            error = internal_error(self.method)
+        elif isinstance(error, MalformedRequest):
+            self._connection.log_warning(f"{self.method.name} was refused: {error}")
+        if self._is_open:
+            self._reply_failure(error)
 
-    def complain(self, text: str) -> None:
+    def log_malformed(self, text: str) -> None:
         """The client sent bytes that no correct client sends, and is told so in the answer."""
-        self._line.complain(f"{self.method.name} was answered INVALID_ARGUMENT: {text}")
+        self._connection.log_warning(f"{self.method.name} was answered INVALID_ARGUMENT: {text}")
 
     def expire(self) -> None:
         """Ends the call as unfinished: by its deadline, or because the host stops."""
-        if self._open:
+        if self._is_open:
             pending = self._pending
-            self._refuse(unanswered(self.method))
-            self._abandon(pending)
+            self._reply_failure(deadline_error(self.method))
+            self._abandon_pending(pending)
 
     def abandon(self) -> None:
         """Nobody waits for the reply any more."""
-        if self._open:
+        if self._is_open:
             pending = self._pending
-            self._end(None)
-            self._abandon(pending)
+            self._finish(None)
+            self._abandon_pending(pending)
 
     # ------------------------------------------------------------------- inside
 
-    def _refuse(self, error: FoqsError) -> None:
-        self._end(error.code.name)
-        self._line.send(frame_failure(self._head, self._seqid, self.method, error))
+    def _reply_failure(self, error: FoqsError) -> None:
+        self._finish(error.code.name)
+        self._connection.send(frame_failure(self._head, self._seqid, self.method, error))
 
-    def _end(self, code: str | None) -> None:
-        self._open = False
+    def _finish(self, code: str | None) -> None:
+        self._is_open = False
         self._pending = None  # it holds on to this call
-        self._line.ended(self, code)
+        self._connection.on_call_ended(self, code)
 
-    def _abandon(self, pending: Pending | None) -> None:
+    def _abandon_pending(self, pending: PendingCall | None) -> None:
         if pending is not None:
             try:
                 pending.abandon()
@@ -153,23 +171,23 @@ class Call:
                 log.exception("%s cannot be abandoned", self.method.name)
 
 
-def frame_failure(head: Head, seqid: bytes, method: Method, error: FoqsError) -> bytes:
+def frame_failure(head: MessageHead, seqid: bytes, method: ServerMethod, error: FoqsError) -> bytes:
     """A whole frame that answers with CallFailed."""
-    reply = method.result_class(failed=ttypes.CallFailed(codec.error(error)))
-    return frame_reply(head, seqid, encode_struct(head.compact, reply, method.result))
+    reply = method.result_class(failed=ttypes.CallFailed(codec.error_struct(error)))
+    return frame_reply(head, seqid, encode_struct(head.is_compact, reply, method.result_spec))
 
 
-def too_long(length: int, most: int) -> FoqsError:
-    return LimitExceeded(f"the reply would have {length} bytes, over {most}; ask for fewer items")
+def reply_too_long(reply_bytes: int, reply_bytes_max: int) -> FoqsError:
+    return LimitExceeded(f"the reply would have {reply_bytes} bytes, over {reply_bytes_max}; ask for fewer items")
 
 
-def unanswered(method: Method) -> FoqsError:
+def deadline_error(method: ServerMethod) -> FoqsError:
     if method.writes:
         return UnknownOutcome("the call was not done by its deadline; it may still take effect")
     return DeadlineExceeded("the call was not done by its deadline; nothing was changed")
 
 
-def unforeseen(method: Method) -> FoqsError:
+def internal_error(method: ServerMethod) -> FoqsError:
     if method.writes:
         return UnknownOutcome("the host failed while it worked on this; it may have taken effect, see the host's log")
     return Unavailable("the host failed while it worked on this, see the host's log", retry_after_ms=1_000)

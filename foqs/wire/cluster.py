@@ -12,19 +12,19 @@ from typing import Any, Final
 from foqs.core import validate
 from foqs.core.errors import InvalidArgument
 from foqs.core.item import SHARD_MAX
-from foqs.core.keys import SLOTS
+from foqs.core.keys import KEY_SLOT_COUNT
 from foqs.service.cluster import ClusterService, HostRef, HostView, ShardView
-from foqs.wire.methods import Serve, in_task
-from foqs.wire.page import page_by_name, page_of
+from foqs.wire.methods import MethodHandler, task_handler
+from foqs.wire.page import page_by_name, parse_page
 from foqs_client.idl import ttypes
 from shardmgr.model import WEIGHT_MAX, ShardSpec
 
 _PORT_MAX: Final = 65_535
 
 
-def cluster_calls(cluster: ClusterService) -> Mapping[str, Serve]:
+def cluster_handlers(cluster: ClusterService) -> Mapping[str, MethodHandler]:
     """The calls by name."""
-    handlers = _Cluster(cluster)
+    handlers = _ClusterHandlers(cluster)
     served: Mapping[str, Callable[[Any, float], Coroutine[Any, Any, Any]]] = {
         "getRouting": handlers.get_routing,
         "listShards": handlers.list_shards,
@@ -37,10 +37,10 @@ def cluster_calls(cluster: ClusterService) -> Mapping[str, Serve]:
         "drainHost": handlers.drain_host,
         "undrainHost": handlers.undrain_host,
     }
-    return {name: in_task(serve) for name, serve in served.items()}
+    return {name: task_handler(serve) for name, serve in served.items()}
 
 
-class _Cluster:
+class _ClusterHandlers:
     def __init__(self, cluster: ClusterService) -> None:
         self._cluster = cluster
 
@@ -49,17 +49,17 @@ class _Cluster:
     async def get_routing(self, request: Any, deadline: float) -> Any:
         cluster = self._cluster
         if request.version is not None and request.changes:
-            change = cluster.changes(request.version)
+            change = cluster.changes_since(request.version)
             if change is not None:
                 return ttypes.GetRoutingReply(
                     change.version,
                     [_host_info(host) for host in change.hosts],
                     _shard_infos(change.shards),
                     cluster.tier,
-                    change.since,
+                    change.since_version,
                     list(change.gone_hosts) or None,
                     list(change.gone_shards) or None,
-                    list(cluster.loads()),
+                    list(cluster.host_loads()),
                 )
         elif request.version is not None and request.version == cluster.version:
             return ttypes.GetRoutingReply(version=request.version)
@@ -68,7 +68,7 @@ class _Cluster:
         return ttypes.GetRoutingReply(routing.version, hosts, _shard_infos(routing.shards), cluster.tier)
 
     async def list_shards(self, request: Any, deadline: float) -> Any:
-        limit, cursor = page_of(request.page)
+        limit, cursor = parse_page(request.page)
         after = -1
         if cursor is not None:
             if not cursor.isascii() or not cursor.isdigit():
@@ -86,63 +86,63 @@ class _Cluster:
 
     async def add_shard(self, request: Any, deadline: float) -> Any:
         spec = ShardSpec(
-            number=_shard(request),
-            database=validate.name(request.database_name, "database_name"),
-            tier=self._cluster.tier if request.tier is None else validate.name(request.tier, "tier"),
-            weight=1 if request.weight is None else validate.number(request.weight, 1, WEIGHT_MAX, "weight"),
-            region="" if request.region is None else validate.name(request.region, "region"),
+            number=_shard_number(request),
+            database=validate.decode_name(request.database_name, "database_name"),
+            tier=self._cluster.tier if request.tier is None else validate.decode_name(request.tier, "tier"),
+            weight=1 if request.weight is None else validate.check_number(request.weight, 1, WEIGHT_MAX, "weight"),
+            region="" if request.region is None else validate.decode_name(request.region, "region"),
         )
         await self._cluster.add_shard(spec, deadline)
         return ttypes.DoneReply()
 
     async def remove_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.remove_shard(_shard(request), deadline, force=bool(request.force))
+        await self._cluster.remove_shard(_shard_number(request), deadline, force=bool(request.force))
         return ttypes.DoneReply()
 
     async def move_shard(self, request: Any, deadline: float) -> Any:
-        shard = _shard(request)
-        target = _host(request.target, request.target_name, "target")
+        shard = _shard_number(request)
+        target = _host_ref(request.target, request.target_name, "target")
         await self._cluster.move_shard(shard, target, deadline)
         return ttypes.DoneReply()
 
     async def drain_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_shard(_shard(request), deadline, draining=True)
+        await self._cluster.drain_shard(_shard_number(request), deadline, draining=True)
         return ttypes.DoneReply()
 
     async def undrain_shard(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_shard(_shard(request), deadline, draining=False)
+        await self._cluster.drain_shard(_shard_number(request), deadline, draining=False)
         return ttypes.DoneReply()
 
     async def drain_host(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_host(_named_host(request), deadline, drained=True)
+        await self._cluster.drain_host(_required_host(request), deadline, drained=True)
         return ttypes.DoneReply()
 
     async def undrain_host(self, request: Any, deadline: float) -> Any:
-        await self._cluster.drain_host(_named_host(request), deadline, drained=False)
+        await self._cluster.drain_host(_required_host(request), deadline, drained=False)
         return ttypes.DoneReply()
 
 
-def _shard(request: Any) -> int:
-    return validate.number(request.shard, 0, SHARD_MAX, "shard")
+def _shard_number(request: Any) -> int:
+    return validate.check_number(request.shard, 0, SHARD_MAX, "shard")
 
 
-def _named_host(request: Any) -> HostRef:
-    host = _host(request.host, request.host_name, "host")
+def _required_host(request: Any) -> HostRef:
+    host = _host_ref(request.host, request.host_name, "host")
     if host is None:
         raise InvalidArgument("neither host nor host_name is there; give one of them", field="host")
     return host
 
 
-def _host(address: Any, raw_name: bytes | None, field: str) -> HostRef | None:
+def _host_ref(address: Any, raw_name: bytes | None, field: str) -> HostRef | None:
     """A host by address or name; None where neither is given."""
     if raw_name is not None:
         if address is not None:
             raise InvalidArgument(f"give either {field} or {field}_name, not both", field=field)
-        return validate.name(raw_name, f"{field}_name")
+        return validate.decode_name(raw_name, f"{field}_name")
     if address is None:
         return None
-    host = validate.name(address.host, f"{field}.host")
-    return host, validate.number(address.port, 1, _PORT_MAX, f"{field}.port")
+    host = validate.decode_name(address.host, f"{field}.host")
+    return host, validate.check_number(address.port, 1, _PORT_MAX, f"{field}.port")
 
 
 def _host_info(host: HostView) -> Any:
@@ -150,7 +150,7 @@ def _host_info(host: HostView) -> Any:
         address=ttypes.HostAddress(*host.address),
         region=host.region or None,
         tier=host.tier,
-        shards=host.shards,
+        shards=host.shard_count,
         draining=host.drained,
         load=host.load,
         version=host.version or None,
@@ -183,12 +183,12 @@ def _shard_infos(shards: Sequence[ShardView]) -> list[Any]:
     """With their slots, as getRouting alone tells them."""
     infos = [_shard_info(shard) for shard in shards]
     for info, shard in zip(infos, shards, strict=True):
-        info.slots = _bits(shard.slots)
+        info.slots = _slot_bits(shard.key_slots)
     return infos
 
 
-def _bits(slots: Collection[int]) -> bytes | None:
+def _slot_bits(slots: Collection[int]) -> bytes | None:
     """One bit for each slot; the first is the lowest of the first byte."""
     if not slots:
         return None
-    return sum([1 << slot for slot in slots]).to_bytes(SLOTS // 8, "little")
+    return sum([1 << slot for slot in slots]).to_bytes(KEY_SLOT_COUNT // 8, "little")

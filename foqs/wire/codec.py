@@ -21,25 +21,25 @@ from foqs.core.item import (
     SEQUENCE_BITS,
     SEQUENCE_MAX,
     SHARD_MAX,
-    DatedItem,
-    Delivery,
-    KeyedDatedItem,
+    AbsoluteTimeItem,
+    DeliveryPolicy,
+    KeyedAbsoluteTimeItem,
     KeyedItem,
     NewItem,
     State,
     parse_id,
 )
-from foqs.core.keys import digest_of
-from foqs.core.life import Event, Kind
+from foqs.core.keys import item_digest
+from foqs.core.life import Event, EventKind
 from foqs.service.api import (
     AlreadyGone,
-    Enqueued,
-    Explained,
-    Looked,
+    EnqueueOutcome,
+    ItemDetails,
+    ItemExplanation,
+    ItemView,
     NamespaceSettings,
     Outcome,
     Repeated,
-    Seen,
     TopicStats,
 )
 from foqs_client.idl import ttypes
@@ -48,14 +48,14 @@ ATTEMPTS_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 64
 NUMBER_MIN: Final = 1 << SEQUENCE_BITS
 _ZERO: Final = ord("0")
-_SHARDS: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
+_SHARD_BY_TEXT: Final = {str(shard).encode(): shard for shard in range(SHARD_MAX + 1)}
 """Every spelling of a shard's number."""
 
-name: Final = lru_cache(maxsize=16_384)(validate.name)
+parse_name: Final = lru_cache(maxsize=16_384)(validate.decode_name)
 """Names come again and again: read once, and one object for equal ones."""
 
 
-def at(path: str, error: FoqsError) -> FoqsError:
+def with_path(path: str, error: FoqsError) -> FoqsError:
     """`error` with `path` before its field."""
     error.field = f"{path}.{error.field}" if error.field else path
     return error
@@ -64,14 +64,18 @@ def at(path: str, error: FoqsError) -> FoqsError:
 # ------------------------------------------------------------------- requests
 
 
-def new_items(
+def parse_new_items(
     raws: Sequence[Any], namespace: str, settings: NamespaceSettings
 ) -> tuple[list[NewItem], dict[int, FoqsError]]:
     """The good ones of `NewItem` structs in their order, and the errors of the others by place."""
     items: list[NewItem] = []
     errors: dict[int, FoqsError] = {}
     payload_bytes_max, metadata_bytes_max = settings.payload_bytes_max, settings.metadata_bytes_max
-    lease_ms, attempts_max, policy = settings.lease_ms_default, settings.attempts_max_default, Delivery.AT_LEAST_ONCE
+    lease_ms, attempts_max, policy = (
+        settings.lease_ms_default,
+        settings.attempts_max_default,
+        DeliveryPolicy.AT_LEAST_ONCE,
+    )
     incarnation = settings.incarnation
     known: bytes | None = None
     topic = ""
@@ -80,7 +84,7 @@ def new_items(
         metadata = raw.metadata or b""
         try:
             if raw.topic != known or known is None:
-                topic = name(raw.topic, "topic")
+                topic = parse_name(raw.topic, "topic")
                 known = raw.topic
             if (
                 raw.delay_ms is raw.deliver_after_ms is raw.lease_ms is raw.ttl_ms is raw.policy is None
@@ -110,32 +114,32 @@ def new_items(
                         None,
                         policy,
                         attempts_max,
-                        validate.key(key),
-                        digest_of(raw.topic, priority, payload, metadata, None, incarnation),
+                        validate.check_idempotency_key(key),
+                        item_digest(raw.topic, priority, payload, metadata, None, incarnation),
                     )
                 )
             else:
-                items.append(new_item(raw, namespace, topic, settings))
+                items.append(parse_new_item(raw, namespace, topic, settings))
         except FoqsError as error:
-            errors[place] = at(f"items[{place}]", error)
+            errors[place] = with_path(f"items[{place}]", error)
     return items, errors
 
 
-def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
+def parse_new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) -> NewItem:
     """A `NewItem` struct with any fields; its topic was read. Raises FoqsError."""
     payload = raw.payload or b""
     if len(payload) > settings.payload_bytes_max:
-        validate.size(payload, settings.payload_bytes_max, "payload")
+        validate.check_size(payload, settings.payload_bytes_max, "payload")
     metadata = raw.metadata or b""
     if len(metadata) > settings.metadata_bytes_max:
-        validate.size(metadata, settings.metadata_bytes_max, "metadata")
+        validate.check_size(metadata, settings.metadata_bytes_max, "metadata")
     delay_ms, deliver_after_ms = raw.delay_ms, raw.deliver_after_ms
-    validate.when(delay_ms, deliver_after_ms)
+    validate.check_delivery_time(delay_ms, deliver_after_ms)
     if delay_ms is None and deliver_after_ms is None:
         delay_ms = 0
     ttl_ms = raw.ttl_ms
     if ttl_ms is not None:
-        validate.ttl(ttl_ms, delay_ms)
+        validate.check_ttl(ttl_ms, delay_ms)
     values = (
         namespace,
         topic,
@@ -146,32 +150,32 @@ def new_item(raw: Any, namespace: str, topic: str, settings: NamespaceSettings) 
         deliver_after_ms,
         settings.lease_ms_default
         if raw.lease_ms is None
-        else validate.number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
+        else validate.check_number(raw.lease_ms, 1, settings.lease_ms_max, "lease_ms"),
         ttl_ms,
-        Delivery.AT_LEAST_ONCE if raw.policy is None else _policy(raw.policy),
+        DeliveryPolicy.AT_LEAST_ONCE if raw.policy is None else _parse_policy(raw.policy),
         settings.attempts_max_default
         if raw.attempts_max is None
-        else validate.number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
+        else validate.check_number(raw.attempts_max, 0, ATTEMPTS_MAX, "attempts_max"),
     )
     dated = deliver_after_ms is not None and ttl_ms is not None
     if raw.idempotency_key is None:
-        return (DatedItem if dated else NewItem)(*values)
-    key = validate.key(raw.idempotency_key)
+        return (AbsoluteTimeItem if dated else NewItem)(*values)
+    key = validate.check_idempotency_key(raw.idempotency_key)
     # As it was given: a default that changes makes no other item of it.
     numbers = (raw.delay_ms, deliver_after_ms, raw.lease_ms, raw.ttl_ms, raw.policy, raw.attempts_max)
     given = None if numbers.count(None) == len(numbers) else numbers
-    digest = digest_of(raw.topic, raw.priority or 0, payload, metadata, given, settings.incarnation)
-    return (KeyedDatedItem if dated else KeyedItem)(*values, key, digest)
+    digest = item_digest(raw.topic, raw.priority or 0, payload, metadata, given, settings.incarnation)
+    return (KeyedAbsoluteTimeItem if dated else KeyedItem)(*values, key, digest)
 
 
-def _policy(value: int) -> Delivery:
+def _parse_policy(value: int) -> DeliveryPolicy:
     try:
-        return Delivery(value)
+        return DeliveryPolicy(value)
     except ValueError:
         raise InvalidArgument(f"{value} is not a delivery policy", field="policy") from None
 
 
-def state(value: int, field: str) -> State:
+def parse_state(value: int, field: str) -> State:
     """An `ItemState`. Raises InvalidArgument."""
     try:
         return State(value)
@@ -179,32 +183,32 @@ def state(value: int, field: str) -> State:
         raise InvalidArgument(f"{value} is not an item's state", field=field) from None
 
 
-def states(values: Sequence[int] | None, field: str) -> list[State] | None:
+def parse_states(values: Sequence[int] | None, field: str) -> list[State] | None:
     """A filter's states; None where it has none. Raises InvalidArgument."""
     if values is None:
         return None
     if not values:
         raise InvalidArgument("this is empty; name at least one state, or leave it out", field=field)
-    return [state(value, f"{field}[{place}]") for place, value in enumerate(values)]
+    return [parse_state(value, f"{field}[{place}]") for place, value in enumerate(values)]
 
 
-def item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:
+def parse_item_id(raw: bytes | None, field: str = "id") -> tuple[int, int]:
     """(shard, number) of an id. Raises InvalidArgument."""
     if raw is None:
         raise InvalidArgument("this is missing; give the id that enqueue or dequeue returned", field=field)
-    return parse_id(validate.text(raw, ID_BYTES_MAX, field), field)
+    return parse_id(validate.decode_text(raw, ID_BYTES_MAX, field), field)
 
 
-def _token(value: int | None) -> int:
+def _parse_token(value: int | None) -> int:
     if value is None:
         raise InvalidArgument("this is missing; give the token that the item was delivered with", field="token")
     return int(value)
 
 
-def wants(raws: Sequence[Any], items_max: int) -> dict[str, int]:
+def parse_topic_counts(raws: Sequence[Any], items_max: int) -> dict[str, int]:
     """How many items of each topic `TopicCount` structs ask for. Raises FoqsError of the first that is not well-formed."""
     try:
-        found = {name(raw.topic, "topic"): raw.count for raw in raws}
+        found = {parse_name(raw.topic, "topic"): raw.count for raw in raws}
         if len(found) == len(raws) and min(found.values()) > 0 and max(found.values()) <= items_max:
             return found
     except (FoqsError, TypeError):
@@ -212,17 +216,17 @@ def wants(raws: Sequence[Any], items_max: int) -> dict[str, int]:
     found = {}
     for place, raw in enumerate(raws):
         try:
-            topic = name(raw.topic, "topic")
-            count = validate.number(raw.count, 1, items_max, "count")
+            topic = parse_name(raw.topic, "topic")
+            count = validate.check_number(raw.count, 1, items_max, "count")
             if topic in found:
                 raise InvalidArgument("this topic stands in the call twice; name it once", field="topic")
         except FoqsError as error:
-            raise at(f"topics[{place}]", error) from None
+            raise with_path(f"topics[{place}]", error) from None
         found[topic] = count
     return found
 
 
-def lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
+def parse_lease_columns(raws: Sequence[Any]) -> tuple[list[tuple[int, int]], list[int]] | None:
     """(shard, number) and token of each of many `Lease` structs; None when `lease` would refuse one, or an id is twice."""
     texts = [raw.id for raw in raws]
     tokens = [raw.token for raw in raws]
@@ -239,7 +243,7 @@ def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
         if text is None or len(text) > ID_BYTES_MAX:
             return None
         head, _, tail = text.partition(b"-")
-        shard = _SHARDS.get(head)
+        shard = _SHARD_BY_TEXT.get(head)
         # Digits only and no zero before them: the one spelling.
         if shard is None or not tail.isdigit() or tail[0] == _ZERO:
             return None
@@ -250,49 +254,49 @@ def parse_ids(texts: Sequence[bytes | None]) -> list[tuple[int, int]] | None:
     return ids
 
 
-def lease(raw: Any) -> tuple[tuple[int, int], int]:
+def parse_lease(raw: Any) -> tuple[tuple[int, int], int]:
     """A `Lease` struct: ((shard, number), token). Raises InvalidArgument."""
-    return item_id(raw.id), _token(raw.token)
+    return parse_item_id(raw.id), _parse_token(raw.token)
 
 
-def lease_event(kind: Kind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
+def lease_event_parser(kind: EventKind, namespace: str) -> Callable[[Any], tuple[int, Event]]:
     """Reads `Lease` structs into (shard, event) of this kind."""
 
     def read(raw: Any) -> tuple[int, Event]:
-        (shard, number), token = lease(raw)
+        (shard, number), token = parse_lease(raw)
         return shard, Event(kind, number, namespace, token=token)
 
     return read
 
 
-def extension_event(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
+def extension_event_parser(namespace: str, settings: NamespaceSettings) -> Callable[[Any], tuple[int, Event]]:
     """Reads `Extension` structs."""
 
     def read(raw: Any) -> tuple[int, Event]:
-        shard, number = item_id(raw.id)
+        shard, number = parse_item_id(raw.id)
         lease_ms = raw.lease_ms
         if lease_ms is not None:
-            validate.number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
-        return shard, Event(Kind.EXTEND, number, namespace, token=_token(raw.token), lease_ms=lease_ms)
+            validate.check_number(lease_ms, 1, settings.lease_ms_max, "lease_ms")
+        return shard, Event(EventKind.EXTEND, number, namespace, token=_parse_token(raw.token), lease_ms=lease_ms)
 
     return read
 
 
-def nack_event(
+def nack_event_parser(
     namespace: str, settings: NamespaceSettings, jitter: Callable[[], float]
 ) -> Callable[[Any], tuple[int, Event]]:
     """Reads `Nack` structs; `jitter` draws a number in [0, 1) for each."""
 
     def read(raw: Any) -> tuple[int, Event]:
-        shard, number = item_id(raw.id)
-        token = _token(raw.token)
-        validate.when(raw.delay_ms, raw.deliver_after_ms)
+        shard, number = parse_item_id(raw.id)
+        token = _parse_token(raw.token)
+        validate.check_delivery_time(raw.delay_ms, raw.deliver_after_ms)
         if raw.dead and (raw.delay_ms is not None or raw.deliver_after_ms is not None):
             raise InvalidArgument("a dead item is not delivered again; give no time with dead", field="dead")
         if raw.metadata is not None:
-            validate.size(raw.metadata, settings.metadata_bytes_max, "metadata")
+            validate.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
         event = Event(
-            Kind.NACK,
+            EventKind.NACK,
             number,
             namespace,
             token=token,
@@ -307,11 +311,11 @@ def nack_event(
     return read
 
 
-def id_event(event: Event) -> Callable[[Any], tuple[int, Event]]:
+def id_event_parser(event: Event) -> Callable[[Any], tuple[int, Event]]:
     """Reads bare ids into events like this one."""
 
     def read(raw: Any) -> tuple[int, Event]:
-        shard, number = item_id(raw, "")
+        shard, number = parse_item_id(raw, "")
         return shard, replace(event, id=number)
 
     return read
@@ -320,36 +324,38 @@ def id_event(event: Event) -> Callable[[Any], tuple[int, Event]]:
 # -------------------------------------------------------------------- replies
 
 
-def error(failed: FoqsError) -> Any:
+def error_struct(error: FoqsError) -> Any:
     """The `Error` struct: the one table from the core's errors to the wire."""
-    owner = failed.owner
+    owner = error.owner
     return ttypes.Error(
-        code=ttypes.ErrorCode(int(failed.code)),
-        message=_sendable(failed.message),
-        field=None if failed.field is None else _sendable(failed.field),
-        retry_after_ms=failed.retry_after_ms,
+        code=ttypes.ErrorCode(int(error.code)),
+        message=_escape_surrogates(error.message),
+        field=None if error.field is None else _escape_surrogates(error.field),
+        retry_after_ms=error.retry_after_ms,
         owner=ttypes.HostAddress(owner[0], owner[1]) if owner else None,
     )
 
 
-def _sendable(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     """The text, with escapes where it is none: it may quote what a caller sent, and the answer must be given."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-def enqueue_reply(results: Sequence[Enqueued]) -> Any:
+def enqueue_reply(results: Sequence[EnqueueOutcome]) -> Any:
     """The reply of ids and errors, in their order."""
     make = ttypes.EnqueueResult
     if set(map(type, results)) == {str}:
         return ttypes.EnqueueReply([make(result) for result in results])
-    told = [make(result) if type(result) is str else _not_new(place, result) for place, result in enumerate(results)]
+    told = [
+        make(result) if type(result) is str else _enqueue_result(place, result) for place, result in enumerate(results)
+    ]
     return ttypes.EnqueueReply(told)
 
 
-def _not_new(place: int, result: Any) -> Any:
+def _enqueue_result(place: int, result: Any) -> Any:
     if type(result) is Repeated:
         return ttypes.EnqueueResult(result.id, repeated=True)
-    told = error(result)
+    told = error_struct(result)
     if told.field and not told.field.startswith("items"):
         # The queue names the item's own field: it does not know which entries of the call never came to it.
         told.field = f"items[{place}].{told.field}"
@@ -359,20 +365,20 @@ def _not_new(place: int, result: Any) -> Any:
 def outcomes_reply(results: Sequence[Outcome]) -> Any:
     """The reply of outcomes, in their order."""
     if results.count(None) == len(results):
-        return _all_done(len(results))
-    return ttypes.OutcomesReply([_outcome(result) for result in results])
+        return _all_done_reply(len(results))
+    return ttypes.OutcomesReply([_outcome_struct(result) for result in results])
 
 
-def _outcome(result: Outcome) -> Any:
+def _outcome_struct(result: Outcome) -> Any:
     if result is None:
         return _DONE
     if isinstance(result, AlreadyGone):
         return _ALREADY_GONE
-    return ttypes.Outcome(error(result))
+    return ttypes.Outcome(error_struct(result))
 
 
 @lru_cache(maxsize=1_024)
-def _all_done(count: int) -> Any:
+def _all_done_reply(count: int) -> Any:
     return ttypes.OutcomesReply([_DONE] * count)
 
 
@@ -380,33 +386,33 @@ _DONE: Final = ttypes.Outcome()
 _ALREADY_GONE: Final = ttypes.Outcome(already_gone=True)
 
 
-def dequeue_reply(items: Sequence[Seen]) -> Any:
+def dequeue_reply(items: Sequence[ItemView]) -> Any:
     """The reply of deliveries, in their order."""
-    return ttypes.DequeueReply([delivery(seen) for seen in items])
+    return ttypes.DequeueReply([delivery_struct(seen) for seen in items])
 
 
-def delivery(seen: Seen) -> Any:
-    row, now_ms = seen.row, seen.now_ms
+def delivery_struct(item: ItemView) -> Any:
+    row, now_ms = item.row, item.now_ms
     age_ms = now_ms - row.enqueued_at_ms
     return ttypes.Delivery(
-        f"{seen.shard}-{row.id}",
+        f"{item.shard}-{row.id}",
         row.token,
         row.topic,
         row.priority,
         row.payload,
         row.metadata,
         row.attempt,
-        seen.lease_left_ms,
+        item.lease_left_ms,
         age_ms if age_ms > 0 else 0,
         row.attempts_max,
     )
 
 
-def item_view(seen: Seen, with_payload: bool) -> Any:
-    row = seen.row
-    now_ms = seen.now_ms
+def item_view(item: ItemView, with_payload: bool) -> Any:
+    row = item.row
+    now_ms = item.now_ms
     view = ttypes.ItemView(
-        id=f"{seen.shard}-{row.id}",
+        id=f"{item.shard}-{row.id}",
         topic=row.topic,
         state=ttypes.ItemState(int(row.state)),
         priority=row.priority,
@@ -422,24 +428,24 @@ def item_view(seen: Seen, with_payload: bool) -> Any:
     if row.state is State.DEFERRED:
         view.due_in_ms = max(0, row.deliver_after_ms - now_ms)
     elif row.state is State.LEASED and row.due_ms is not None:
-        view.lease_remaining_ms = seen.lease_left_ms
+        view.lease_remaining_ms = item.lease_left_ms
     if row.expires_at_ms is not None:
         view.ttl_remaining_ms = max(0, row.expires_at_ms - now_ms)
     view.dead_reason = dead_reason(row)
-    if type(seen) is Looked and seen.key is not None:
-        view.idempotency_key = seen.key.decode()
+    if type(item) is ItemDetails and item.idempotency_key is not None:
+        view.idempotency_key = item.idempotency_key.decode()
     return view
 
 
-def explain_reply(explained: Explained, with_payload: bool) -> Any:
-    seen = explained.seen
+def explain_reply(explanation: ItemExplanation, with_payload: bool) -> Any:
+    seen = explanation.item
     return ttypes.ExplainReply(
         item=None if seen is None else item_view(seen, with_payload),
-        reasons=list(explained.reasons),
-        remedies=list(explained.remedies),
-        better_items=explained.better_items,
-        better_items_more=explained.better_items_more or None,
-        absent=explained.absent or None,
+        reasons=list(explanation.reasons),
+        remedies=list(explanation.remedies),
+        better_items=explanation.better_items,
+        better_items_more=explanation.better_items_more or None,
+        absent=explanation.absent or None,
     )
 
 

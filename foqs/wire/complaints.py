@@ -11,40 +11,40 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-LINES_PER_SECOND: Final = 10
+LINES_PER_SECOND_MAX: Final = 10
 
 log = logging.getLogger("foqs.wire")
 
 
-def name_of(peer: object) -> str:
+def peer_name(peer: object) -> str:
     """A peer by its socket's address."""
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer or "unknown")
 
 
-class Complaints:
+class PeerLog:
     """A rate-limited logger.
 
     Args:
         now: the loop's clock, in seconds.
     """
 
-    def __init__(self, now: Callable[[], float], lines_per_second: int = LINES_PER_SECOND) -> None:
+    def __init__(self, now: Callable[[], float], lines_per_second_max: int = LINES_PER_SECOND_MAX) -> None:
         self._now = now
-        self._lines_per_second = lines_per_second
+        self._lines_per_second_max = lines_per_second_max
         self._second = 0
-        self._lines = 0
-        self.left_out = 0
+        self._line_count = 0
+        self.suppressed_count = 0
 
-    def say(self, peer: str, text: str) -> None:
+    def warn(self, peer: str, text: str) -> None:
         """One line, or one more that was left out."""
         second = int(self._now())
         if second != self._second:
-            self._second, self._lines = second, 0
-        if self._lines >= self._lines_per_second:
-            self.left_out += 1
+            self._second, self._line_count = second, 0
+        if self._line_count >= self._lines_per_second_max:
+            self.suppressed_count += 1
             return
-        self._lines += 1
-        if self.left_out:
-            text = f"{text} ({self.left_out} such lines were left out before this one)"
-            self.left_out = 0
+        self._line_count += 1
+        if self.suppressed_count:
+            text = f"{text} ({self.suppressed_count} such lines were left out before this one)"
+            self.suppressed_count = 0
         log.warning("%s: %s", peer, text)

@@ -18,56 +18,56 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from foqs.wire.complaints import name_of
-from foqs.wire.server import WireServer
+from foqs.wire.complaints import peer_name
+from foqs.wire.server import RpcServer
 
 _NOT_TLS: Final = frozenset(("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST"))
 _ALERT: Final = bytes((21, 3, 1, 0, 2, 2, 70))
 """Fatal: protocol version. It tells a client of ours that began without TLS what is spoken here."""
 
 
-class Doorway:
-    """The arrivals of one listener. `arrival` is its protocol factory.
+class TlsAcceptor:
+    """The arrivals of one listener. `connection` is its protocol factory.
 
     Args:
         server: gets the connections whose handshake is done.
-        failed: told of every handshake that came to nothing.
+        on_handshake_failed: told of every handshake that came to nothing.
 
     Attributes:
         context: of the handshakes to come.
     """
 
-    def __init__(self, server: WireServer, context: ssl.SSLContext, failed: Callable[[], None]) -> None:
+    def __init__(self, server: RpcServer, context: ssl.SSLContext, on_handshake_failed: Callable[[], None]) -> None:
         self.context = context
         self._server = server
-        self._failed = failed
+        self._on_handshake_failed = on_handshake_failed
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    def arrival(self) -> asyncio.BaseProtocol:
+    def connection(self) -> asyncio.BaseProtocol:
         """A protocol for one connection that was accepted."""
-        return _Arrival(self)
+        return _AcceptedConnection(self)
 
     def close(self) -> None:
         """Breaks off the handshakes under way."""
         for handshake in self._handshakes:
             handshake.cancel()
 
-    def receive(self, transport: asyncio.BaseTransport) -> None:
+    def on_accepted(self, transport: asyncio.BaseTransport) -> None:
         """A connection has come; nothing of it was read."""
         accepted: asyncio.Transport = transport  # type: ignore[assignment]
-        peer = name_of(accepted.get_extra_info("peername"))
+        peer = peer_name(accepted.get_extra_info("peername"))
         if len(self._handshakes) >= self._server.limits.handshakes_max:
-            self._failed()
-            self._server.complaints.say(peer, f"closed: there are {len(self._handshakes)} TLS handshakes already")
-        elif not self._server.stopping:
+            self._on_handshake_failed()
+            self._server.peer_log.warn(peer, f"closed: there are {len(self._handshakes)} TLS handshakes already")
+        elif not self._server.is_stopping:
             # The transport has read nothing yet, and gives the socket up before it does.
-            shaking = self._shake(accepted.get_extra_info("socket").dup(), peer)
+            shaking = self._handshake(accepted.get_extra_info("socket").dup(), peer)
             handshake = self._server.loop.create_task(shaking)
             self._handshakes.add(handshake)
             handshake.add_done_callback(self._handshakes.discard)
         accepted.abort()
 
-    async def _shake(self, accepted: socket.socket, peer: str) -> None:
+    async def _handshake(self, accepted: socket.socket, peer: str) -> None:
         limits = self._server.limits
         with accepted.dup() as answer:
             try:
@@ -79,23 +79,23 @@ class Doorway:
                     ssl_shutdown_timeout=limits.handshake_timeout_s,
                 )
             except OSError as error:
-                self._failed()
-                self._server.complaints.say(peer, f"closed: {_explain(error, limits.handshake_timeout_s)}")
+                self._on_handshake_failed()
+                self._server.peer_log.warn(peer, f"closed: {_failure_text(error, limits.handshake_timeout_s)}")
                 if getattr(error, "reason", None) in _NOT_TLS:
-                    _say(answer, _ALERT)
+                    _try_send(answer, _ALERT)
 
 
-class _Arrival(asyncio.Protocol):
+class _AcceptedConnection(asyncio.Protocol):
     """One connection until its handshake begins."""
 
-    def __init__(self, doorway: Doorway) -> None:
-        self._doorway = doorway
+    def __init__(self, acceptor: TlsAcceptor) -> None:
+        self._acceptor = acceptor
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._doorway.receive(transport)
+        self._acceptor.on_accepted(transport)
 
 
-def _say(answer: socket.socket, data: bytes) -> None:
+def _try_send(answer: socket.socket, data: bytes) -> None:
     try:
         answer.setblocking(False)
         answer.send(data)
@@ -103,7 +103,7 @@ def _say(answer: socket.socket, data: bytes) -> None:
         return  # it is gone, or does not read
 
 
-def _explain(error: OSError, timeout_s: float) -> str:
+def _failure_text(error: OSError, timeout_s: float) -> str:
     """Why a handshake came to nothing, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message})"

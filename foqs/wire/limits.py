@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 @dataclass(slots=True, frozen=True)
-class WireLimits:
+class RpcLimits:
     """Each is checked before memory is spent.
 
     Calls beyond the limits in flight, of one connection or of the host, are
@@ -28,7 +28,7 @@ class WireLimits:
     """A list that claims more is refused unread. Above any batch a call may carry."""
     connections_max: int = 1_000
     """Further connections are answered OVERLOADED and closed."""
-    connections_refused_max: int = 50
+    refusals_in_flight_max: int = 50
     """So many of those at a time, for a second each; others are closed at once."""
     handshakes_max: int = 100
     """TLS handshakes under way; further connections are closed at once."""
@@ -39,7 +39,7 @@ class WireLimits:
     calls_in_flight_per_connection_max: int = 1_000
     in_flight_bytes_max: int = 256 * MIB
     """Frames begun or not answered yet, and what their items cost decoded, over all connections."""
-    silence_timeout_s: float = 60.0
+    stall_timeout_s: float = 60.0
     """For a first frame, for a frame once begun, and for a peer that does not read its replies."""
     idle_timeout_s: float = 3_600.0
     """A connection without calls that sends nothing for this long is closed, without a complaint."""

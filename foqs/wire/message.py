@@ -46,41 +46,41 @@ class BadMessage(Exception):
 
 
 @dataclass(slots=True, frozen=True)
-class Head:
-    """The first part of a message, without its sequence id; `body` is where the struct begins."""
+class MessageHead:
+    """The first part of a message, without its sequence id; `body_start` is where the struct begins."""
 
-    compact: bool
-    kind: int
+    is_compact: bool
+    message_type: int
     name: bytes
-    body: int
-    reply: bytes
+    body_start: int
+    reply_prefix: bytes
     """How the head of a reply begins; in the binary protocol all of it but the sequence id."""
 
 
-def call_start(name: bytes) -> bytes:
+def call_prefix(name: bytes) -> bytes:
     """How a call of this method begins in the binary protocol: all before its sequence id."""
     return _WORDS.pack(_BINARY_VERSION << 16 | CALL, len(name)) + name
 
 
-def call_head(name: bytes) -> Head:
+def call_head(name: bytes) -> MessageHead:
     """The head of a message that begins with `call_start(name)`."""
     return _binary_head(CALL, name)
 
 
-def _binary_head(kind: int, name: bytes) -> Head:
+def _binary_head(kind: int, name: bytes) -> MessageHead:
     reply = _WORDS.pack(_BINARY_VERSION << 16 | REPLY, len(name)) + name
-    return Head(False, kind, name, 8 + len(name) + _SEQID_BYTES, reply)
+    return MessageHead(False, kind, name, 8 + len(name) + _SEQID_BYTES, reply)
 
 
 @dataclass(slots=True, frozen=True)
-class Bounds:
+class DecodeLimits:
     """What one message may hold."""
 
     string_bytes_max: int
     container_items_max: int
 
 
-def read_head(message: bytes) -> tuple[Head, bytes]:
+def read_head(message: bytes) -> tuple[MessageHead, bytes]:
     """The head of a message, and its sequence id as the bytes that came.
 
     Raises:
@@ -99,7 +99,7 @@ def read_head(message: bytes) -> tuple[Head, bytes]:
     return _binary_head(word & 0xFF, message[8:end]), message[end : end + _SEQID_BYTES]
 
 
-def _read_compact_head(message: bytes) -> tuple[Head, bytes]:
+def _read_compact_head(message: bytes) -> tuple[MessageHead, bytes]:
     if len(message) < 4 or message[1] & 0x1F != _COMPACT_VERSION:
         raise BadMessage("this is not version 1 of the compact protocol")
     seqid_end = _varint_end(message, 2)
@@ -111,7 +111,7 @@ def _read_compact_head(message: bytes) -> tuple[Head, bytes]:
     if not 0 < length <= NAME_BYTES_MAX or end > len(message):
         raise BadMessage(f"a method name of {length} bytes is impossible")
     reply = bytes((_COMPACT_ID, _COMPACT_VERSION | REPLY << 5))
-    return Head(True, message[1] >> 5, message[name_start:end], end, reply), message[2:seqid_end]
+    return MessageHead(True, message[1] >> 5, message[name_start:end], end, reply), message[2:seqid_end]
 
 
 def _varint_end(message: bytes, start: int) -> int:
@@ -121,25 +121,25 @@ def _varint_end(message: bytes, start: int) -> int:
     raise BadMessage("a number in the message's head has no end")
 
 
-def raw_spec(kind: Any) -> list[Any]:
+def bytes_spec(kind: Any) -> list[Any]:
     """[class, spec] to decode `kind` with, where every string stays bytes."""
     fields = [
-        field and (field[0], field[1], field[2], _raw_args(field[1], field[3]), None) for field in kind.thrift_spec
+        field and (field[0], field[1], field[2], _bytes_args(field[1], field[3]), None) for field in kind.thrift_spec
     ]
     return [kind, tuple(fields)]
 
 
-def _raw_args(ttype: int, args: Any) -> Any:
+def _bytes_args(ttype: int, args: Any) -> Any:
     if ttype == TType.STRING:
         return "BINARY"
     if ttype == TType.STRUCT:
-        return raw_spec(args[0])
+        return bytes_spec(args[0])
     if ttype == TType.LIST:
-        return (args[0], _raw_args(args[0], args[1]), args[2])
+        return (args[0], _bytes_args(args[0], args[1]), args[2])
     return args
 
 
-class _Once:
+class _UniqueFieldNumber:
     """The number of a field that a message may hold once.
 
     The decoder asks for the number whenever the field begins. The second time it is
@@ -153,38 +153,38 @@ class _Once:
         self._name = name
 
     def __index__(self) -> int:
-        if self in _begun:
+        if self in _decoded_fields:
             raise ValueError(f"{self._name} came twice")
-        _begun.add(self)
+        _decoded_fields.add(self)
         return self._number
 
 
-_begun: Final[set[_Once]] = set()
+_decoded_fields: Final[set[_UniqueFieldNumber]] = set()
 """Of the message that is being decoded; one is at a time."""
 
 
-def once_spec(spec: list[Any]) -> list[Any]:
+def unique_field_spec(spec: list[Any]) -> list[Any]:
     """`spec` of `raw_spec`, to decode with only: a list or a struct outside of lists may come once in a message.
 
     So one message makes no more objects than its lists may have entries, however
     often it repeats them.
     """
-    return [spec[0], tuple(field and _once_field(*field) for field in spec[1])]
+    return [spec[0], tuple(field and _unique_field(*field) for field in spec[1])]
 
 
-def _once_field(number: int, ttype: int, name: str, args: Any, default: Any) -> tuple[Any, ...]:
+def _unique_field(number: int, ttype: int, name: str, args: Any, default: Any) -> tuple[Any, ...]:
     if ttype == TType.STRUCT:
-        return (_Once(number, name), ttype, name, once_spec(args), default)
-    return (_Once(number, name) if ttype == TType.LIST else number, ttype, name, args, default)
+        return (_UniqueFieldNumber(number, name), ttype, name, unique_field_spec(args), default)
+    return (_UniqueFieldNumber(number, name) if ttype == TType.LIST else number, ttype, name, args, default)
 
 
 class Decoder:
     """Reads the structs of messages, within bounds; strings come as bytes."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._source = _Source(bounds)
+    def __init__(self, limits: DecodeLimits) -> None:
+        self._source = _DecodeSource(limits)
 
-    def decode(self, message: bytes, head: Head, spec: list[Any]) -> Any:
+    def decode(self, message: bytes, head: MessageHead, spec: list[Any]) -> Any:
         """The struct after the head; `spec` is of `raw_spec` or of `once_spec`.
 
         Raises:
@@ -192,13 +192,13 @@ class Decoder:
                 an element's type, repeats what may come once, or is followed by more bytes.
         """
         buffer = BytesIO(message)
-        buffer.seek(head.body)
+        buffer.seek(head.body_start)
         source = self._source
         source.cstringio_buf = buffer
         decoded = spec[0]()
-        _begun.clear()
+        _decoded_fields.clear()
         try:
-            (_decode_compact if head.compact else _decode_binary)(decoded, source, spec)
+            (_decode_compact if head.is_compact else _decode_binary)(decoded, source, spec)
         except EOFError:
             raise BadMessage("the message is truncated") from None
         except OverflowError as error:
@@ -211,14 +211,14 @@ class Decoder:
         return decoded
 
 
-class _Source:
+class _DecodeSource:
     """What Thrift's C decoder asks of a protocol and of its transport, in one object that is used again and again."""
 
     __slots__ = ("container_length_limit", "cstringio_buf", "string_length_limit", "trans")
 
-    def __init__(self, bounds: Bounds) -> None:
-        self.string_length_limit = bounds.string_bytes_max
-        self.container_length_limit = bounds.container_items_max
+    def __init__(self, limits: DecodeLimits) -> None:
+        self.string_length_limit = limits.string_bytes_max
+        self.container_length_limit = limits.container_items_max
         self.cstringio_buf = BytesIO()
         self.trans = self
 
@@ -235,28 +235,28 @@ _encode_binary: Final = _binary._fast_encode
 _encode_compact: Final = _compact._fast_encode
 
 
-def encode_struct(compact: bool, value: Any, spec: list[Any]) -> bytes:
+def encode_struct(is_compact: bool, value: Any, spec: list[Any]) -> bytes:
     """A struct's bytes in the given protocol."""
-    return (_encode_compact if compact else _encode_binary)(value, spec)  # type: ignore[no-any-return]
+    return (_encode_compact if is_compact else _encode_binary)(value, spec)  # type: ignore[no-any-return]
 
 
-def frame_reply(head: Head, seqid: bytes, body: bytes) -> bytes:
+def frame_reply(head: MessageHead, seqid: bytes, body: bytes) -> bytes:
     """A whole frame that answers a call."""
-    start = head.reply
-    if head.compact:
+    start = head.reply_prefix
+    if head.is_compact:
         name = head.name
         start = b"".join((start, seqid, bytes((len(name),)), name))
         seqid = b""
     return b"".join((_LENGTH.pack(len(start) + len(seqid) + len(body)), start, seqid, body))
 
 
-def frame_refusal(head: Head, seqid: bytes, reason: int, text: str) -> bytes:
+def frame_exception(head: MessageHead, seqid: bytes, reason: int, text: str) -> bytes:
     """A whole frame that answers a call with a TApplicationException."""
     buffer = TMemoryBuffer()
-    kind = TCompactProtocolAccelerated if head.compact else TBinaryProtocolAccelerated
+    kind = TCompactProtocolAccelerated if head.is_compact else TBinaryProtocolAccelerated
     TApplicationException(reason, text).write(kind(buffer, fallback=False))
-    if head.compact:
+    if head.is_compact:
         reply = bytes((_COMPACT_ID, _COMPACT_VERSION | EXCEPTION << 5))
     else:
         reply = _WORDS.pack(_BINARY_VERSION << 16 | EXCEPTION, len(head.name)) + head.name
-    return frame_reply(replace(head, reply=reply), seqid, buffer.getvalue())
+    return frame_reply(replace(head, reply_prefix=reply), seqid, buffer.getvalue())

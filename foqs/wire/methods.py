@@ -15,15 +15,15 @@ from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from thrift.Thrift import TType
 
-from foqs.access.rules import NEEDS, Need
+from foqs.access.rules import REQUIREMENTS, Requirement
 from foqs.core.errors import NotImplementedYet
-from foqs.service.api import Pending
-from foqs.wire.message import once_spec, raw_spec
+from foqs.service.api import PendingCall
+from foqs.wire.message import bytes_spec, unique_field_spec
 from foqs.wire.strict import TypeCheck
-from foqs.wire.visitor import Visitor
+from foqs.wire.visitor import AuthSession
 from foqs_client.idl import Foqs
 
-READ_ONLY: Final = frozenset(
+READ_ONLY_METHODS: Final = frozenset(
     (
         "authenticate",
         "getActiveTopics",
@@ -53,14 +53,14 @@ class Caller(Protocol):
     """Who waits for the answer of one call. Only the first answer, or failure, is told."""
 
     @property
-    def visitor(self) -> Visitor | None:
+    def session(self) -> AuthSession | None:
         """The peer; None where the host asks nobody who he is."""
         ...
 
-    def answer(self, shape: Callable[[_T], Any], value: _T, give_back: Callable[[], None] | None = None) -> None:
+    def reply(self, to_struct: Callable[[_T], Any], value: _T, on_unsent: Callable[[], None] | None = None) -> None:
         """The call is done: `shape(value)` is its reply struct.
 
-        `give_back` is called when the reply cannot be written at all, and not otherwise.
+        `on_unsent` is called when the reply cannot be written at all, and not otherwise.
         """
         ...
 
@@ -68,76 +68,76 @@ class Caller(Protocol):
         """The call failed as a whole; what is no FoqsError was foreseen by nobody."""
         ...
 
-    def complain(self, text: str) -> None:
+    def log_malformed(self, text: str) -> None:
         """A line for the log: the client sent bytes that no correct client sends."""
         ...
 
 
-Serve: TypeAlias = Callable[[Any, float, Caller], Pending | None]
+MethodHandler: TypeAlias = Callable[[Any, float, Caller], PendingCall | None]
 """(request, deadline on the loop's clock, caller): answers the caller, now or later, or raises FoqsError."""
 
 
 @dataclass(slots=True, frozen=True)
-class Method:
+class ServerMethod:
     """One method: its structs and its server."""
 
     name: str
     writes: bool
-    serve: Serve
-    args: list[Any]
-    check: TypeCheck
-    fields: frozenset[str]
+    handle: MethodHandler
+    args_spec: list[Any]
+    type_check: TypeCheck
+    request_fields: frozenset[str]
     """The request's fields."""
-    lists: tuple[str, ...]
+    list_fields: tuple[str, ...]
     """The request's fields that are lists."""
-    result: list[Any]
+    result_spec: list[Any]
     result_class: Any
-    need: Need
+    requirement: Requirement
     namespace_of: Callable[[Any], bytes | None]
     """What the request names as its namespace, whatever the call."""
-    repeats: bool
+    is_cacheable: bool
     """Whether a client sends the same request many times. Whoever serves it must not change it."""
 
 
-class Calls(Protocol):
+class RpcService(Protocol):
     """What the server needs of whoever serves the calls."""
 
     @property
-    def methods(self) -> Mapping[bytes, Method]: ...
+    def methods(self) -> Mapping[bytes, ServerMethod]: ...
 
     def timeout_s(self, request: Any) -> float:
         """How long the call may take. Raises FoqsError."""
         ...
 
 
-def contract(served: Mapping[str, Serve]) -> dict[bytes, Method]:
-    """Every method of the contract by name; `served` are those that something serves."""
+def contract_methods(handlers: Mapping[str, MethodHandler]) -> dict[bytes, ServerMethod]:
+    """Every method of the contract by name; `handlers` are those that something serves."""
     names = [name for name in vars(Foqs.Iface) if not name.startswith("_")]
-    unknown = set(served) - set(names)
+    unknown = set(handlers) - set(names)
     if unknown:
         raise ValueError(f"not in the contract: {sorted(unknown)}")
-    return {name.encode(): _method(name, served.get(name) or _unserved(name)) for name in names}
+    return {name.encode(): _server_method(name, handlers.get(name) or _not_implemented(name)) for name in names}
 
 
-def in_task(serve: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> Serve:
+def task_handler(handle: Callable[[Any, float], Coroutine[Any, Any, Any]]) -> MethodHandler:
     """Serves by a coroutine function of (request, deadline) that returns the reply struct: a task for each call."""
 
     async def run(request: Any, deadline: float, caller: Caller) -> None:
         try:
-            reply = await serve(request, deadline)
+            reply = await handle(request, deadline)
         except Exception as error:
             caller.fail(error)
         else:
-            caller.answer(as_it_is, reply)
+            caller.reply(unchanged, reply)
 
-    def start(request: Any, deadline: float, caller: Caller) -> Pending:
-        return _Task(asyncio.get_running_loop().create_task(run(request, deadline, caller)))
+    def start(request: Any, deadline: float, caller: Caller) -> PendingCall:
+        return _PendingTask(asyncio.get_running_loop().create_task(run(request, deadline, caller)))
 
     return start
 
 
 @dataclass(slots=True, frozen=True)
-class _Task:
+class _PendingTask:
     """A call that a task serves."""
 
     task: asyncio.Task[None]
@@ -146,33 +146,33 @@ class _Task:
         self.task.cancel()
 
 
-def as_it_is(reply: Any) -> Any:
+def unchanged(reply: Any) -> Any:
     """The shape of what is a reply struct already."""
     return reply
 
 
-def _method(name: str, serve: Serve) -> Method:
+def _server_method(name: str, handler: MethodHandler) -> ServerMethod:
     args = getattr(Foqs, f"{name}_args")
     result = getattr(Foqs, f"{name}_result")
-    spec = raw_spec(args)
+    spec = bytes_spec(args)
     request = args.thrift_spec[1][3][0]
-    return Method(
+    return ServerMethod(
         name=name,
-        writes=name not in READ_ONLY,
-        serve=serve,
-        args=once_spec(spec),
-        check=TypeCheck(spec),
-        fields=frozenset(field[2] for field in request.thrift_spec if field),
-        lists=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
-        result=[result, result.thrift_spec],
+        writes=name not in READ_ONLY_METHODS,
+        handle=handler,
+        args_spec=unique_field_spec(spec),
+        type_check=TypeCheck(spec),
+        request_fields=frozenset(field[2] for field in request.thrift_spec if field),
+        list_fields=tuple(field[2] for field in request.thrift_spec if field and field[1] == TType.LIST),
+        result_spec=[result, result.thrift_spec],
         result_class=result,
-        need=NEEDS[name],
-        namespace_of=_reader(NEEDS[name].namespace),
-        repeats=name == "dequeue",
+        requirement=REQUIREMENTS[name],
+        namespace_of=_field_getter(REQUIREMENTS[name].namespace_field),
+        is_cacheable=name == "dequeue",
     )
 
 
-def _reader(path: str) -> Callable[[Any], bytes | None]:
+def _field_getter(path: str) -> Callable[[Any], bytes | None]:
     """Reads the field at a dotted path of a request; None where it, or what it is in, is missing."""
     read: Callable[[Any], bytes | None] = attrgetter(path)
     if "." not in path:
@@ -187,7 +187,7 @@ def _reader(path: str) -> Callable[[Any], bytes | None]:
     return read_inner
 
 
-def _unserved(name: str) -> Serve:
+def _not_implemented(name: str) -> MethodHandler:
     def serve(request: Any, deadline: float, caller: Caller) -> None:
         raise NotImplementedYet(f"{name} is not served by this version")
 

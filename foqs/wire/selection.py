@@ -13,32 +13,32 @@ from foqs.core import validate
 from foqs.core.errors import FoqsError, InvalidArgument
 from foqs.core.filter import ALL_STATES, ItemFilter
 from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, State
-from foqs.core.life import Event, Kind
+from foqs.core.life import Event, EventKind
 from foqs.service.api import NamespaceSettings
 from foqs.wire import codec
 from foqs_client.idl import ttypes
 
 _KINDS: Final = {
-    ttypes.BulkAction.CANCEL: Kind.CANCEL,
-    ttypes.BulkAction.UPDATE: Kind.UPDATE,
-    ttypes.BulkAction.REDRIVE: Kind.REDRIVE,
+    ttypes.BulkAction.CANCEL: EventKind.CANCEL,
+    ttypes.BulkAction.UPDATE: EventKind.UPDATE,
+    ttypes.BulkAction.REDRIVE: EventKind.REDRIVE,
 }
 
 
-def change(raw: Any, settings: NamespaceSettings) -> Event:
+def parse_change(raw: Any, settings: NamespaceSettings) -> Event:
     """A `Change` struct as an UPDATE of no item yet. Raises FoqsError."""
     if raw is None or (raw.priority is raw.delay_ms is raw.deliver_after_ms is raw.metadata is None):
         raise InvalidArgument(
             "this changes nothing; give priority, delay_ms, deliver_after_ms or metadata", field="change"
         )
     try:
-        validate.when(raw.delay_ms, raw.deliver_after_ms)
+        validate.check_delivery_time(raw.delay_ms, raw.deliver_after_ms)
         if raw.metadata is not None:
-            validate.size(raw.metadata, settings.metadata_bytes_max, "metadata")
+            validate.check_size(raw.metadata, settings.metadata_bytes_max, "metadata")
     except FoqsError as error:
-        raise codec.at("change", error) from None
+        raise codec.with_path("change", error) from None
     return Event(
-        Kind.UPDATE,
+        EventKind.UPDATE,
         0,
         delay_ms=raw.delay_ms,
         deliver_after_ms=raw.deliver_after_ms,
@@ -47,13 +47,13 @@ def change(raw: Any, settings: NamespaceSettings) -> Event:
     )
 
 
-def item_filter(raw: Any) -> ItemFilter:
+def parse_filter(raw: Any) -> ItemFilter:
     """An `ItemFilter` struct. Raises FoqsError."""
     if raw is None:
         raise InvalidArgument("this is missing; an empty filter matches every item", field="filter")
-    states = codec.states(raw.states, "filter.states")
+    states = codec.parse_states(raw.states, "filter.states")
     only = ItemFilter(
-        topic=None if raw.topic is None else validate.name(raw.topic, "filter.topic"),
+        topic=None if raw.topic is None else validate.decode_name(raw.topic, "filter.topic"),
         states=ALL_STATES if states is None else tuple(sorted(set(states))),
         priority_min=PRIORITY_MIN if raw.priority_min is None else raw.priority_min,
         priority_max=PRIORITY_MAX if raw.priority_max is None else raw.priority_max,
@@ -70,17 +70,17 @@ def item_filter(raw: Any) -> ItemFilter:
     return only
 
 
-def bulk(request: Any, namespace: str, settings: NamespaceSettings) -> tuple[Event, ItemFilter]:
+def parse_bulk(request: Any, namespace: str, settings: NamespaceSettings) -> tuple[Event, ItemFilter]:
     """What a `BulkRequest` is to do, and with which items. Raises FoqsError."""
-    only = item_filter(request.filter)
+    only = parse_filter(request.filter)
     kind = _KINDS.get(request.action)
     if kind is None:
         raise InvalidArgument("give CANCEL, UPDATE or REDRIVE", field="action")
-    if kind is Kind.UPDATE:
-        return replace(change(request.change, settings), namespace=namespace), only
+    if kind is EventKind.UPDATE:
+        return replace(parse_change(request.change, settings), namespace=namespace), only
     if request.change is not None:
         raise InvalidArgument("only UPDATE changes items; leave this out", field="change")
-    if kind is Kind.REDRIVE:
+    if kind is EventKind.REDRIVE:
         if request.filter.states is not None and only.states != (State.DEAD,):
             raise InvalidArgument("only dead items can be redriven; leave the states out", field="filter.states")
         only = replace(only, states=(State.DEAD,))

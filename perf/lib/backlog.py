@@ -22,7 +22,7 @@ from typing import Final
 
 from foqs.store.sql_rows import COLUMNS
 from perf.lib.packets import Connection, query
-from perf.lib.servers import CannotRun, MariaDb
+from perf.lib.servers import MariaDb, ServerNotAvailable
 from perf.lib.worker import HEAD_BYTES, NUMBER_BYTES
 
 _STATEMENT_ROWS: Final = 100_000
@@ -46,11 +46,11 @@ def shares(shards: int, first: int, last: int) -> list[range]:
 
 
 def check_space(folder: Path, count: int, payload_bytes: int) -> None:
-    """Raises CannotRun where the disk of `folder` is too small."""
+    """Raises ServerNotAvailable where the disk of `folder` is too small."""
     needed = count * (payload_bytes + _ROW_BYTES) + _SERVER_BYTES
     free = shutil.disk_usage(folder).free
     if free < needed:
-        raise CannotRun(
+        raise ServerNotAvailable(
             f"{count:,} items need {needed / 1e9:.1f} GB in {folder.parent} and {free / 1e9:.1f} GB are free: "
             "set TMPDIR to a larger disk, or ask for fewer"
         )

@@ -111,7 +111,7 @@ class Cells:
         }
 
     def measure(self, name: str) -> Figures:
-        """The figures of one run. Raises Broken, CannotRun, and what a client raises."""
+        """The figures of one run. Raises Broken, ServerNotAvailable, and what a client raises."""
         if self._deep is not None:
             _settle(self._deep[1])
         figures = self._special[name]() if name in self._special else once(self.trials[name])

@@ -43,8 +43,8 @@ class CoordinatedHost(FoqsHost):
         super().close()
         self.zookeeper.close()
 
-    def _answers(self) -> bool:
-        return super()._answers() and asyncio.run(self._is_served())
+    def _is_ready(self) -> bool:
+        return super()._is_ready() and asyncio.run(self._is_served())
 
     async def _is_served(self) -> bool:
         try:

@@ -24,7 +24,7 @@ import uvloop
 
 from foqs.core.item import make_number
 from foqs.store.sql_mysql_values import due_or_never
-from foqs.store.sql_rows import LEASED
+from foqs.store.sql_rows import LEASE_COLUMNS
 from perf import limit
 from perf.lib import rows
 from perf.lib.least import COUNT, DONE, ID, PUT, TAKE, Frames, frame, items_in, packed
@@ -180,5 +180,5 @@ _BORN_LEASED: Final = _row(_NO_FLUSH)
 _LEASE: Final = ", ".join(
     f"{name} = {'%d' if name == 'token' else value}"
     for name, value in rows.values(0, b"", leased_by=_NO_FLUSH).items()
-    if name in LEASED
+    if name in LEASE_COLUMNS
 ).encode()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from foqs.core.item import Delivery, State, make_number
+from foqs.core.item import DeliveryPolicy, State, make_number
 
 EPOCH: Final = 1
 NONCE: Final = "0123456789abcdef0123456789abcdef"
@@ -85,7 +85,7 @@ def values(number: int, payload: Any, *, leased_by: Flush | None) -> dict[str, A
         "lease_ms": LEASE_MS,
         "ttl_ms": None,
         "expires_at_ms": None,
-        "policy": int(Delivery.AT_LEAST_ONCE),
+        "policy": int(DeliveryPolicy.AT_LEAST_ONCE),
         "attempts_max": 0,
         "payload_bytes": len(payload),
         "payload": payload,

@@ -17,8 +17,16 @@ from typing import Any, Final
 
 from foqs.dev import mariadb
 from foqs.dev.host import PROGRAM, HostProcess
-from foqs.dev.server import CannotRun as CannotRun
-from foqs.dev.server import Server, free_port, give, other_user, program, run_program, temporary_folder
+from foqs.dev.server import ServerNotAvailable as ServerNotAvailable
+from foqs.dev.server import (
+    ServerProcess,
+    find_program,
+    free_port,
+    give_to_user,
+    run_program,
+    temporary_folder,
+    unprivileged_user,
+)
 from perf.lib.packets import Connection
 
 _POSTGRES_FOLDERS: Final = "/usr/lib/postgresql"
@@ -52,7 +60,7 @@ class MariaDb(mariadb.MariaDb):
         return f"mysql://root@localhost/{database}?socket={self.socket}"
 
 
-class Postgres(Server):
+class Postgres(ServerProcess):
     """Postgres with the database `postgres`, tuned for writing; trusts its socket."""
 
     name = "postgres"
@@ -61,10 +69,10 @@ class Postgres(Server):
         super().__init__()
         self.port = free_port()
         self.version = ""
-        self._user = other_user("postgres")
+        self._user = unprivileged_user("postgres")
 
     def set_up(self) -> None:
-        give(self.folder, self._user)
+        give_to_user(self.folder, self._user)
         run_program(
             [_postgres("initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust", "--no-sync"],
             cwd=self.folder,
@@ -146,4 +154,4 @@ class FoqsHost(HostProcess):
 def _postgres(name: str) -> str:
     """Debian keeps a version's programs out of the way."""
     found = sorted(Path(_POSTGRES_FOLDERS).glob(f"*/bin/{name}"), key=lambda path: int(path.parts[-3]))
-    return str(found[-1]) if found else program(name, "postgresql")
+    return str(found[-1]) if found else find_program(name, "postgresql")

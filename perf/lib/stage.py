@@ -65,7 +65,7 @@ class Stage:
     def fill(self, count: int, payload_bytes: int) -> float:
         """Lays `count` READY items of one topic, numbered from 0, into the tables; the database is started anew.
 
-        Returns the seconds from the start of the host on them to its first delivery. Raises CannotRun.
+        Returns the seconds from the start of the host on them to its first delivery. Raises ServerNotAvailable.
         """
         assert self.host is not None
         backlog.check_space(self.host.folder, count, payload_bytes)

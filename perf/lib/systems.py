@@ -36,7 +36,7 @@ class FoqsSession:
     """One client, its callers sharing its connection."""
 
     def __init__(self, address: str, namespace: str, *, keyed: bool, gather: bool) -> None:
-        self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed, gather=gather)
+        self._client = Client(address, namespace=namespace, timeout_ms=30_000, automatic_keys=keyed, coalesce=gather)
 
     async def caller(self) -> Caller:
         return FoqsCaller(self._client)

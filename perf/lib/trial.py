@@ -33,7 +33,7 @@ FLOORS: Final = {
     ("mariadb-aiomysql", 100): 8_300,
     ("mariadb-aiomysql", 1): 1_290,
 }
-"""Items per second of the comparators, by items of a call, both roles at once, on two cores: see FACTS."""
+"""Items per second of the comparators, by items of a call, both roles at once, on two cores: see EVENT_METRICS."""
 FLOOR_SHARE: Final = 0.9
 
 
@@ -99,7 +99,7 @@ def medians(runs: Sequence[Mapping[str, Any]], trial: Trial) -> dict[str, Any]:
 
 
 def once(trial: Trial, command: Sequence[str] | None = None) -> dict[str, Any]:
-    """The figures of one run. Raises Broken, CannotRun."""
+    """The figures of one run. Raises Broken, ServerNotAvailable."""
     lacking = [name for name, only in _LEAST_ONLY.items() if getattr(trial, name) != only]
     if trial.system == LEAST and lacking:
         raise Broken("the least queue has only " + ", ".join(f"{name} {_LEAST_ONLY[name]}" for name in lacking))

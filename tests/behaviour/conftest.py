@@ -10,33 +10,33 @@ import pytest
 from tests.behaviour.sites import OPTIONS, Open, fake_site, host_site, sync_site
 from tests.behaviour.wires import OpenWire, fake_wire, host_wire
 from tests.support.mysql9 import running
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 
 @pytest.fixture(scope="session")
-def sqlite_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+def sqlite_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     folder = tmp_path_factory.mktemp("sqlite")
     yield from _running(folder, f"sqlite:{folder / 'data'}")
 
 
 @pytest.fixture(scope="session")
-def mariadb_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+def mariadb_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     yield from _on_server("mariadb", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def mysql9_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+def mysql9_host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     yield from _on_server("mysql9", tmp_path_factory)
 
 
-def _on_server(kind: str, folders: pytest.TempPathFactory) -> Iterator[HostProcess]:
+def _on_server(kind: str, folders: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     with running(kind) as server:
         url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
         yield from _running(folders.mktemp(kind), url)
 
 
-def _running(folder: Path, url: str) -> Iterator[HostProcess]:
-    with HostProcess(folder, url, OPTIONS) as host:
+def _running(folder: Path, url: str) -> Iterator[RestartableHost]:
+    with RestartableHost(folder, url, OPTIONS) as host:
         host.start()
         yield host
 
@@ -55,7 +55,7 @@ def open_site(request: pytest.FixtureRequest) -> Open:
         return fake_site
     if request.param == "sync":
         return sync_site
-    host: HostProcess = request.getfixturevalue(f"{request.param}_host")
+    host: RestartableHost = request.getfixturevalue(f"{request.param}_host")
     return lambda: host_site(host)
 
 
@@ -69,5 +69,5 @@ def open_site(request: pytest.FixtureRequest) -> Open:
 def open_wire(request: pytest.FixtureRequest) -> OpenWire:
     if request.param == "fake":
         return fake_wire
-    host: HostProcess = request.getfixturevalue(f"{request.param}_host")
+    host: RestartableHost = request.getfixturevalue(f"{request.param}_host")
     return lambda: host_wire(host)

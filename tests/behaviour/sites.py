@@ -21,7 +21,7 @@ from foqs.testing import FakeHost, SyncFakeHost
 from foqs_client import Client, Delivery, Item, Namespace, SyncClient
 from tests.support.aio import run
 from tests.support.poll import pass_ms
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 SPAN_MS: Final = 1_000
 """Short enough to wait for, and longer than a machine usually stands still: what is not due yet is seen to be so."""
@@ -36,7 +36,7 @@ OPTIONS: Final = {
     "namespace.backoff_ms_min": BACKOFF_MS_MAX,
     "namespace.backoff_ms_max": BACKOFF_MS_MAX,
     "namespace.payload_bytes_max": PAYLOAD_BYTES_MAX,
-    "calls.handout_wait_ms_max": 30_000,
+    "calls.delivery_wait_ms_max": 30_000,
 }
 """A nacked item is deferred for half of its backoff at least, which is SPAN_MS. What a slow machine commits late is waited
 for: no new item is refused because of it, and no dequeue leaves it out and brings less than a story has put, or nothing."""
@@ -148,7 +148,7 @@ async def sync_site() -> AsyncIterator[Site]:
 
 
 @asynccontextmanager
-async def host_site(host: HostProcess) -> AsyncIterator[Site]:
+async def host_site(host: RestartableHost) -> AsyncIterator[Site]:
     """A real host."""
 
     def connect(namespace: str) -> Client:

@@ -8,7 +8,7 @@ from thrift.Thrift import TType
 
 from tests.behaviour.test_bad_fields import INVALID
 from tests.behaviour.wires import Verdict, WireSite, wire_story
-from tests.support.misspelt import VALUES, message, nested, of_type
+from tests.support.misspelt import VALUES, field_of_type, malformed_frame, nested_field
 from tests.support.requests import METHODS, Field, Names, fields, good
 
 DEPTH = 20_000
@@ -25,13 +25,13 @@ def wrong_types(method: str, names: Names) -> Iterator[tuple[str, bytes, Verdict
             compact = not compact
             if ttype == field.ttype and ttype != TType.LIST:  # a list of another type is another list
                 continue
-            frame = message(method, request, field, of_type(ttype), 1, compact=compact)
+            frame = malformed_frame(method, request, field, field_of_type(ttype), 1, compact=compact)
             yield f"{field.path} of type {ttype}", frame, (INVALID, field.path)
         value = request
         for step in field.steps:
             value = value[step] if isinstance(step, int) else getattr(value, step)
         if value is not None and field.ttype != TType.LIST:
-            frame = message(method, request, field, of_type(field.ttype), 1, compact=compact, twice=True)
+            frame = malformed_frame(method, request, field, field_of_type(field.ttype), 1, compact=compact, twice=True)
             yield f"{field.path} twice", frame, (INVALID, field.path)
 
 
@@ -62,6 +62,8 @@ async def test_nesting_without_end_is_refused_by_every_call_and_changes_nothing(
         first: Field = next(iter(fields(request)))
         for ttype in (TType.STRUCT, TType.LIST):
             for compact in (False, True):
-                frame = message(method, request, first, nested(ttype, DEPTH), 1, compact=compact, twice=True)
+                frame = malformed_frame(
+                    method, request, first, nested_field(ttype, DEPTH), 1, compact=compact, twice=True
+                )
                 assert await site.verdicts_of(method, frame) == [(INVALID, None)], (method, ttype, compact)
     assert await site.all() == before

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from thrift.Thrift import TType
 
-from foqs.catalog.settings import RANGES
+from foqs.catalog.settings import SETTING_RANGES
 from foqs.core.item import TIME_MS_MAX
 from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import BulkAction, ItemState
@@ -115,8 +115,8 @@ def bad_values(method: str, field: Field) -> Iterator[tuple[Any, Verdict]]:
         return
     if method == "authenticate" and field.name == "token":
         return  # whatever it is: a host that asks nobody who he is reads none
-    if field.path.startswith("settings.") and field.name in RANGES:
-        least, most = RANGES[field.name]
+    if field.path.startswith("settings.") and field.name in SETTING_RANGES:
+        least, most = SETTING_RANGES[field.name]
         for value in {least - 1, I32_MIN if field.ttype == TType.I32 else I64_MIN}:
             yield value, (INVALID, field.path)
         top = I32_MAX if field.ttype == TType.I32 else I64_MAX

@@ -16,7 +16,7 @@ from foqs_client.idl import ttypes
 from foqs_client.idl.ttypes import BulkAction
 from tests.behaviour.test_bad_fields import BAD, I64_MAX
 from tests.behaviour.wires import OK, WireSite, wire_story
-from tests.support.misspelt import mutated
+from tests.support.misspelt import mutate
 from tests.support.requests import METHODS, Names, fields, good
 from tests.support.wire import call, frame
 
@@ -100,7 +100,7 @@ async def test_calls_with_anything_wrong_are_answered_and_lose_no_item(site: Wir
         if rng.random() < 0.7:
             ledger.read(await site.call(method, request))
         else:
-            message = mutated(rng, call(method, request, 1, compact=rng.random() < 0.5)[4:])
+            message = mutate(rng, call(method, request, 1, compact=rng.random() < 0.5)[4:])
             ledger.read(await site.anything(frame(message)))
     assert {"INVALID_ARGUMENT", "LIMIT_EXCEEDED", "NOT_FOUND", "STALE_LEASE"} <= ledger.codes
     assert len(ledger.given) > 50

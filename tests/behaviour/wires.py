@@ -23,7 +23,7 @@ from foqs_client.idl.ttypes import ErrorCode
 from tests.behaviour.sites import OPTIONS
 from tests.support.aio import run
 from tests.support.poll import pass_ms
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.requests import Names
 from tests.support.wire import call, parse_any, parse_reply
 
@@ -236,7 +236,7 @@ async def fake_wire() -> AsyncIterator[WireSite]:
 
 
 @asynccontextmanager
-async def host_wire(host: HostProcess) -> AsyncIterator[WireSite]:
+async def host_wire(host: RestartableHost) -> AsyncIterator[WireSite]:
     """A real host."""
 
     loop = asyncio.get_running_loop()

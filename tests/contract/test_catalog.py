@@ -11,19 +11,19 @@ from typing import Any
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, Permission
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission
 from foqs.catalog.local import FileCatalog
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import Catalog, CatalogConflict, CatalogFull
 from foqs.catalog.shared import RegistryCatalog
-from shardmgr.registry import Entry, Registry
+from shardmgr.registry import Registry, VersionedDocument
 from tests.support.aio import run
 from tests.support.registries import LocalBench, ZooKeeperBench
 from tests.support.zookeeper import ZooKeeper
 
 BYTES_MAX = 2_000
 _fresh = itertools.count(1)
-FIRST = changes.create(EMPTY, "a", None, {"weight": 3})
+FIRST = changes.create(EMPTY_DOCUMENT, "a", None, {"weight": 3})
 
 
 class Views:
@@ -42,7 +42,7 @@ class _Joined(RegistryCatalog):
         self._registry = registry
         self._joining: asyncio.Future[None] | None = None
 
-    async def _read(self) -> tuple[Entry | None, Document]:
+    async def _read(self) -> tuple[VersionedDocument | None, Document]:
         if self._joining is None:
             self._joining = asyncio.ensure_future(self._registry.open())
         await self._joining
@@ -73,7 +73,7 @@ def views(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Views]:
 
 def test_a_new_catalog_is_empty(views: Views) -> None:
     async def main() -> None:
-        assert await views.view().load() == EMPTY
+        assert await views.view().load() == EMPTY_DOCUMENT
 
     views.run(main())
 
@@ -102,7 +102,7 @@ def test_a_document_that_does_not_follow_is_a_conflict_and_changes_nothing(views
 
 def test_another_document_of_the_version_that_was_read_is_a_conflict_and_stays(views: Views) -> None:
     async def main() -> None:
-        restored = changes.create(EMPTY, "restored", None, {})  # the version of FIRST, another content
+        restored = changes.create(EMPTY_DOCUMENT, "restored", None, {})  # the version of FIRST, another content
         await views.view().replace(restored)
         change = changes.pause(FIRST, "a", "t", paused=True)
         with pytest.raises(CatalogConflict, match="another content"):
@@ -145,14 +145,14 @@ def test_a_change_by_another_is_told(views: Views) -> None:
         mine, other = views.view(), views.view()
         await other.replace(FIRST)
         document = await mine.load()
-        waiting = asyncio.ensure_future(mine.changed(document.version))
+        waiting = asyncio.ensure_future(mine.wait_for_change(document.version))
         await asyncio.sleep(0)
         assert not waiting.done()
         await other.replace(changes.pause(FIRST, "a", "t", paused=True))
         await waiting
         assert (await mine.load()).version == 2
-        await mine.changed(1)  # whoever asks with an old version need not wait
-        waiting = asyncio.ensure_future(mine.changed(2))
+        await mine.wait_for_change(1)  # whoever asks with an old version need not wait
+        waiting = asyncio.ensure_future(mine.wait_for_change(2))
         await other.replace(changes.pause(await other.load(), "a", "u", paused=True))
         await waiting
 

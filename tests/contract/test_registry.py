@@ -10,9 +10,24 @@ from collections.abc import Iterator
 import pytest
 
 from shardmgr.checks import DOCUMENT_BYTES_MAX
-from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
+from shardmgr.registry import (
+    ConnectionState,
+    Registry,
+    RegistryConflict,
+    RegistryFailed,
+    RegistryOutcomeUnknown,
+    VersionedDocument,
+)
 from tests.support.poll import eventually
-from tests.support.registries import LONG_MS, SHORT_MS, LocalBench, RegistryBench, ZooKeeperBench, awaited, boot_ms
+from tests.support.registries import (
+    LONG_MS,
+    SHORT_MS,
+    LocalBench,
+    RegistryBench,
+    ZooKeeperBench,
+    boot_ms,
+    wait_for_condition,
+)
 from tests.support.zookeeper import ZooKeeper, ensemble
 
 _fresh = itertools.count(1)
@@ -46,7 +61,7 @@ def bench(request: pytest.FixtureRequest) -> Iterator[RegistryBench]:
 async def told(registry: Registry) -> asyncio.Event:
     """Set by the next change; what was under way when it was asked for is over."""
     event = asyncio.Event()
-    registry.on_change(event.set)
+    registry.subscribe(event.set)
     for _ in range(3):
         await asyncio.sleep(0)
     event.clear()
@@ -58,15 +73,15 @@ async def told(registry: Registry) -> asyncio.Event:
 
 def test_a_document_is_read_as_it_was_written_with_versions_that_go_up_by_one(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         assert await registry.read("plan") is None
         versions = [await registry.replace("plan", b"first", None)]
         versions.append(await registry.replace("plan", bytes(range(256)), versions[-1]))
         versions.append(await registry.replace("plan", b"", versions[-1]))
         assert versions == [versions[0], versions[0] + 1, versions[0] + 2]
-        assert await registry.read("plan") == Entry(b"", versions[-1])
+        assert await registry.read("plan") == VersionedDocument(b"", versions[-1])
         await registry.replace("plan", bytes(range(256)), versions[-1])
-        await awaited(other, lambda: _has(other, "plan", bytes(range(256))))
+        await wait_for_condition(other, lambda: _has(other, "plan", bytes(range(256))))
 
     bench.run(story())
 
@@ -78,21 +93,21 @@ async def _has(registry: Registry, name: str, data: bytes) -> bool:
 
 def test_a_document_is_only_replaced_by_who_has_seen_it(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         with pytest.raises(RegistryConflict):
             await registry.replace("plan", b"?", 0)
         version = await registry.replace("plan", b"1", None)
         for wrong in (None, -1, version - 1, version + 1):
             with pytest.raises(RegistryConflict, match="plan"):
                 await registry.replace("plan", b"?", wrong)
-        assert await registry.read("plan") == Entry(b"1", version)
+        assert await registry.read("plan") == VersionedDocument(b"1", version)
 
     bench.run(story())
 
 
 def test_one_of_many_who_replace_at_once_succeeds(bench: RegistryBench) -> None:
     async def story() -> None:
-        registries = [await bench.joined() for _ in range(3)]
+        registries = [await bench.open_registry() for _ in range(3)]
         for version in (None, 0, 1):
             attempts = [registry.replace("a/b/plan", b"%d" % n, version) for n, registry in enumerate(registries * 3)]
             outcomes = await asyncio.gather(*attempts, return_exceptions=True)
@@ -103,7 +118,7 @@ def test_one_of_many_who_replace_at_once_succeeds(bench: RegistryBench) -> None:
 
 def test_a_document_and_what_lies_below_it_are_apart(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         await registry.replace("planner/notes", b"below", None)
         await registry.announce("planner", "leader", b"me")
         assert await registry.members("planner") == {"leader": b"me"}
@@ -114,15 +129,15 @@ def test_a_document_and_what_lies_below_it_are_apart(bench: RegistryBench) -> No
 
 def test_a_large_document_is_kept_and_a_larger_one_refused(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         data = b"x" * DOCUMENT_BYTES_MAX
         await registry.replace("plan", data, None)
-        assert (await registry.read("plan")) == Entry(data, 0)
+        assert (await registry.read("plan")) == VersionedDocument(data, 0)
         with pytest.raises(RegistryFailed, match=r"1000001 bytes.*at most 1000000"):
             await registry.replace("plan", data + b"x", 0)
         with pytest.raises(RegistryFailed, match="1000001 bytes"):
             await registry.announce("members", "a", data + b"x")
-        assert registry.link is Link.CONNECTED
+        assert registry.connection_state is ConnectionState.CONNECTED
 
     bench.run(story())
 
@@ -158,16 +173,16 @@ def test_a_members_name_is_one_part(bench: RegistryBench) -> None:
 
 def test_what_is_announced_is_seen_by_all_until_it_is_withdrawn(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         assert await other.members("members") == {}
         await registry.withdraw("members", "a")
         await registry.announce("members", "a", b"1")
         await other.announce("members", "b", b"2")
         await registry.announce("members", "a", b"3")
-        await awaited(other, lambda: _members_are(other, {"a": b"3", "b": b"2"}))
+        await wait_for_condition(other, lambda: _members_are(other, {"a": b"3", "b": b"2"}))
         await registry.withdraw("members", "a")
         await registry.withdraw("members", "a")
-        await awaited(other, lambda: _members_are(other, {"b": b"2"}))
+        await wait_for_condition(other, lambda: _members_are(other, {"b": b"2"}))
 
     bench.run(story())
 
@@ -178,7 +193,7 @@ async def _members_are(registry: Registry, members: dict[str, bytes]) -> bool:
 
 def test_a_name_that_another_session_has_is_neither_taken_nor_withdrawn(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
         with pytest.raises(RegistryConflict, match="members/a"):
             await other.announce("members", "a", b"2")
@@ -190,7 +205,7 @@ def test_a_name_that_another_session_has_is_neither_taken_nor_withdrawn(bench: R
 
 def test_what_was_announced_is_gone_when_close_returns(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
         await registry.close()
         await registry.close()
@@ -205,7 +220,7 @@ def test_calls_before_open_and_after_close_fail(bench: RegistryBench) -> None:
     async def story() -> None:
         registry = bench.registry()
         for _ in range(2):
-            assert registry.link is Link.LOST
+            assert registry.connection_state is ConnectionState.LOST
             for call in (
                 registry.read("plan"),
                 registry.replace("plan", b"", None),
@@ -215,7 +230,7 @@ def test_calls_before_open_and_after_close_fail(bench: RegistryBench) -> None:
             ):
                 with pytest.raises(RegistryFailed, match="not open"):
                     await call
-            if not registry.session:
+            if not registry.session_number:
                 await registry.open()
                 with pytest.raises(RegistryFailed, match="opened before"):
                     await registry.open()
@@ -231,7 +246,7 @@ def test_calls_before_open_and_after_close_fail(bench: RegistryBench) -> None:
 
 def test_every_kind_of_change_to_what_was_read_is_told(bench: RegistryBench) -> None:
     async def story() -> None:
-        reader, writer = await bench.joined(), await bench.joined()
+        reader, writer = await bench.open_registry(), await bench.open_registry()
 
         for change in (
             lambda: writer.replace("plan", b"1", None),
@@ -256,7 +271,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
     """Not even where it was read before, and is read while it changes."""
 
     async def story() -> None:
-        writer, *readers = [await bench.joined() for _ in range(3)]
+        writer, *readers = [await bench.open_registry() for _ in range(3)]
         written = {"plan": 0, "a": 0}
         compared: set[int] = set()
 
@@ -278,7 +293,7 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
                 try:
                     entry, found = await asyncio.gather(reader.read("plan"), reader.members("members"))
                 except RegistryFailed:  # the machine stands still: nothing was read
-                    await awaited(reader, lambda: reader.link is Link.CONNECTED)
+                    await wait_for_condition(reader, lambda: reader.connection_state is ConnectionState.CONNECTED)
                     continue
                 assert int(entry.data if entry else b"0") >= least["plan"]
                 assert int(found.get("a", b"0")) >= least["a"]
@@ -292,11 +307,11 @@ def test_what_is_read_is_never_older_than_the_call(bench: RegistryBench) -> None
 
 async def replaced(registry: Registry, data: bytes, version: int | None) -> int:
     """Replaces `plan`, which nobody else writes; again where that failed, or may have. Returns its version."""
-    with contextlib.suppress(RegistryFailed, RegistryUnknown):
+    with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown):
         return await registry.replace("plan", data, version)
     while True:
-        await awaited(registry, lambda: registry.link is Link.CONNECTED)
-        with contextlib.suppress(RegistryFailed, RegistryUnknown, RegistryConflict):
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.CONNECTED)
+        with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown, RegistryConflict):
             entry = await registry.read("plan")
             return await registry.replace("plan", data, None if entry is None else entry.version)
 
@@ -304,9 +319,9 @@ async def replaced(registry: Registry, data: bytes, version: int | None) -> int:
 async def announced(registry: Registry, data: bytes) -> None:
     """Announces `members/a`; again where that failed, or may have."""
     while True:
-        with contextlib.suppress(RegistryFailed, RegistryUnknown):
+        with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown):
             return await registry.announce("members", "a", data)
-        await awaited(registry, lambda: registry.link is Link.CONNECTED)
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.CONNECTED)
 
 
 # -------------------------------------------------------------------- sessions
@@ -314,28 +329,30 @@ async def announced(registry: Registry, data: bytes) -> None:
 
 def test_a_session_that_ends_takes_its_members_and_another_begins(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
-        assert (registry.session, registry.link) == (1, Link.CONNECTED)
-        seen: list[tuple[Link, int]] = []
-        registry.on_change(lambda: seen.append((registry.link, registry.session)))
+        registry, other = await bench.open_registry(), await bench.open_registry()
+        assert (registry.session_number, registry.connection_state) == (1, ConnectionState.CONNECTED)
+        seen: list[tuple[ConnectionState, int]] = []
+        registry.subscribe(lambda: seen.append((registry.connection_state, registry.session_number)))
         await registry.announce("members", "a", b"1")
         await other.announce("members", "b", b"2")
         await bench.expire(registry)
-        await awaited(registry, lambda: registry.session == 2 and registry.link is Link.CONNECTED)
-        await awaited(other, lambda: _members_are(other, {"b": b"2"}))
+        await wait_for_condition(
+            registry, lambda: registry.session_number == 2 and registry.connection_state is ConnectionState.CONNECTED
+        )
+        await wait_for_condition(other, lambda: _members_are(other, {"b": b"2"}))
         await registry.announce("members", "a", b"3")
         assert dict(await registry.members("members")) == {"a": b"3", "b": b"2"}
-        assert (Link.LOST, 1) in seen
+        assert (ConnectionState.LOST, 1) in seen
 
     bench.run(story())
 
 
 def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_healed(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.announce("members", "a", b"1")
-        bench.cut(registry)
-        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        bench.disconnect(registry)
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
         for call in (
             registry.read("plan"),
             registry.replace("plan", b"", None),
@@ -344,10 +361,10 @@ def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_hea
             with pytest.raises(RegistryFailed, match="suspended"):
                 await call
         event = await told(registry)
-        bench.heal(registry)
+        bench.reconnect(registry)
         await event.wait()
-        await awaited(registry, lambda: registry.link is Link.CONNECTED)
-        assert registry.session == 1
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.CONNECTED)
+        assert registry.session_number == 1
         assert await other.members("members") == {"a": b"1"}
         await registry.announce("members", "a", b"2")
 
@@ -356,37 +373,40 @@ def test_a_user_that_is_cut_off_is_suspended_and_goes_on_in_its_session_when_hea
 
 def test_a_change_that_came_while_a_user_was_cut_off_is_told_when_it_is_healed(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(), await bench.joined()
+        registry, other = await bench.open_registry(), await bench.open_registry()
         await registry.read("plan")
-        bench.cut(registry)
-        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        bench.disconnect(registry)
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
         await other.replace("plan", b"1", None)
-        bench.heal(registry)
-        await awaited(registry, lambda: _has(registry, "plan", b"1"))
+        bench.reconnect(registry)
+        await wait_for_condition(registry, lambda: _has(registry, "plan", b"1"))
 
     bench.run(story())
 
 
 def test_a_user_that_is_cut_off_for_too_long_knows_before_others_can(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(SHORT_MS), await bench.joined()
-        await awaited(registry, lambda: _announced(registry, "a"))
-        session = registry.session
-        bench.cut(registry)
-        await awaited(other, lambda: _members_are(other, {}))
+        registry, other = await bench.open_registry(SHORT_MS), await bench.open_registry()
+        await wait_for_condition(registry, lambda: _announced(registry, "a"))
+        session = registry.session_number
+        bench.disconnect(registry)
+        await wait_for_condition(other, lambda: _members_are(other, {}))
         gone_ms = boot_ms()
-        assert registry.session == session
+        assert registry.session_number == session
         assert registry.alive_until_ms <= gone_ms
-        await awaited(registry, lambda: registry.link is Link.LOST)
-        bench.heal(registry)
-        await awaited(registry, lambda: registry.session > session and registry.link is Link.CONNECTED)
-        await awaited(registry, lambda: _announced(registry, "a"))
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.LOST)
+        bench.reconnect(registry)
+        await wait_for_condition(
+            registry,
+            lambda: registry.session_number > session and registry.connection_state is ConnectionState.CONNECTED,
+        )
+        await wait_for_condition(registry, lambda: _announced(registry, "a"))
 
     bench.run(story())
 
 
 async def _announced(registry: Registry, name: str) -> bool:
-    with contextlib.suppress(RegistryUnknown):
+    with contextlib.suppress(RegistryOutcomeUnknown):
         await registry.announce("members", name, b"1")
         return True
     return False
@@ -394,7 +414,7 @@ async def _announced(registry: Registry, name: str) -> bool:
 
 def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry = await bench.joined(SHORT_MS)
+        registry = await bench.open_registry(SHORT_MS)
         assert 0 < registry.alive_until_ms <= boot_ms() + SHORT_MS
         first_ms = registry.alive_until_ms
 
@@ -409,7 +429,7 @@ def test_the_moment_until_which_a_session_lives_moves_on_while_it_is_answered(be
 
 def test_whoever_is_cancelled_in_a_call_leaves_the_registry_as_it_was(bench: RegistryBench) -> None:
     async def story() -> None:
-        registry = await bench.joined(LONG_MS)
+        registry = await bench.open_registry(LONG_MS)
         for number in range(20):
             task = asyncio.create_task(registry.announce("members", f"m{number}", b"1"))
             for _ in range(number % 5):

@@ -78,7 +78,7 @@ def _freeze_after_heartbeat(
     registry: ZooKeeperRegistry, follower: ZooKeeper, not_before_ms: int, frozen: asyncio.Event
 ) -> None:
     """Freezes the server in the turn in which a heartbeat is heard that it answered shortly after a full tick."""
-    heard = registry._ponged
+    heard = registry._on_ping_answered
 
     def heard_and_frozen(ping: asyncio.Future[object], sent_ms: int) -> None:
         heard(ping, sent_ms)
@@ -88,7 +88,7 @@ def _freeze_after_heartbeat(
             follower.freeze()
             frozen.set()
 
-    registry._ponged = heard_and_frozen  # type: ignore[method-assign]
+    registry._on_ping_answered = heard_and_frozen  # type: ignore[method-assign]
 
 
 def _watch(leader: KazooClient, path: str) -> dict[str, asyncio.Future[int]]:

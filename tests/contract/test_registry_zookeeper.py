@@ -13,12 +13,19 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from shardmgr.registry import Entry, Link, Registry, RegistryConflict, RegistryFailed, RegistryUnknown
+from shardmgr.registry import (
+    ConnectionState,
+    Registry,
+    RegistryConflict,
+    RegistryFailed,
+    RegistryOutcomeUnknown,
+    VersionedDocument,
+)
 from shardmgr.zookeeper import ZooKeeperRegistry
 from tests.support.aio import run
 from tests.support.dropping import DroppingProxy, full_listener
 from tests.support.ports import free_port
-from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, awaited, boot_ms
+from tests.support.registries import LONG_MS, SHORT_MS, ZooKeeperBench, boot_ms, wait_for_condition
 from tests.support.zookeeper import SESSION_TIMEOUT_MS_MAX, ZooKeeper, ensemble
 
 pytestmark = pytest.mark.zookeeper
@@ -45,17 +52,19 @@ def bench(server: ZooKeeper) -> Iterator[ZooKeeperBench]:
 
 
 async def is_connected(registry: Registry, after: int = 0) -> None:
-    await awaited(registry, lambda: registry.link is Link.CONNECTED and registry.session > after)
+    await wait_for_condition(
+        registry, lambda: registry.connection_state is ConnectionState.CONNECTED and registry.session_number > after
+    )
 
 
 async def announce(registry: Registry) -> int:
     """Announces `members/a`, however often the session changes meanwhile; returns the session that has it."""
     while True:
         await is_connected(registry)
-        session = registry.session
-        with contextlib.suppress(RegistryFailed, RegistryUnknown):
+        session = registry.session_number
+        with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown):
             await registry.announce("members", "a", b"1")
-            if registry.session == session:
+            if registry.session_number == session:
                 return session
 
 
@@ -66,20 +75,23 @@ def test_a_server_that_is_started_again_finds_its_users_in_their_sessions(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:
-        registry, other = await bench.joined(SESSION_TIMEOUT_MS_MAX), await bench.joined(SESSION_TIMEOUT_MS_MAX)
+        registry, other = (
+            await bench.open_registry(SESSION_TIMEOUT_MS_MAX),
+            await bench.open_registry(SESSION_TIMEOUT_MS_MAX),
+        )
         await registry.announce("members", "a", b"1")
         await registry.replace("plan", b"1", None)
         await asyncio.to_thread(server.stop)
         try:
-            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
         finally:
             await asyncio.to_thread(server.start)
         await is_connected(registry)
         await is_connected(other)
-        assert (registry.session, other.session) == (1, 1)
+        assert (registry.session_number, other.session_number) == (1, 1)
         assert await other.members("members") == {"a": b"1"}
         version = await other.replace("plan", b"2", 0)
-        assert await registry.read("plan") == Entry(b"2", version)
+        assert await registry.read("plan") == VersionedDocument(b"2", version)
 
     bench.run(story())
 
@@ -90,12 +102,12 @@ def test_a_server_that_leaves_reconnects_without_an_answer_is_asked_again_in_the
     """As ZooKeeper does with connections that come while it starts; see ZOOKEEPER-5051."""
 
     async def story() -> None:
-        registry = await bench.joined(SESSION_TIMEOUT_MS_MAX)
+        registry = await bench.open_registry(SESSION_TIMEOUT_MS_MAX)
         await registry.announce("members", "a", b"1")
         bench.leave_hanging(registry, 2)
-        await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+        await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
         await is_connected(registry)
-        assert (registry.session, bench.hanging(registry)) == (1, 0)
+        assert (registry.session_number, bench.hanging(registry)) == (1, 0)
         assert await registry.members("members") == {"a": b"1"}
 
     bench.run(story())
@@ -110,9 +122,9 @@ def test_a_server_whose_machine_is_gone_costs_no_session(server: ZooKeeper, monk
         await registry.open()
         try:
             proxy.leave_hanging(0)
-            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
             await is_connected(registry)
-            assert registry.session == 1
+            assert registry.session_number == 1
         finally:
             await registry.close()
 
@@ -124,11 +136,11 @@ def test_a_server_that_is_away_for_longer_than_a_session_ends_it_although_it_for
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:
-        registry = await bench.joined(SHORT_MS)
+        registry = await bench.open_registry(SHORT_MS)
         session = await announce(registry)
         await asyncio.to_thread(server.stop)
         try:
-            await awaited(registry, lambda: registry.link is Link.LOST)
+            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.LOST)
             with pytest.raises(RegistryFailed, match="lost"):
                 await registry.read("plan")
         finally:
@@ -144,34 +156,34 @@ def test_a_frozen_server_is_noticed_and_a_write_that_it_has_is_of_unknown_outcom
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         await registry.replace("plan", b"1", None)
         server.freeze()
         try:
-            with pytest.raises(RegistryUnknown, match="plan"):
+            with pytest.raises(RegistryOutcomeUnknown, match="plan"):
                 await registry.replace("plan", b"2", 0)
-            await awaited(registry, lambda: registry.link is Link.SUSPENDED)
+            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.SUSPENDED)
         finally:
             server.thaw()
         await is_connected(registry)
         entry = await registry.read("plan")
-        assert entry in (Entry(b"1", 0), Entry(b"2", 1))
+        assert entry in (VersionedDocument(b"1", 0), VersionedDocument(b"2", 1))
 
     bench.run(story())
 
 
 def test_a_server_that_is_frozen_past_a_session_leaves_nothing_of_it(bench: ZooKeeperBench, server: ZooKeeper) -> None:
     async def story() -> None:
-        registry = await bench.joined(SHORT_MS)
+        registry = await bench.open_registry(SHORT_MS)
         session = await announce(registry)
         server.freeze()
         try:
-            await awaited(registry, lambda: registry.link is Link.LOST)
+            await wait_for_condition(registry, lambda: registry.connection_state is ConnectionState.LOST)
             assert registry.alive_until_ms <= boot_ms()
         finally:
             server.thaw()
         await is_connected(registry, session)
-        await awaited(registry, lambda: _nobody(registry))
+        await wait_for_condition(registry, lambda: _nobody(registry))
         await announce(registry)
 
     bench.run(story())
@@ -186,7 +198,7 @@ def test_a_server_that_lost_its_data_is_taken_as_it_is_in_another_session() -> N
         try:
             await announce(registry)
             await replace(registry, 20)
-            session = registry.session
+            session = registry.session_number
             server.stop()
             shutil.rmtree(server.folder / "data")
             await asyncio.to_thread(server.start)
@@ -204,7 +216,7 @@ async def replace(registry: Registry, times: int) -> None:
     """Replaces `plan` so many times, however often the session is suspended or changes meanwhile."""
     while times:
         await is_connected(registry)
-        with contextlib.suppress(RegistryFailed, RegistryUnknown, RegistryConflict):
+        with contextlib.suppress(RegistryFailed, RegistryOutcomeUnknown, RegistryConflict):
             entry = await registry.read("plan")
             await registry.replace("plan", b"1", None if entry is None else entry.version)
             times -= 1
@@ -214,7 +226,7 @@ async def _nobody(registry: Registry) -> bool:
     return await registry.members("members") == {}
 
 
-async def plan(registry: Registry) -> Entry | None:
+async def plan(registry: Registry) -> VersionedDocument | None:
     """What `plan` is by the first answer."""
     while True:
         await is_connected(registry)
@@ -227,7 +239,7 @@ async def plan(registry: Registry) -> Entry | None:
 
 def test_the_timeout_that_counts_is_the_one_that_the_server_grants(bench: ZooKeeperBench) -> None:
     async def story() -> None:
-        registry = await bench.joined(10 * SESSION_TIMEOUT_MS_MAX)
+        registry = await bench.open_registry(10 * SESSION_TIMEOUT_MS_MAX)
         assert boot_ms() < registry.alive_until_ms <= boot_ms() + SESSION_TIMEOUT_MS_MAX
 
     bench.run(story())
@@ -243,16 +255,16 @@ class SteppedClock:
         return boot_ms() + self.away_ms
 
 
-def links_of(registry: Registry) -> list[tuple[Link, int]]:
+def links_of(registry: Registry) -> list[tuple[ConnectionState, int]]:
     """How the link stands, and in which session, at each change from now on."""
-    seen: list[tuple[Link, int]] = []
-    registry.on_change(lambda: seen.append((registry.link, registry.session)))
+    seen: list[tuple[ConnectionState, int]] = []
+    registry.subscribe(lambda: seen.append((registry.connection_state, registry.session_number)))
     return seen
 
 
 def test_what_has_not_changed_is_asked_for_once(bench: ZooKeeperBench) -> None:
     async def story() -> None:
-        reader, writer = await bench.joined(), await bench.joined()
+        reader, writer = await bench.open_registry(), await bench.open_registry()
         await writer.announce("members", "a", b"1")
         await writer.announce("members", "b", b"1")
         asked = asked_of(reader)
@@ -284,12 +296,12 @@ def test_what_has_not_changed_is_asked_for_once(bench: ZooKeeperBench) -> None:
         await writer.withdraw("members", "a")
         assert await look() == ["get_children", "sync", "sync", "sync"]
         await all_is_kept()
-        bench.cut(reader)
-        await awaited(reader, lambda: reader.link is Link.SUSPENDED)
-        bench.heal(reader)
+        bench.disconnect(reader)
+        await wait_for_condition(reader, lambda: reader.connection_state is ConnectionState.SUSPENDED)
+        bench.reconnect(reader)
         await is_connected(reader)
         assert await look() == ["get", "get", "get", "get_children", "sync", "sync", "sync"]
-        assert await reader.read("notes") == Entry(b"1", 0)
+        assert await reader.read("notes") == VersionedDocument(b"1", 0)
         assert await reader.members("members") == {"b": b"1"}
 
     bench.run(story())
@@ -299,7 +311,7 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeep
     """What has happened to the node since may be told before it."""
 
     async def story() -> None:
-        reader = await bench.joined()
+        reader = await bench.open_registry()
         await reader.replace("plan", b"1", None)
         asked = asked_of(reader)
         assert isinstance(reader, ZooKeeperRegistry)
@@ -307,14 +319,14 @@ def test_an_answer_that_comes_before_it_is_waited_for_is_not_kept(bench: ZooKeep
         client = reader._zk._client
         get = client.get_async
         client.get_async = _answered_first(get)
-        assert await reader.read("plan") == Entry(b"1", 0)
+        assert await reader.read("plan") == VersionedDocument(b"1", 0)
         client.get_async = get
         asked.clear()
-        assert await reader.read("plan") == Entry(b"1", 0)
+        assert await reader.read("plan") == VersionedDocument(b"1", 0)
         assert sorted(asked) == ["get", "sync"]
         while asked != ["sync"]:
             asked.clear()
-            assert await reader.read("plan") == Entry(b"1", 0)
+            assert await reader.read("plan") == VersionedDocument(b"1", 0)
 
     bench.run(story())
 
@@ -323,7 +335,7 @@ def test_what_is_never_kept_is_read_all_the_same(bench: ZooKeeperBench) -> None:
     """On a busy machine every answer may come before it is waited for."""
 
     async def story() -> None:
-        reader, writer = await bench.joined(), await bench.joined()
+        reader, writer = await bench.open_registry(), await bench.open_registry()
         assert isinstance(reader, ZooKeeperRegistry)
         assert reader._zk is not None
         client = reader._zk._client
@@ -334,7 +346,7 @@ def test_what_is_never_kept_is_read_all_the_same(bench: ZooKeeperBench) -> None:
         await writer.announce("members", "a", b"1")
         await writer.replace("plan", b"1", None)
         assert await reader.members("members") == {"a": b"1"}
-        assert await reader.read("plan") == Entry(b"1", 0)
+        assert await reader.read("plan") == VersionedDocument(b"1", 0)
 
     bench.run(story())
 
@@ -354,13 +366,13 @@ def asked_of(registry: Registry) -> list[str]:
     zk = registry._zk
     assert zk is not None
     asked: list[str] = []
-    ask = zk.ask
+    ask = zk.call
 
-    async def recorded(writes: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
+    async def recorded(is_write: bool, request: str, path: str, *args: Any, **more: Any) -> Any:
         asked.append(request)
-        return await ask(writes, request, path, *args, **more)
+        return await ask(is_write, request, path, *args, **more)
 
-    zk.ask = recorded  # type: ignore[method-assign]
+    zk.call = recorded  # type: ignore[method-assign]
     return asked
 
 
@@ -372,8 +384,13 @@ def test_silence_suspends_a_session_whatever_its_connection_says(server: ZooKeep
         try:
             seen = links_of(registry)
             clock.away_ms += LONG_MS // 2
-            await awaited(registry, lambda: (Link.SUSPENDED, 1) in seen and registry.link is Link.CONNECTED)
-            assert registry.session == 1
+            await wait_for_condition(
+                registry,
+                lambda: (
+                    (ConnectionState.SUSPENDED, 1) in seen and registry.connection_state is ConnectionState.CONNECTED
+                ),
+            )
+            assert registry.session_number == 1
         finally:
             await registry.close()
 
@@ -391,8 +408,11 @@ def test_a_machine_that_was_suspended_past_its_session_leaves_it_although_the_se
             await registry.announce("members", "a", b"1")
             seen = links_of(registry)
             clock.away_ms += LONG_MS
-            await awaited(registry, lambda: registry.session == 2 and registry.link is Link.CONNECTED)
-            assert (Link.LOST, 1) in seen
+            await wait_for_condition(
+                registry,
+                lambda: registry.session_number == 2 and registry.connection_state is ConnectionState.CONNECTED,
+            )
+            assert (ConnectionState.LOST, 1) in seen
             assert await registry.members("members") == {}
         finally:
             await registry.close()
@@ -421,7 +441,7 @@ def test_a_session_lives_from_when_a_request_was_sent_and_not_from_its_answer(se
             zk.submit = suspended_meanwhile  # type: ignore[method-assign]
             await answered.wait()
             assert before_ms <= registry.alive_until_ms <= clock.boot_ms()
-            assert registry.link is Link.LOST
+            assert registry.connection_state is ConnectionState.LOST
         finally:
             await registry.close()
 
@@ -433,7 +453,7 @@ def test_a_connection_that_dies_by_itself_is_the_end_of_a_session_and_not_of_the
     bench: ZooKeeperBench,
 ) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         assert isinstance(registry, ZooKeeperRegistry)
         zk = registry._zk
         assert zk is not None
@@ -454,7 +474,7 @@ def test_what_an_earlier_session_of_the_same_registry_left_is_announced_over(
     bench: ZooKeeperBench, server: ZooKeeper
 ) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         assert isinstance(registry, ZooKeeperRegistry)
         await registry.replace("members/x", b"", None)
         earlier = await asyncio.to_thread(_begin, server)
@@ -462,7 +482,7 @@ def test_what_an_earlier_session_of_the_same_registry_left_is_announced_over(
             await asyncio.to_thread(earlier.create, f"{bench.root}/members/a", b"1", ephemeral=True)
             with pytest.raises(RegistryConflict):
                 await registry.announce("members", "a", b"2")
-            registry._earlier.append(earlier.client_id[0])
+            registry._own_session_ids.append(earlier.client_id[0])
             await registry.announce("members", "a", b"2")
         finally:
             await asyncio.to_thread(_end, earlier)
@@ -539,7 +559,7 @@ def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> 
                 await registry.open()
             await owner.replace("plan", b"1", None)
             await owner.announce("members", "a", b"1")
-            assert await same.read("plan") == Entry(b"1", 0)
+            assert await same.read("plan") == VersionedDocument(b"1", 0)
             assert await same.replace("plan", b"2", 0) == 1
             assert await same.members("members") == {"a": b"1"}
             for other in others:
@@ -552,7 +572,7 @@ def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> 
                 ):
                     with pytest.raises(RegistryFailed, match="credentials"):
                         await call
-            assert await owner.read("plan") == Entry(b"2", 1)
+            assert await owner.read("plan") == VersionedDocument(b"2", 1)
         finally:
             await asyncio.gather(*(registry.close() for registry in registries))
 
@@ -561,7 +581,7 @@ def test_what_is_created_with_credentials_is_nobody_elses(server: ZooKeeper) -> 
 
 def test_what_is_created_without_credentials_is_everybodys(bench: ZooKeeperBench, server: ZooKeeper) -> None:
     async def story() -> None:
-        registry = await bench.joined()
+        registry = await bench.open_registry()
         await registry.replace("plan", b"1", None)
         other = ZooKeeperRegistry(server.hosts, bench.root, LONG_MS, boot_ms, ("foqs", "secret"))
         await other.open()

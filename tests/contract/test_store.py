@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.fence import Fence, Owner
-from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, Delivery, Row, State
-from foqs.store.port import ANY_LENGTH, Due, FencedOut, Lease, StoreLost, Superseded, WriteRefused, Writes
+from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.store.port import ANY_LENGTH, DueRow, FencedOut, LeaseUpdate, StoreLost, Superseded, WriteRefused, Writes
 from tests.contract.conftest import Bench
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened, reading, without_payload
 
@@ -21,12 +21,12 @@ def test_new_shard_has_no_owner_and_no_rows(bench: Bench) -> None:
     async def story() -> None:
         store = bench.store()
         await store.open()
-        owner = await store.owner()
+        owner = await store.read_owner()
         assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (0, "", 0, 0)
         assert await contents(Ownership(store, 0, "", 1)) == {}
         assert await store.topics() == []
         assert await store.next_due_ms(-1) is None
-        assert await store.due(None, TIME_MS_MAX, None, 10) == []
+        assert await store.due_rows(None, TIME_MS_MAX, None, 10) == []
 
     bench.run(story())
 
@@ -58,7 +58,7 @@ def test_inserted_rows_come_back_exactly_as_they_went_in(bench: Bench) -> None:
             attempts_max=PRIORITY_MAX,
             token=INT63_MAX,
             attempt=PRIORITY_MAX,
-            policy=Delivery.AT_MOST_ONCE,
+            policy=DeliveryPolicy.AT_MOST_ONCE,
             state=State.DEAD,
         ),
         make_row(4, priority=PRIORITY_MAX, deliver_after_ms=0, enqueued_at_ms=0, lease_ms=0, ttl_ms=0, due_ms=0),
@@ -70,7 +70,7 @@ def test_inserted_rows_come_back_exactly_as_they_went_in(bench: Bench) -> None:
         async with reading(owned.store) as reads:
             found = await reads.rows(owned.past, [row.id for row in rows] + [77, 1, 1])
         assert sorted(found, key=lambda row: row.id) == sorted(rows, key=lambda row: row.id)
-        assert all(type(row.policy) is Delivery and type(row.state) is State for row in found)
+        assert all(type(row.policy) is DeliveryPolicy and type(row.state) is State for row in found)
         assert await contents(owned) == {row.id: row for row in rows}
 
     bench.run(story())
@@ -112,10 +112,10 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
         odd, even = list(range(1, 20, 2)), list(range(20, 0, -2))
         over = list(range(21, 26))
         leases = [
-            Lease(5_000, 77, 1, odd),
-            Lease(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99]),
-            Lease(None, 5, 2, over, State.READY),
-            Lease(7_000, 5, 2, [26], State.DEAD),
+            LeaseUpdate(5_000, 77, 1, odd),
+            LeaseUpdate(6_000, INT63_MAX, PRIORITY_MAX, [*even, 99]),
+            LeaseUpdate(None, 5, 2, over, State.READY),
+            LeaseUpdate(7_000, 5, 2, [26], State.DEAD),
         ]
         await owned.write(leases=leases)
         expected = rows | {
@@ -127,7 +127,7 @@ def test_leases_change_state_due_token_and_attempt_and_no_other_column(bench: Be
             if number in rows
         }
         assert await contents(owned) == expected
-        await owned.write(leases=[Lease(1, 1, 1, [99]), Lease(1, 1, 1, [])])
+        await owned.write(leases=[LeaseUpdate(1, 1, 1, [99]), LeaseUpdate(1, 1, 1, [])])
         assert await contents(owned) == expected
 
     bench.run(story())
@@ -205,7 +205,7 @@ def test_large_flush_is_written_whole(bench: Bench) -> None:
         changed = [replace(row, state=State.DEAD, due_ms=row.id, attempt=1) for row in rows[:1_250]]
         assert len(await owned.write(updates=changed)) == 1_250
         leased = [replace(row, state=State.LEASED, due_ms=9, token=8, attempt=7) for row in rows[:1_249]]
-        await owned.write(leases=[Lease(9, 8, 7, [row.id for row in reversed(leased)])])
+        await owned.write(leases=[LeaseUpdate(9, 8, 7, [row.id for row in reversed(leased)])])
         assert await contents(owned) == {row.id: row for row in [*leased, changed[-1], *rows[1_250:]]}
         async with reading(owned.store) as reads:
             assert len(await reads.rows(owned.past, [row.id for row in rows])) == 1_300
@@ -220,7 +220,7 @@ def test_empty_flush_counts_and_saves_the_clock(bench: Bench) -> None:
         owned = await opened(bench.store())
         owned.clock_ms = TIME_MS_MAX
         await owned.write()
-        owner = await owned.store.owner()
+        owner = await owned.store.read_owner()
         assert (owner.epoch, owner.nonce, owner.flush, owner.clock_ms) == (1, NONCE, 1, TIME_MS_MAX)
 
     bench.run(story())
@@ -233,7 +233,7 @@ def test_duplicate_insert_refuses_the_whole_flush_and_the_next_one_may_use_its_n
         await owned.write(inserts=[kept, other])
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(3), make_row(1)], updates=[replace(other, attempt=5)], deletes=[2_000])
-        assert not refused.value.again
+        assert not refused.value.is_retryable
         assert await contents(owned) == {1: kept, 2: other}
         with pytest.raises(WriteRefused):
             await owned.write(inserts=[make_row(4), make_row(4)])
@@ -252,7 +252,7 @@ def test_error_of_decide_is_passed_on_and_nothing_is_written(bench: Bench) -> No
         with pytest.raises(ZeroDivisionError):
             await owned.store.flush(owned.fence, [], {}, [], decide)
         await owned.write(inserts=[make_row(1)])
-        assert (await owned.store.owner()).flush == 1
+        assert (await owned.store.read_owner()).flush == 1
 
     bench.run(story())
 
@@ -266,14 +266,14 @@ def test_due_pages_between_both_bounds_in_order_through_ties(bench: Bench) -> No
         everything = sorted((row.due_ms or 0, row.id) for row in rows)
         for low, high in [(None, TIME_MS_MAX), (None, 20), (11, 20), (20, 20), (13, 19), (22, 5), (10, 10)]:
             for limit in (1, 3, 50):
-                paged: list[Due] = []
-                while page := await owned.store.due(low, high, paged[-1] if paged else None, limit):
+                paged: list[DueRow] = []
+                while page := await owned.store.due_rows(low, high, paged[-1] if paged else None, limit):
                     assert len(page) <= limit
                     paged += page
                 assert [(due.due_ms, due.id) for due in paged] == [
                     (at, n) for at, n in everything if (low is None or low <= at) and at <= high
                 ]
-        assert await owned.store.due(12, 50, Due(10, 1), 2) == [Due(12, 5), Due(12, 6)]
+        assert await owned.store.due_rows(12, 50, DueRow(10, 1), 2) == [DueRow(12, 5), DueRow(12, 6)]
         assert await owned.store.next_due_ms(9) == 10
         assert await owned.store.next_due_ms(10) == 11
         assert await owned.store.next_due_ms(21) == TIME_MS_MAX
@@ -302,7 +302,7 @@ def test_shards_do_not_see_each_other(bench: Bench) -> None:
         await first.write(deletes=[1])
         assert await contents(first) == {}
         assert await contents(second) == {1: make_row(1, payload=b"other")}
-        assert (await first.store.owner()).epoch == 1
+        assert (await first.store.read_owner()).epoch == 1
 
     bench.run(story())
 
@@ -319,7 +319,7 @@ def test_reopening_sees_rows_owner_and_clock(bench: Bench) -> None:
         before = await again.take_over(5, OTHER)
         assert (before.epoch, before.nonce, before.flush) == (5, OTHER, 0)
         assert (before.clock_ms, before.offset_ms) == (99, -HOURS_MS)
-        assert ((await again.owner()).clock_ms, (await again.owner()).offset_ms) == (99, -HOURS_MS)
+        assert ((await again.read_owner()).clock_ms, (await again.read_owner()).offset_ms) == (99, -HOURS_MS)
 
     bench.run(story())
 
@@ -357,7 +357,7 @@ def test_takeover_needs_a_higher_epoch_and_reports_the_one_it_saw(bench: Bench) 
         for epoch, nonce in ((7, OTHER), (6, OTHER), (6, NONCE)):
             with pytest.raises(Superseded) as superseded:
                 await other.take_over(epoch, nonce)
-            assert superseded.value.seen == 7
+            assert superseded.value.seen_epoch == 7
         await owned.write(inserts=[make_row(1)])
         assert await contents(Ownership(other, 7)) == {1: make_row(1)}
         taken = await other.take_over(8, NONCE)
@@ -391,7 +391,7 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
             await owned.store.flush(fence, [1], {}, [], decide)
         assert called == []
         assert await contents(owned) == {1: make_row(1)}
-        owner = await owned.store.owner()
+        owner = await owned.store.read_owner()
         assert (owner.epoch, owner.nonce, owner.flush) == (1, NONCE, 1)
         await owned.write(deletes=[1])
 
@@ -401,13 +401,13 @@ def test_flush_with_another_fence_is_fenced_out_and_writes_nothing(bench: Bench,
 def test_owner_row_records_the_connection_of_the_owner_alone(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        taken: Owner = await owned.store.owner()
+        taken: Owner = await owned.store.read_owner()
         zombie = owned.store
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
-        recorded = (await new.store.owner()).connection
+        recorded = (await new.store.read_owner()).connection
         assert recorded != 0
-        assert (await zombie.owner()).connection == recorded
-        assert (await new.store.owner()).nonce == OTHER
+        assert (await zombie.read_owner()).connection == recorded
+        assert (await new.store.read_owner()).nonce == OTHER
         assert taken.nonce == NONCE
         with pytest.raises(FencedOut):
             await Ownership(zombie).write()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from foqs.core.fence import Owner, Standing, standing
+from foqs.core.fence import CommitOutcome, Owner, commit_outcome
 from foqs.core.item import Row
-from foqs.store.port import POINTS, FencedOut, Store, StoreError, StoreLost, Superseded, Writes
+from foqs.store.port import FAULT_POINTS, FencedOut, Store, StoreError, StoreLost, Superseded, Writes
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie
 from tests.support.stores import NONCE, OTHER, Ownership, contents, make_row, opened
@@ -37,9 +37,9 @@ async def assert_lost(store: Store) -> None:
     with pytest.raises(StoreLost):
         await store.topics()
     with pytest.raises(StoreLost):
-        await store.slots()
+        await store.key_slots()
     with pytest.raises(StoreLost):
-        await store.due(None, 1, None, 1)
+        await store.due_rows(None, 1, None, 1)
     with pytest.raises(StoreLost):
         await store.rows([1])
     with pytest.raises(StoreLost):
@@ -56,12 +56,12 @@ def test_flush_passes_the_points_in_their_order(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store(faults=fault))
         await owned.write(inserts=[make_row(1)])
-        assert tuple(fault.passed) == POINTS
+        assert tuple(fault.passed) == FAULT_POINTS
 
     bench.run(story())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_lost_connection_is_resolved_by_the_owner_row_and_replayed(bench: Bench, point: str) -> None:
     fault = Fault(point)
 
@@ -74,10 +74,10 @@ def test_lost_connection_is_resolved_by_the_owner_row_and_replayed(bench: Bench,
             await owned.write(inserts=[make_row(3)], deletes=[1])
         await assert_lost(owned.store)
 
-        outcome = standing(fence, await owned.store.owner())
-        assert outcome is (Standing.COMMITTED if point == "committed" else Standing.NOT_COMMITTED)
+        outcome = commit_outcome(fence, await owned.store.read_owner())
+        assert outcome is (CommitOutcome.COMMITTED if point == "committed" else CommitOutcome.NOT_COMMITTED)
         assert set(await contents(owned)) == ({2, 3} if point == "committed" else {1, 2})
-        if outcome is Standing.NOT_COMMITTED:
+        if outcome is CommitOutcome.NOT_COMMITTED:
             await owned.write(inserts=[make_row(3)], deletes=[1])
         else:
             with pytest.raises(FencedOut):
@@ -104,7 +104,7 @@ def test_lost_store_may_be_opened_instead(bench: Bench) -> None:
     bench.run(story())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_owner_after_loss_shows_the_new_owner_when_fenced(bench: Bench, point: str) -> None:
     fault = Fault(point)
 
@@ -115,7 +115,7 @@ def test_owner_after_loss_shows_the_new_owner_when_fenced(bench: Bench, point: s
         with pytest.raises(StoreLost):
             await owned.write(inserts=[make_row(1)])
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
-        assert standing(fence, await owned.store.owner()) is Standing.FENCED
+        assert commit_outcome(fence, await owned.store.read_owner()) is CommitOutcome.FENCED
         with pytest.raises(FencedOut):
             await owned.write(inserts=[make_row(1)])
         await new.write(inserts=[make_row(5)])
@@ -124,7 +124,7 @@ def test_owner_after_loss_shows_the_new_owner_when_fenced(bench: Bench, point: s
     bench.run(story())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_owner_paused_in_a_flush_commits_nothing_after_a_takeover(bench: Bench, point: str) -> None:
     async def story() -> None:
         zombie = Zombie(bench, point, make_row(1, payload=b"zombie"))
@@ -171,11 +171,11 @@ def test_check_of_a_fenced_owner_does_not_disturb_the_new_owner(bench: Bench) ->
         await zombie.pause()
         if bench.kind == "sqlite":
             with pytest.raises(StoreLost, match="lock"):
-                await former.store.owner()
+                await former.store.read_owner()
         else:
-            assert (await former.store.owner()).epoch == 2
+            assert (await former.store.read_owner()).epoch == 2
         assert await zombie.resume() is None
-        assert (await former.store.owner()).flush == 1
+        assert (await former.store.read_owner()).flush == 1
         assert set(await contents(Ownership(former.store, 2, OTHER))) == {1}
 
     bench.run(story())
@@ -229,12 +229,12 @@ def test_takeovers_and_flushes_that_race_leave_one_history(bench: Bench) -> None
         reader = bench.store()
         await reader.open()
         assert set(await contents(Ownership(reader, 4, "nonce-4"))) == acknowledged
-        assert (await reader.owner()).epoch == 4
+        assert (await reader.read_owner()).epoch == 4
 
     bench.run(story())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_caller_cancelled_at_a_point_leaves_all_or_nothing_and_a_usable_store(bench: Bench, point: str) -> None:
     flushing: list[asyncio.Task[Mapping[int, Row]]] = []
 
@@ -254,9 +254,9 @@ def test_caller_cancelled_at_a_point_leaves_all_or_nothing_and_a_usable_store(be
         flushing.append(asyncio.ensure_future(owned.write(inserts=[make_row(2)], deletes=[1])))
         await asyncio.wait(flushing)
         flushing.clear()
-        outcome = standing(fence, await owned.store.owner())
-        assert outcome is not Standing.FENCED
-        committed = outcome is Standing.COMMITTED
+        outcome = commit_outcome(fence, await owned.store.read_owner())
+        assert outcome is not CommitOutcome.FENCED
+        committed = outcome is CommitOutcome.COMMITTED
         assert set(await contents(owned)) == ({2} if committed else {1})
         owned.number = fence.flush + committed
         await owned.write(inserts=[make_row(3)])
@@ -277,7 +277,7 @@ def test_caller_cancelled_after_any_number_of_steps_leaves_all_or_nothing(bench:
             flush.cancel()
             await asyncio.wait([flush])
             before = owned.number
-            owner = await owned.store.owner()
+            owner = await owned.store.read_owner()
             if owner.flush == before or (not flush.cancelled() and flush.exception() is None):
                 expected.add(number)
             owned.number = owner.flush + 1
@@ -295,7 +295,7 @@ def test_cancelled_flush_lets_nothing_but_the_check_through(bench: Bench) -> Non
         await asyncio.wait([flush])
         assert flush.cancelled()
         await assert_lost(owned.store)
-        await owned.store.owner()
+        await owned.store.read_owner()
         assert await owned.store.now_ms() > 0
 
     bench.run(story())

@@ -6,10 +6,18 @@ from collections.abc import Mapping
 
 import pytest
 
-from foqs.core.fence import Standing, standing
+from foqs.core.fence import CommitOutcome, commit_outcome
 from foqs.core.item import TIME_MS_MAX, Row
-from foqs.core.keys import SLOTS, KeyName, KeyRow
-from foqs.store.port import KEYS_OVER_PAGE, POINTS, FencedOut, KeyTaken, StoreLost, WriteRefused, Writes
+from foqs.core.keys import KEY_SLOT_COUNT, IdempotencyKey, KeyName
+from foqs.store.port import (
+    FAULT_POINTS,
+    KEY_EXPIRY_ROWS_MAX,
+    FencedOut,
+    IdempotencyKeyExists,
+    StoreLost,
+    WriteRefused,
+    Writes,
+)
 from tests.contract.conftest import Bench
 from tests.support.stores import OTHER, contents, keys_of, make_row, opened, reading
 
@@ -17,11 +25,11 @@ INT63_MAX = (1 << 63) - 1
 DIGEST = bytes(range(16))
 
 
-def key_row(key: bytes = b"k", number: int = 1, **changes: object) -> KeyRow:
-    return KeyRow("n", key, number, DIGEST, 1_000)._replace(**changes)  # type: ignore[arg-type]
+def key_row(key: bytes = b"k", number: int = 1, **changes: object) -> IdempotencyKey:
+    return IdempotencyKey("n", key, number, DIGEST, 1_000)._replace(**changes)  # type: ignore[arg-type]
 
 
-def named(*rows: KeyRow) -> dict[KeyName, KeyRow]:
+def named(*rows: IdempotencyKey) -> dict[KeyName, IdempotencyKey]:
     return {(row.namespace, row.key): row for row in rows}
 
 
@@ -40,7 +48,7 @@ EXACT = [
 def test_rows_of_keys_come_back_exactly_by_their_exact_names(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        await owned.write(keys=EXACT)
+        await owned.write(idempotency_keys_added=EXACT)
         others = [("n", b"missing"), ("M", b"k"), ("n", b"k\xc3\xa9")]
         assert await keys_of(owned, *named(*EXACT), *others) == named(*EXACT)
         assert await keys_of(owned, ("n", b"k")) == named(EXACT[0])
@@ -54,7 +62,7 @@ def test_many_keys_of_several_namespaces_are_written_and_read_in_one_flush(bench
 
     async def story() -> None:
         owned = await opened(bench.store())
-        await owned.write(keys=rows)
+        await owned.write(idempotency_keys_added=rows)
         assert await keys_of(owned, *named(*rows)) == named(*rows)
 
     bench.run(story())
@@ -64,15 +72,17 @@ def test_a_key_that_is_taken_refuses_its_whole_flush_and_the_next_may_use_its_nu
     async def story() -> None:
         owned = await opened(bench.store())
         first = key_row(b"k", 1)
-        await owned.write(inserts=[make_row(1)], keys=[first])
-        with pytest.raises(KeyTaken) as refused:
-            await owned.write(inserts=[make_row(2)], deletes=[1], keys=[key_row(b"a", 3), key_row(b"k", 2)])
-        assert not refused.value.again
-        with pytest.raises(KeyTaken):
-            await owned.write(keys=[key_row(b"b"), key_row(b"b", 2)])
+        await owned.write(inserts=[make_row(1)], idempotency_keys_added=[first])
+        with pytest.raises(IdempotencyKeyExists) as refused:
+            await owned.write(
+                inserts=[make_row(2)], deletes=[1], idempotency_keys_added=[key_row(b"a", 3), key_row(b"k", 2)]
+            )
+        assert not refused.value.is_retryable
+        with pytest.raises(IdempotencyKeyExists):
+            await owned.write(idempotency_keys_added=[key_row(b"b"), key_row(b"b", 2)])
         assert await keys_of(owned, ("n", b"k"), ("n", b"a"), ("n", b"b")) == named(first)
         assert set(await contents(owned)) == {1}
-        await owned.write(inserts=[make_row(2)], keys=[key_row(b"a", 2)])
+        await owned.write(inserts=[make_row(2)], idempotency_keys_added=[key_row(b"a", 2)])
         assert set(await contents(owned)) == {1, 2}
 
     bench.run(story())
@@ -83,8 +93,8 @@ def test_an_inserted_id_that_exists_is_no_key_that_is_taken(bench: Bench) -> Non
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1)])
         with pytest.raises(WriteRefused) as refused:
-            await owned.write(inserts=[make_row(1)], keys=[key_row(b"a")])
-        assert not isinstance(refused.value, KeyTaken)
+            await owned.write(inserts=[make_row(1)], idempotency_keys_added=[key_row(b"a")])
+        assert not isinstance(refused.value, IdempotencyKeyExists)
 
     bench.run(story())
 
@@ -93,37 +103,42 @@ def test_a_flush_finds_the_rows_of_its_keys_and_its_items_and_replaces_what_is_o
     async def story() -> None:
         owned = await opened(bench.store())
         old, kept = key_row(b"old", 1), key_row(b"kept", 2)
-        await owned.write(inserts=[make_row(1), make_row(2)], keys=[old, kept])
+        await owned.write(inserts=[make_row(1), make_row(2)], idempotency_keys_added=[old, kept])
         new = key_row(b"old", 3, until_ms=5_000, digest=bytes(16))
-        seen: list[tuple[set[int], Mapping[KeyName, KeyRow]]] = []
+        seen: list[tuple[set[int], Mapping[KeyName, IdempotencyKey]]] = []
 
-        def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, KeyRow]) -> Writes:
+        def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             seen.append((set(rows), dict(keys)))
-            return Writes(inserts=[make_row(3)], keys=[key_row(b"new", 4)], keys_replaced=[new])
+            return Writes(
+                inserts=[make_row(3)], idempotency_keys_added=[key_row(b"new", 4)], idempotency_keys_replaced=[new]
+            )
 
         names = [("n", b"old"), ("n", b"new"), ("n", b"old"), ("n", b"kept")]
         await owned.store.flush(owned.fence, [1], {2: 10_000}, names, decide)
         owned.number += 1
         assert seen == [({1, 2}, named(old, kept))]
         assert await keys_of(owned, *names) == named(new, kept, key_row(b"new", 4))
-        assert await owned.store.next_key_over_ms() == 1_000
+        assert await owned.store.next_key_expiry_ms() == 1_000
 
     bench.run(story())
 
 
 def test_rows_that_are_over_leave_page_by_page_the_oldest_first(bench: Bench) -> None:
-    rows = [key_row(b"%d" % n, n, until_ms=10 + n) for n in range(1, KEYS_OVER_PAGE + 4)]
+    rows = [key_row(b"%d" % n, n, until_ms=10 + n) for n in range(1, KEY_EXPIRY_ROWS_MAX + 4)]
 
     async def story() -> None:
         owned = await opened(bench.store())
-        assert await owned.store.next_key_over_ms() is None
-        await owned.write(keys=list(reversed(rows)))
-        await owned.write(keys_over_ms=10)
+        assert await owned.store.next_key_expiry_ms() is None
+        await owned.write(idempotency_keys_added=list(reversed(rows)))
+        await owned.write(keys_expired_by_ms=10)
         assert len(await keys_of(owned, *named(*rows))) == len(rows)
-        await owned.write(keys_over_ms=10_000)
+        await owned.write(keys_expired_by_ms=10_000)
         assert await keys_of(owned, *named(*rows)) == named(*rows[-3:])
-        assert await owned.store.next_key_over_ms() == rows[-3].until_ms
-        await owned.write(keys_over_ms=rows[-2].until_ms, keys=[key_row(b"new", until_ms=rows[-2].until_ms + 1)])
+        assert await owned.store.next_key_expiry_ms() == rows[-3].until_ms
+        await owned.write(
+            keys_expired_by_ms=rows[-2].until_ms,
+            idempotency_keys_added=[key_row(b"new", until_ms=rows[-2].until_ms + 1)],
+        )
         assert await keys_of(owned, *named(*rows), ("n", b"new")) == named(
             rows[-1], key_row(b"new", until_ms=rows[-2].until_ms + 1)
         )
@@ -134,19 +149,19 @@ def test_rows_that_are_over_leave_page_by_page_the_oldest_first(bench: Bench) ->
 def test_slots_enter_their_table_once_and_stay(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        assert await owned.store.slots() == []
-        await owned.write(slots_added=range(0, SLOTS, 2))
-        await owned.write(slots_added=[7, 4])
-        assert await owned.store.slots() == sorted([*range(0, SLOTS, 2), 7])
+        assert await owned.store.key_slots() == []
+        await owned.write(key_slots_added=range(0, KEY_SLOT_COUNT, 2))
+        await owned.write(key_slots_added=[7, 4])
+        assert await owned.store.key_slots() == sorted([*range(0, KEY_SLOT_COUNT, 2), 7])
         new = await opened(bench.store(), epoch=2, nonce=OTHER)
         with pytest.raises(FencedOut):
-            await owned.write(slots_added=[9])
-        assert 9 not in await new.store.slots()
+            await owned.write(key_slots_added=[9])
+        assert 9 not in await new.store.key_slots()
 
     bench.run(story())
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_keys_and_slots_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Bench, point: str) -> None:
     breaking = False
 
@@ -157,26 +172,29 @@ def test_keys_and_slots_are_written_with_the_rest_of_their_flush_or_not_at_all(b
     async def story() -> None:
         nonlocal breaking
         owned = await opened(bench.store(faults=fault))
-        await owned.write(keys=[key_row(b"old")])
+        await owned.write(idempotency_keys_added=[key_row(b"old")])
         fence, breaking = owned.fence, True
         with pytest.raises(StoreLost):
             await owned.write(
-                inserts=[make_row(1)], keys=[key_row(b"k")], keys_replaced=[key_row(b"old", 9)], slots_added=[3]
+                inserts=[make_row(1)],
+                idempotency_keys_added=[key_row(b"k")],
+                idempotency_keys_replaced=[key_row(b"old", 9)],
+                key_slots_added=[3],
             )
         with pytest.raises(StoreLost):
-            await owned.store.slots()
+            await owned.store.key_slots()
         with pytest.raises(StoreLost):
-            await owned.store.next_key_over_ms()
+            await owned.store.next_key_expiry_ms()
         breaking = False
-        committed = standing(fence, await owned.store.owner()) is Standing.COMMITTED
+        committed = commit_outcome(fence, await owned.store.read_owner()) is CommitOutcome.COMMITTED
         assert committed == (point == "committed")
         owned.number += committed
         found = await keys_of(owned, ("n", b"k"), ("n", b"old"))
         assert found == (named(key_row(b"k"), key_row(b"old", 9)) if committed else named(key_row(b"old")))
-        assert await owned.store.slots() == ([3] if committed else [])
+        assert await owned.store.key_slots() == ([3] if committed else [])
         if committed:
-            with pytest.raises(KeyTaken):
-                await owned.write(keys=[key_row(b"k", 2)])
+            with pytest.raises(IdempotencyKeyExists):
+                await owned.write(idempotency_keys_added=[key_row(b"k", 2)])
 
     bench.run(story())
 
@@ -184,13 +202,13 @@ def test_keys_and_slots_are_written_with_the_rest_of_their_flush_or_not_at_all(b
 def test_the_key_of_an_item_is_found_by_when_its_row_is_over(bench: Bench) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        await owned.write(keys=EXACT)
-        await owned.write(keys_replaced=[key_row(b"k", 11)])
+        await owned.write(idempotency_keys_added=EXACT)
+        await owned.write(idempotency_keys_replaced=[key_row(b"k", 11)])
         async with reading(owned.store) as reads:
             for row in EXACT[1:]:
-                assert await reads.key_of(owned.past, row.id, row.until_ms) == row.key
-                assert await reads.key_of(owned.past, row.id, row.until_ms + 1) is None
-            assert await reads.key_of(owned.past, 11, 1_000) == b"k"
-            assert await reads.key_of(owned.past, 1, 1_000) is None
+                assert await reads.idempotency_key_of(owned.past, row.item_id, row.until_ms) == row.key
+                assert await reads.idempotency_key_of(owned.past, row.item_id, row.until_ms + 1) is None
+            assert await reads.idempotency_key_of(owned.past, 11, 1_000) == b"k"
+            assert await reads.idempotency_key_of(owned.past, 1, 1_000) is None
 
     bench.run(story())

@@ -13,15 +13,15 @@ from foqs.clock import SystemClock
 from foqs.core.errors import UnknownOutcome
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row
-from foqs.core.keys import KeyName, KeyRow
+from foqs.core.keys import IdempotencyKey, KeyName
 from foqs.service.engine import Engine
-from foqs.shard.facts import NoFacts
-from foqs.shard.keeper import TakenByAnother
+from foqs.shard.facts import NullObserver
+from foqs.shard.keeper import ShardTakenOver
 from foqs.store.port import Decide, Store, StoreLost, Writes
 from shardmgr.local import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
-from tests.support.aio import answer
-from tests.support.builders import MemoryBook, catalog, engine_settings, new_item
+from tests.support.aio import call_result
+from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.stores import OTHER, Ownership, contents, opened
 
 _LATER_EPOCH = 9
@@ -38,24 +38,28 @@ class _Loser:
 
     def store(self) -> Store:
         store = self._bench.make(SHARD, self._lose)
-        flush, owner = store.flush, store.owner
+        flush, owner = store.flush, store.read_owner
 
         async def watched(
-            fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Sequence[KeyName], decide: Decide
+            fence: Fence,
+            row_ids: Sequence[int],
+            payload_limits: Mapping[int, int],
+            key_names: Sequence[KeyName],
+            decide: Decide,
         ) -> None:
-            def decided(rows: Mapping[int, Row], found: Mapping[KeyName, KeyRow]) -> Writes:
+            def decided(rows: Mapping[int, Row], found: Mapping[KeyName, IdempotencyKey]) -> Writes:
                 writes = decide(rows, found)
                 self._inserting = bool(writes.inserts)
                 return writes
 
-            await flush(fence, touched, loaded, keys, decided)
+            await flush(fence, row_ids, payload_limits, key_names, decided)
 
         async def late() -> Owner:
             self.next = await opened(self._bench.store(), _LATER_EPOCH, OTHER)
             return await owner()
 
         store.flush = watched  # type: ignore[method-assign]
-        store.owner = late  # type: ignore[method-assign]
+        store.read_owner = late  # type: ignore[method-assign]
         return store
 
     def _lose(self, point: str) -> None:
@@ -70,21 +74,21 @@ def test_enqueue_that_committed_before_a_takeover_and_lost_its_reply_is_unknown(
         engine = Engine(
             engine_settings(SHARD),
             lambda shard, _: loser.store(),
-            LocalCoordinator(MemoryBook()),
+            LocalCoordinator(MemoryEpochBook()),
             catalog(),
             SystemClock(),
             Random(1),
-            NoFacts(),
+            NullObserver(),
             "nonce-of-the-engine",
         )
         await engine.open()
         engine.start()
-        await engine.ready.wait()
+        await engine.became_ready.wait()
         deadline_s = asyncio.get_running_loop().time() + 30
-        results: list[Any] = await answer(
+        results: list[Any] = await call_result(
             lambda done: engine.queue.enqueue("default", [new_item(payload=b"mine")], deadline_s, done)
         )
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await engine.run()
         await engine.abort()
         assert loser.next is not None

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from foqs.core.fence import Standing, standing
-from foqs.core.item import TIME_MS_MAX, State, pack_key
-from foqs.core.keys import KeyRow
+from foqs.core.fence import CommitOutcome, commit_outcome
+from foqs.core.item import TIME_MS_MAX, State, pack_order_key
+from foqs.core.keys import IdempotencyKey
 from foqs.store import mysql, sql_mysql
 from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import Link, MysqlSettings, Then
+from foqs.store.mysql_driver import MysqlLink, MysqlSettings, OnResults
 from foqs.store.mysql_reads import MysqlReads
 from foqs.store.mysql_wire import Result
 from foqs.store.port import (
     ANY_LENGTH,
-    POINTS,
-    Due,
-    Lease,
+    FAULT_POINTS,
+    DueRow,
+    LeaseUpdate,
     Store,
     StoreLost,
     StoreUnusable,
@@ -58,7 +58,7 @@ def bench(place: MysqlSettings) -> Bench:
     return mysql_bench(place)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_server_killed_at_a_point_and_restarted_keeps_exactly_what_committed(own_mariadb: MariaDb, point: str) -> None:
     place = own_mariadb.settings(own_mariadb.database())
     crash = At(point, own_mariadb.kill9)
@@ -77,18 +77,18 @@ def test_server_killed_at_a_point_and_restarted_keeps_exactly_what_committed(own
             with pytest.raises(StoreLost):
                 await owned.write(inserts=[make_row(3)], deletes=[1])
         with pytest.raises(StoreLost):
-            await owned.store.owner()
+            await owned.store.read_owner()
         await asyncio.to_thread(own_mariadb.start)
-        outcome = standing(fence, await owned.store.owner())
-        assert outcome is (Standing.COMMITTED if point == "committed" else Standing.NOT_COMMITTED)
+        outcome = commit_outcome(fence, await owned.store.read_owner())
+        assert outcome is (CommitOutcome.COMMITTED if point == "committed" else CommitOutcome.NOT_COMMITTED)
         assert set(await contents(owned)) == ({2, 3} if point == "committed" else {1, 2})
-        owned.number = fence.flush + (outcome is Standing.COMMITTED)
+        owned.number = fence.flush + (outcome is CommitOutcome.COMMITTED)
         await owned.write(inserts=[make_row(4)])
 
     bench.run(story(), timeout=120)
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", FAULT_POINTS)
 def test_killed_connection_is_lost_and_resolved(bench: Bench, mariadb: MariaDb, point: str) -> None:
     recorded: list[int] = []
 
@@ -100,7 +100,7 @@ def test_killed_connection_is_lost_and_resolved(bench: Bench, mariadb: MariaDb, 
 
     async def story() -> None:
         owned = await opened(bench.store(faults=cut))
-        recorded.append((await owned.store.owner()).connection)
+        recorded.append((await owned.store.read_owner()).connection)
         await owned.write(inserts=[make_row(1)])
         fence = owned.fence
         cut.armed = True
@@ -111,7 +111,9 @@ def test_killed_connection_is_lost_and_resolved(bench: Bench, mariadb: MariaDb, 
         else:
             with pytest.raises(StoreLost):
                 await owned.write(inserts=[make_row(2)])
-        assert (standing(fence, await owned.store.owner()) is Standing.COMMITTED) is (point == "committed")
+        assert (commit_outcome(fence, await owned.store.read_owner()) is CommitOutcome.COMMITTED) is (
+            point == "committed"
+        )
         assert set(await contents(owned)) == ({1, 2} if point == "committed" else {1})
 
     bench.run(story())
@@ -130,9 +132,9 @@ def test_read_only_server_is_lost_until_it_writes_again(own_mariadb: MariaDb) ->
         with pytest.raises(StoreLost, match="read-only"):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreLost):
-            await owned.store.owner()
+            await owned.store.read_owner()
         own_mariadb.query("SET GLOBAL read_only = 0")
-        assert (await owned.store.owner()).flush == 0
+        assert (await owned.store.read_owner()).flush == 0
         await owned.write(inserts=[make_row(1)])
 
     bench.run(story())
@@ -150,11 +152,11 @@ def test_server_that_came_back_with_weak_durability_gets_no_write_until_it_is_se
             await owned.write(inserts=[make_row(1)])
         for _ in range(2):
             with pytest.raises(StoreLost, match="innodb_flush_log_at_trx_commit is 2: set it to 1"):
-                await owned.store.owner()
+                await owned.store.read_owner()
             with pytest.raises(StoreLost):
                 await owned.write(inserts=[make_row(1)])
         own_mariadb.query("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
-        assert (await owned.store.owner()).flush == 0
+        assert (await owned.store.read_owner()).flush == 0
         await owned.write(inserts=[make_row(1)])
         assert set(await contents(owned)) == {1}
 
@@ -168,7 +170,7 @@ def test_owner_of_a_weak_server_is_confirmed_where_the_loss_is_accepted(own_mari
     async def story() -> None:
         own_mariadb.query("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
         owned = await opened(bench.store())
-        await owned.store.owner()
+        await owned.store.read_owner()
         await owned.write(inserts=[make_row(1)])
 
     bench.run(story())
@@ -181,7 +183,7 @@ def test_sql_mode_that_became_weak_is_named_when_the_owner_reconnects(own_mariad
         owned = await opened(bench.store())
         own_mariadb.query("SET GLOBAL sql_mode = ''")
         with pytest.raises(StoreLost, match="sql_mode is ''"):
-            await owned.store.owner()
+            await owned.store.read_owner()
 
     bench.run(story())
 
@@ -194,11 +196,11 @@ def test_read_only_server_is_refused_although_the_user_may_write_there(own_maria
         owned = await opened(bench.store())
         own_mariadb.query("SET GLOBAL read_only = 1")
         with pytest.raises(StoreLost, match="read-only: look the primary up again"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         with pytest.raises(StoreLost, match="read-only: look the primary up again"):
             await bench.store().open()
         own_mariadb.query("SET GLOBAL read_only = 0")
-        await owned.store.owner()
+        await owned.store.read_owner()
         await owned.write(inserts=[make_row(1)])
 
     bench.run(story())
@@ -209,7 +211,7 @@ def test_owner_row_under_a_newer_schema_is_refused(bench: Bench, mariadb: MariaD
         owned = await opened(bench.store())
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 99")
         with pytest.raises(StoreUnusable, match="version 99"):
-            await owned.store.owner()
+            await owned.store.read_owner()
 
     bench.run(story())
 
@@ -217,8 +219,8 @@ def test_owner_row_under_a_newer_schema_is_refused(bench: Bench, mariadb: MariaD
 def test_recorded_connection_follows_every_reconnection(bench: Bench, mariadb: MariaDb) -> None:
     async def story() -> None:
         owned = await opened(bench.store())
-        first = (await owned.store.owner()).connection
-        second = (await owned.store.owner()).connection
+        first = (await owned.store.read_owner()).connection
+        second = (await owned.store.read_owner()).connection
         assert first != second
         listed = mariadb.query("SELECT ID FROM information_schema.PROCESSLIST")
         assert (second,) in listed
@@ -265,12 +267,12 @@ def test_connection_that_was_given_up_ends_on_the_server(bench: Bench, monkeypat
     async def story() -> None:
         owned = await opened(bench.store())
         assert isinstance(owned.store, MysqlStore)
-        given_up = owned.store._reach()
+        given_up = owned.store._require_link()
         told = _deafen(owned.store)
         with monkeypatch.context() as patched:
             patched.setattr(given_up, "abort", lambda: None)
-            owned.store._drop()
-        await owned.store.owner()
+            owned.store._disconnect()
+        await owned.store.read_owner()
         await told.wait()
         given_up.abort()
 
@@ -288,7 +290,7 @@ def test_takeover_leaves_alone_who_has_the_former_owners_number_by_chance(
         store = mysql_bench(place).store()
         owned = await opened(store)
         neighbour = await opened(neighbours.store(shard=4))
-        number = (await neighbour.store.owner()).connection
+        number = (await neighbour.store.read_owner()).connection
         written_ms = 1 if whose == "made after a restart" else await store.now_ms()
         text = f"UPDATE {place.database}.foqs_3_owner SET connection = {number}, clock_ms = {written_ms}"
         mariadb.query(text)
@@ -304,7 +306,7 @@ def _deafen(store: Store) -> asyncio.Event:
     """From now on the store hears nothing from the server; set as soon as there would have been something to hear."""
     assert isinstance(store, MysqlStore)
     told = asyncio.Event()
-    link = store._reach()
+    link = store._require_link()
     link.data_received = lambda data: told.set()  # type: ignore[method-assign]
     link.connection_lost = lambda exc: told.set()  # type: ignore[method-assign]
     return told
@@ -319,11 +321,11 @@ def test_flush_that_waits_too_long_for_a_lock_may_be_run_again(place: MysqlSetti
         await owned.write(inserts=[make_row(1)])
         holder = MysqlStore(place, 3)
         await holder.open()
-        link = holder._reach()
+        link = holder._require_link()
         await link.run(b"START TRANSACTION", b"SELECT * FROM foqs_3_item WHERE id = 1 FOR UPDATE")
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(2)], deletes=[1])
-        assert refused.value.again
+        assert refused.value.is_retryable
         await holder.close()
         assert set(await contents(owned)) == {1}
         await owned.write(inserts=[make_row(2)], deletes=[1])
@@ -337,13 +339,13 @@ def test_silent_server_is_given_up_after_the_statement_timeout(place: MysqlSetti
         holder = MysqlStore(place, 3)
         store = MysqlStore(place, 3)
         owned = await opened(store)
-        store._reach().timeout_s = 1.0
+        store._require_link().timeout_s = 1.0
         await holder.open()
-        await holder._reach().run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
+        await holder._require_link().run(b"START TRANSACTION", b"SELECT * FROM foqs_3_owner FOR UPDATE")
         with pytest.raises(StoreLost, match="no answer"):
             await owned.write(inserts=[make_row(1)])
         await holder.close()
-        assert (await store.owner()).flush == 0
+        assert (await store.read_owner()).flush == 0
         await store.close()
 
     run(story())
@@ -361,18 +363,18 @@ def test_counting_may_take_longer_than_a_statement(place: MysqlSettings) -> None
         owned = await opened(MysqlStore(place, 3))
         await owned.write(inserts=[make_row(1)])
         reads = MysqlReads(place, 3)
-        await reads.snapshot(owned.past)
+        await reads.begin_snapshot(owned.past)
         assert reads._link is not None
         reads._link.timeout_s = 0.3
-        await holder._reach().run(b"LOCK TABLES foqs_3_item WRITE")
+        await holder._require_link().run(b"LOCK TABLES foqs_3_item WRITE")
         counting = asyncio.ensure_future(reads.counts())
         clock = asyncio.get_running_loop().time
         waits_since_s = float("inf")
         while not counting.done() and clock() < waits_since_s + 0.6:
-            (found,) = await holder._reach().run(waiting)
+            (found,) = await holder._require_link().run(waiting)
             if found.rows[0][0]:
                 waits_since_s = min(waits_since_s, clock())
-        await holder._reach().run(b"UNLOCK TABLES")
+        await holder._require_link().run(b"UNLOCK TABLES")
         assert [count.rows for count in await counting] == [1]
         for store in (reads, holder, owned.store):
             await store.close()
@@ -391,15 +393,15 @@ def test_count_whose_answer_the_network_swallows_is_lost_soon(
         try:
             owned = await opened(store)
             await owned.write(inserts=[make_row(1)])
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             proxy.drop()
             if is_server_in_reach:
                 reads._settings = replace(place, statement_timeout_s=0.5)
             with pytest.raises(StoreLost, match="was lost" if is_server_in_reach else "no answer|MySQL"):
                 await reads.counts()
             proxy.heal()
-            await owned.store.owner()
-            await reads.snapshot(owned.past)
+            await owned.store.read_owner()
+            await reads.begin_snapshot(owned.past)
             assert [count.rows for count in await reads.counts()] == [1]
         finally:
             await reads.close()
@@ -416,7 +418,7 @@ def test_a_count_sleeps_at_round_numbers_and_leaves_out_none_of_them(bench: Benc
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(number) for number in numbers])
         async with reading(owned.store) as reads:
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 5, 35)]
 
     bench.run(story())
@@ -432,7 +434,7 @@ def test_flushes_go_on_while_a_count_sleeps_and_one_that_is_killed_meanwhile_is_
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1), make_row(4_096), make_row(4_097)])
         async with reading(owned.store) as reads:
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             counting = asyncio.ensure_future(reads.counts())
             await soon(lambda: counting.done() or bool(mariadb.query(asleep)))
             await owned.write(inserts=[make_row(2)], deletes=[1, 4_096])
@@ -441,7 +443,7 @@ def test_flushes_go_on_while_a_count_sleeps_and_one_that_is_killed_meanwhile_is_
             mariadb.query(f"KILL QUERY {connection}")
             with pytest.raises(StoreLost):
                 await counting
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
 
     bench.run(story())
 
@@ -497,7 +499,7 @@ def test_takeover_over_tcp_with_a_password(own_mariadb: MariaDb) -> None:
     place = own_mariadb.settings(
         database, unix_socket=None, port=own_mariadb.port, user="foqs", password='it\'s "secret"'
     )
-    assert "secret" not in repr(place) + place.where
+    assert "secret" not in repr(place) + place.location
     bench = mysql_bench(place)
 
     async def story() -> None:
@@ -517,12 +519,12 @@ def test_what_is_not_scheduled_is_never_due_as_is_what_an_earlier_version_left_w
         await owned.write(inserts=[*rows.values(), make_row(3, due_ms=5)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._reach().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", sql_mysql.COMMIT)
+        await store._require_link().run(b"UPDATE foqs_3_item SET due_ms = NULL WHERE id = 2", sql_mysql.COMMIT)
         assert await contents(owned) == {**rows, 3: make_row(3, due_ms=5)}
-        assert await store.due(None, TIME_MS_MAX, None, 10) == [Due(5, 3)]
+        assert await store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(5, 3)]
         assert await store.next_due_ms(0) == 5
         assert await store.next_due_ms(5) is None
-        await owned.write(leases=[Lease(9, 8, 7, [1, 2])])
+        await owned.write(leases=[LeaseUpdate(9, 8, 7, [1, 2])])
         leased = {n: replace(row, state=State.LEASED, due_ms=9, token=8, attempt=7) for n, row in rows.items()}
         assert await contents(owned) == {**leased, 3: make_row(3, due_ms=5)}
         await owned.write(updates=[leased[1], replace(leased[2], due_ms=None)], deletes=[3])
@@ -540,10 +542,10 @@ def test_statements_use_their_indexes(place: MysqlSettings, bench: Bench) -> Non
         assert isinstance(store, MysqlStore)
         texts = sql_mysql.Statements(3)
         for text, index in (
-            (texts.ready(TOPIC, None, 5), "item_order"),
-            (texts.ready(TOPIC, pack_key(1, 1_000, 7), 5), "item_order"),
-            (texts.due(3, 9, None, 5), "item_due"),
-            (texts.next_due(3), "item_due"),
+            (texts.ready_keys(TOPIC, None, 5), "item_order"),
+            (texts.ready_keys(TOPIC, pack_order_key(1, 1_000, 7), 5), "item_order"),
+            (texts.due_rows(3, 9, None, 5), "item_due"),
+            (texts.next_due_ms(3), "item_due"),
             (texts.counts, "item_order"),
         ):
             steps = await explain(store, text)
@@ -565,13 +567,13 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
         await owned.write(inserts=[make_row(n) for n in range(1, 41)])
         store = owned.store
         assert isinstance(store, MysqlStore)
-        await store._reach().run(b"ANALYZE TABLE foqs_3_item")
+        await store._require_link().run(b"ANALYZE TABLE foqs_3_item")
         texts = sql_mysql.Statements(3)
         for text in (
             *texts.write(Writes(deletes=ids), 1 << 20),
-            *texts.write(Writes(leases=[Lease(9, 9, 1, ids)]), 1 << 20),
+            *texts.write(Writes(leases=[LeaseUpdate(9, 9, 1, ids)]), 1 << 20),
             *texts.write(Writes(updates=[make_row(n) for n in ids]), 1 << 20),
-            *texts.load_rows(dict.fromkeys(ids, ANY_LENGTH)),
+            *texts.read_rows_with_payload(dict.fromkeys(ids, ANY_LENGTH)),
         ):
             assert isinstance(text, bytes)
             (used,) = [step for step in await explain(store, text) if step.table in ("foqs_3_item", "item")]
@@ -582,21 +584,21 @@ def test_what_a_flush_writes_by_ids_reads_no_other_rows_however_few_there_are(
 
 
 def test_statements_of_keys_use_their_indexes(place: MysqlSettings, bench: Bench) -> None:
-    rows = [KeyRow("n", b"%d" % n, n, bytes(16), n) for n in range(1, 2_000)]
+    rows = [IdempotencyKey("n", b"%d" % n, n, bytes(16), n) for n in range(1, 2_000)]
 
     async def story() -> None:
         owned = await opened(bench.store())
-        await owned.write(keys=rows)
+        await owned.write(idempotency_keys_added=rows)
         store = owned.store
         assert isinstance(store, MysqlStore)
         texts = sql_mysql.Statements(3)
-        (clear,) = texts.write(Writes(keys_over_ms=5), 1 << 20)
-        (read,) = texts.read_keys([(row.namespace, row.key) for row in rows[:300]])
+        (clear,) = texts.write(Writes(keys_expired_by_ms=5), 1 << 20)
+        (read,) = texts.read_idempotency_keys([(row.namespace, row.key) for row in rows[:300]])
         for text, index in (
             (clear, "key_until"),
-            (texts.next_key_over, "key_until"),
+            (texts.next_key_expiry, "key_until"),
             (read, "PRIMARY"),
-            (texts.key_of(7, 7), "key_until"),
+            (texts.idempotency_key_of(7, 7), "key_until"),
         ):
             assert isinstance(text, bytes)
             (step,) = await explain(store, text)
@@ -619,7 +621,7 @@ class Step:
 
 async def explain(store: MysqlStore, text: bytes) -> list[Step]:
     """A statement's plan. MySQL's has the partitions as its fourth column, which MariaDB's has not."""
-    (plan,) = await store._reach().run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
+    (plan,) = await store._require_link().run(b"EXPLAIN FORMAT=TRADITIONAL " + text)
     steps = []
     for values in plan.rows:
         _, _, table, *_, access, _, key, _, _, rows = values[:9] if len(values) == 10 else values[:10]
@@ -643,7 +645,7 @@ def test_reads_that_lost_their_connection_connect_anew(bench: Bench, mariadb: Ma
             with pytest.raises(StoreLost):
                 await reads.rows(owned.past, [1])
             assert await reads.rows(owned.past, [1]) == [make_row(1)]
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             (connection,) = _connections(mariadb) - before
             mariadb.query(f"KILL {connection}")
             with pytest.raises(StoreLost):
@@ -664,13 +666,13 @@ def test_a_flush_that_reads_more_than_a_packet_holds_asks_in_several(
         owned = await opened(bench.store())
         for first in range(1, 2_001, 10):
             await owned.write(inserts=[make_row(number) for number in range(first, first + 10)])
-        run_packet = Link.run
+        run_packet = MysqlLink.run
 
-        async def counted(link: Link, *statements: bytes, then: Then | None = None) -> list[Result]:
+        async def counted(link: MysqlLink, *statements: bytes, then: OnResults | None = None) -> list[Result]:
             packets.append(sum(map(len, statements)))
-            return await run_packet(link, *statements, then=then)
+            return await run_packet(link, *statements, on_results=then)
 
-        monkeypatch.setattr(Link, "run", counted)
+        monkeypatch.setattr(MysqlLink, "run", counted)
         assert len(await owned.write(deletes=list(range(1, 2_001)))) == 2_000
         assert await contents(owned) == {}
         assert len(packets) > 6
@@ -695,12 +697,12 @@ def test_a_server_without_room_for_prepared_statements_is_sent_text(own_mariadb:
         try:
             with pytest.raises(WriteRefused, match="max_prepared_stmt_count") as refused:
                 await owned.write(inserts=rows)
-            assert refused.value.again
+            assert refused.value.is_retryable
             await owned.write(inserts=rows)
             await owned.write(deletes=[3])
             with pytest.raises(WriteRefused, match="Duplicate") as refused:
                 await owned.write(inserts=[make_row(4)])
-            assert not refused.value.again
+            assert not refused.value.is_retryable
         finally:
             own_mariadb.query("SET GLOBAL max_prepared_stmt_count = 16382")
         await owned.write(inserts=[make_row(300)])

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from foqs.core.cuts import Cut
-from foqs.core.keys import KeyRow
+from foqs.core.cuts import PurgeMarker
+from foqs.core.keys import IdempotencyKey
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
 from foqs.store.mysql_driver import MysqlSettings
@@ -200,9 +200,9 @@ def test_a_version_2_database_gets_its_tables_of_keys_and_slots(
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
         assert set(await contents(owned)) == {1}
-        assert (await owned.store.topics(), await owned.store.slots()) == ([TOPIC], [])
-        await owned.write(keys=[KeyRow("n", b"k", 1, b"d" * 16, 9)], slots_added=[5])
-        assert (await owned.store.next_key_over_ms(), await owned.store.slots()) == (9, [5])
+        assert (await owned.store.topics(), await owned.store.key_slots()) == ([TOPIC], [])
+        await owned.write(idempotency_keys_added=[IdempotencyKey("n", b"k", 1, b"d" * 16, 9)], key_slots_added=[5])
+        assert (await owned.store.next_key_expiry_ms(), await owned.store.key_slots()) == (9, [5])
 
     bench.run(story())
 
@@ -215,8 +215,8 @@ def test_a_version_5_database_gets_its_table_of_cuts(bench: Bench, mariadb: Mari
         mariadb.query(f"UPDATE {place.database}.foqs_schema SET version = 5")
         hosts = [bench.store() for _ in range(3)]
         await asyncio.gather(*(host.open() for host in hosts))
-        assert (set(await contents(owned)), await owned.store.cuts()) == ({1}, [])
-        await owned.write(cuts=[Cut(*TOPIC, 1)])
-        assert await owned.store.cuts() == [Cut(*TOPIC, 1)]
+        assert (set(await contents(owned)), await owned.store.purge_markers()) == ({1}, [])
+        await owned.write(purge_markers_added=[PurgeMarker(*TOPIC, 1)])
+        assert await owned.store.purge_markers() == [PurgeMarker(*TOPIC, 1)]
 
     bench.run(story())

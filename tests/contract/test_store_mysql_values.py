@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import Link, MysqlSettings
+from foqs.store.mysql_driver import MysqlLink, MysqlSettings
 from foqs.store.port import WriteRefused
-from foqs.store.sql_mysql_values import escaped, text
+from foqs.store.sql_mysql_values import escape, name_literal
 from tests.contract.conftest import Bench, mysql_bench
 from tests.support.aio import run
 from tests.support.stores import contents, make_row, opened
@@ -36,7 +36,7 @@ def test_row_that_the_columns_cannot_hold_is_refused_and_nothing_else(bench: Ben
         ):
             with pytest.raises(WriteRefused) as refused:
                 await owned.write(inserts=[make_row(1), bad])
-            assert not refused.value.again
+            assert not refused.value.is_retryable
         assert await contents(owned) == {}
         await owned.write(inserts=[make_row(1)])
 
@@ -67,10 +67,10 @@ _NAMES = st.lists(
 )
 def test_literals_reach_the_server_byte_for_byte(place: MysqlSettings, data: bytes, name: str) -> None:
     async def story() -> None:
-        link = await Link.connect(place)
+        link = await MysqlLink.connect(place)
         try:
             *_, found = await link.run(
-                *sql_mysql.session(1), b"SELECT %b, '%b', 7" % (text(name).encode(), escaped(data))
+                *sql_mysql.session_settings(1), b"SELECT %b, '%b', 7" % (name_literal(name).encode(), escape(data))
             )
             assert found.rows == [(name.encode(), data, 7)]
         finally:

@@ -11,9 +11,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, SHARD_MAX, TIME_MS_MAX, Delivery, Key, Row, State, TopicName
-from foqs.core.keys import KeyRow
-from foqs.store.port import Due, FencedOut, Lease, Store, WriteRefused
+from foqs.core.item import (
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+    SHARD_MAX,
+    TIME_MS_MAX,
+    DeliveryPolicy,
+    OrderKey,
+    Row,
+    State,
+    TopicName,
+)
+from foqs.core.keys import IdempotencyKey
+from foqs.store.port import DueRow, FencedOut, LeaseUpdate, Store, WriteRefused
 from tests.contract.conftest import Bench, make_bench
 from tests.support.mysql9 import BOTH
 from tests.support.stores import Ownership, contents, keys_of, make_row, opened, reading
@@ -30,7 +40,11 @@ _names = st.one_of(
 )
 _key_names = st.tuples(st.sampled_from(["default", "other"]), st.sampled_from([b"k", b"K", b"k ", b"'"]))
 _key_rows = st.builds(
-    lambda name, *values: KeyRow(*name, *values), _key_names, _ids, st.sampled_from([bytes(16), b"\\'" * 8]), _times
+    lambda name, *values: IdempotencyKey(*name, *values),
+    _key_names,
+    _ids,
+    st.sampled_from([bytes(16), b"\\'" * 8]),
+    _times,
 )
 _keys = st.lists(_key_rows, max_size=3).flatmap(lambda rows: st.sampled_from([rows, [], []]))
 _topics = st.lists(st.tuples(st.sampled_from(["default", "other"]), _names), max_size=3)
@@ -45,7 +59,7 @@ _rows = st.builds(
     lease_ms=_times,
     ttl_ms=st.none() | _times,
     expires_at_ms=st.none() | _times,
-    policy=st.sampled_from(Delivery),
+    policy=st.sampled_from(DeliveryPolicy),
     attempts_max=st.sampled_from([0, 1, PRIORITY_MAX]),
     payload=st.binary(max_size=40),
     metadata=st.binary(max_size=40),
@@ -63,11 +77,11 @@ class Step:
     inserts: list[Row]
     updates: list[Row]
     deletes: list[int]
-    leases: list[Lease]
+    leases: list[LeaseUpdate]
     topics_added: list[TopicName]
     topics_removed: list[TopicName]
-    keys: list[KeyRow]
-    keys_replaced: list[KeyRow]
+    keys: list[IdempotencyKey]
+    keys_replaced: list[IdempotencyKey]
     keys_over_ms: int | None
     slots_added: list[int]
     stale: bool
@@ -84,7 +98,7 @@ def _steps(draw: st.DrawFn) -> Step:
         inserts=chosen["i"],
         updates=chosen["u"],
         deletes=[row.id for row in chosen["d"]],
-        leases=[Lease(row.due_ms, row.token, row.attempt, [row.id], row.state) for row in chosen["l"]],
+        leases=[LeaseUpdate(row.due_ms, row.token, row.attempt, [row.id], row.state) for row in chosen["l"]],
         topics_added=draw(_topics),
         topics_removed=draw(_topics),
         keys=draw(_keys),
@@ -107,10 +121,10 @@ async def _flush(owned: Ownership, step: Step) -> tuple[str, Mapping[int, Row]]:
             step.leases,
             step.topics_added,
             step.topics_removed,
-            keys=step.keys,
-            keys_replaced=step.keys_replaced,
-            keys_over_ms=step.keys_over_ms,
-            slots_added=step.slots_added,
+            idempotency_keys_added=step.keys,
+            idempotency_keys_replaced=step.keys_replaced,
+            keys_expired_by_ms=step.keys_over_ms,
+            key_slots_added=step.slots_added,
         )
     except (FencedOut, WriteRefused) as error:
         owned.number = number
@@ -125,32 +139,32 @@ async def _answers(owned: Ownership, rows: Mapping[int, Row]) -> dict[str, objec
         "contents": await contents(owned),
         "topics": sorted(await store.topics()),
         "keys": await keys_of(owned, *itertools.product(["default", "other"], [b"k", b"K", b"k ", b"'"])),
-        "next key over": await store.next_key_over_ms(),
-        "slots": await store.slots(),
+        "next key over": await store.next_key_expiry_ms(),
+        "slots": await store.key_slots(),
         "next due": [await store.next_due_ms(at) for at in (-1, 0, 3, TIME_MS_MAX)],
     }
     past = owned.past
     for low, high in ((None, TIME_MS_MAX), (2, 5)):
-        due: list[Due] = []
-        while page := await store.due(low, high, due[-1] if due else None, 3):
+        due: list[DueRow] = []
+        while page := await store.due_rows(low, high, due[-1] if due else None, 3):
             due += page
         answers[f"due {low}"] = due
     async with reading(store) as reads:
         found = await reads.rows(past, [*rows, *rows, 99])
         answers["rows"] = sorted(found, key=lambda row: row.id)
         for topic in sorted({(row.namespace, row.topic) for row in rows.values()}):
-            keys: list[Key] = []
-            while keys_page := await reads.ready(past, topic, keys[-1] if keys else None, 2):
+            keys: list[OrderKey] = []
+            while keys_page := await reads.ready_keys(past, topic, keys[-1] if keys else None, 2):
                 keys += keys_page
             answers[f"ready {topic!r}"] = keys
             for state in State:
                 listed: list[Row] = []
-                while rows_page := await reads.listed(
-                    past, topic, state, listed[-1].key if listed else None, 2, payload=True
+                while rows_page := await reads.list_rows(
+                    past, topic, state, listed[-1].order_key if listed else None, 2, with_payload=True
                 ):
                     listed += rows_page
                 answers[f"listed {topic!r} {state}"] = listed
-        await reads.snapshot(past)
+        await reads.begin_snapshot(past)
         answers["counts"] = sorted((c.namespace, c.topic, c.state, c.rows) for c in await reads.counts())
     return answers
 
@@ -161,7 +175,7 @@ async def _compare(plain: Store, fast: Store, steps: list[Step]) -> None:
         assert await _flush(first, step) == await _flush(second, step)
     rows = await contents(first)
     assert await _answers(second, rows) == await _answers(first, rows)
-    one, other = await plain.owner(), await fast.owner()
+    one, other = await plain.read_owner(), await fast.read_owner()
     assert replace(one, connection=0) == replace(other, connection=0)
 
 

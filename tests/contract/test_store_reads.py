@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.fence import Fence
-from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, Key, Row, State, pack_key
+from foqs.core.item import PRIORITY_MAX, PRIORITY_MIN, OrderKey, Row, State, pack_order_key
 from foqs.store.port import Reads, StoreLost, TopicCount
 from tests.contract.conftest import Bench
 from tests.contract.zombie import Zombie
@@ -17,10 +17,10 @@ from tests.support.stores import NONCE, OTHER, TOPIC, make_row, opened, reading
 
 CALLS: dict[str, Callable[[Reads, Fence], Awaitable[object]]] = {
     "rows": lambda reads, past: reads.rows(past, [1]),
-    "ready": lambda reads, past: reads.ready(past, TOPIC, None, 1),
-    "listed": lambda reads, past: reads.listed(past, TOPIC, State.READY, None, 1, payload=True),
-    "key_of": lambda reads, past: reads.key_of(past, 1, 1_000),
-    "snapshot": lambda reads, past: reads.snapshot(past),
+    "ready": lambda reads, past: reads.ready_keys(past, TOPIC, None, 1),
+    "listed": lambda reads, past: reads.list_rows(past, TOPIC, State.READY, None, 1, with_payload=True),
+    "key_of": lambda reads, past: reads.idempotency_key_of(past, 1, 1_000),
+    "snapshot": lambda reads, past: reads.begin_snapshot(past),
 }
 
 
@@ -34,9 +34,9 @@ def test_names_are_kept_byte_for_byte(bench: Bench) -> None:
         async with reading(owned.store) as reads:
             for row in rows:
                 topic = (row.namespace, row.topic)
-                assert await reads.ready(owned.past, topic, None, 10) == [row.key]
-                assert await reads.listed(owned.past, topic, State.READY, None, 10, payload=True) == [row]
-            await reads.snapshot(owned.past)
+                assert await reads.ready_keys(owned.past, topic, None, 10) == [row.order_key]
+                assert await reads.list_rows(owned.past, topic, State.READY, None, 10, with_payload=True) == [row]
+            await reads.begin_snapshot(owned.past)
             counted = await reads.counts()
         assert sorted(counted, key=lambda count: count.topic) == sorted(
             (TopicCount(row.namespace, row.topic, State.READY, 1, row.payload_bytes) for row in rows),
@@ -61,17 +61,17 @@ def test_ready_pages_in_key_order_through_ties(bench: Bench) -> None:
             make_row(103, namespace="other"),
         ]
         await owned.write(inserts=[*reversed(rows), *noise])
-        keys = sorted(row.key for row in rows)
+        keys = sorted(row.order_key for row in rows)
         async with reading(owned.store) as reads:
             for limit in (1, 2, 4, 100):
-                paged: list[Key] = []
-                while page := await reads.ready(owned.past, TOPIC, paged[-1] if paged else None, limit):
+                paged: list[OrderKey] = []
+                while page := await reads.ready_keys(owned.past, TOPIC, paged[-1] if paged else None, limit):
                     assert len(page) <= limit
                     paged += page
                 assert paged == keys
-            between = pack_key(0, 5, 0)
-            assert await reads.ready(owned.past, TOPIC, between, 3) == [key for key in keys if key > between][:3]
-            assert await reads.ready(owned.past, TOPIC, None, 0) == []
+            between = pack_order_key(0, 5, 0)
+            assert await reads.ready_keys(owned.past, TOPIC, between, 3) == [key for key in keys if key > between][:3]
+            assert await reads.ready_keys(owned.past, TOPIC, None, 0) == []
 
     bench.run(story())
 
@@ -84,16 +84,16 @@ def test_listed_pages_rows_of_one_state_in_key_order(bench: Bench) -> None:
             for number in range(1, 12)
         ]
         await owned.write(inserts=[*dead, *(make_row(number) for number in range(20, 30))])
-        expected = sorted(dead, key=lambda row: row.key)
+        expected = sorted(dead, key=lambda row: row.order_key)
         paged: list[Row] = []
         async with reading(owned.store) as reads:
-            while page := await reads.listed(
-                owned.past, TOPIC, State.DEAD, paged[-1].key if paged else None, 4, payload=True
+            while page := await reads.list_rows(
+                owned.past, TOPIC, State.DEAD, paged[-1].order_key if paged else None, 4, with_payload=True
             ):
                 paged += page
-            assert await reads.listed(owned.past, TOPIC, State.DEFERRED, None, 4, payload=True) == []
-            heads = await reads.listed(owned.past, TOPIC, State.DEAD, None, 3, payload=False)
-            heads += await reads.listed(owned.past, TOPIC, State.DEAD, heads[-1].key, 99, payload=False)
+            assert await reads.list_rows(owned.past, TOPIC, State.DEFERRED, None, 4, with_payload=True) == []
+            heads = await reads.list_rows(owned.past, TOPIC, State.DEAD, None, 3, with_payload=False)
+            heads += await reads.list_rows(owned.past, TOPIC, State.DEAD, heads[-1].order_key, 99, with_payload=False)
         assert paged == expected
         assert heads == [replace(row, payload=None) for row in expected]
 
@@ -106,7 +106,7 @@ def test_a_read_of_no_rows_connects_and_a_snapshot_may_follow(bench: Bench) -> N
         await owned.write(inserts=[make_row(1)])
         async with reading(owned.store) as reads:
             assert await reads.rows(owned.past, []) == []
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             await owned.write(inserts=[make_row(2)])
             assert [count.rows for count in await reads.counts()] == [1]
 
@@ -125,7 +125,7 @@ def test_counts_tell_topics_and_states_apart(bench: Bench) -> None:
         for row in rows:
             expected[row.topic, row.state] = expected.get((row.topic, row.state), 0) + 1
         async with reading(owned.store) as reads:
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             counted = await reads.counts()
         assert {(count.topic, count.state): count.rows for count in counted} == expected
 
@@ -139,7 +139,7 @@ def test_read_shows_every_flush_that_was_committed_when_it_began(bench: Bench) -
             for number in range(1, 10):
                 await owned.write(inserts=[make_row(number)])
                 assert [row.id for row in await reads.rows(owned.past, [number])] == [number]
-                assert len(await reads.ready(owned.past, TOPIC, None, 100)) == number
+                assert len(await reads.ready_keys(owned.past, TOPIC, None, 100)) == number
 
     bench.run(story())
 
@@ -180,10 +180,10 @@ def test_reads_beside_an_open_flush_wait_for_nothing_and_see_nothing_of_it(bench
         async with reading(bench.store()) as reads:
             before = Fence(1, NONCE, 0, 0)
             assert await reads.rows(before, [1]) == []
-            assert await reads.ready(before, TOPIC, None, 9) == []
-            assert await reads.listed(before, TOPIC, State.READY, None, 9, payload=True) == []
+            assert await reads.ready_keys(before, TOPIC, None, 9) == []
+            assert await reads.list_rows(before, TOPIC, State.READY, None, 9, with_payload=True) == []
             async with reading(bench.store()) as others:
-                await others.snapshot(before)
+                await others.begin_snapshot(before)
                 assert await others.counts() == []
             assert await zombie.resume() is None
             assert await reads.rows(Fence(1, NONCE, 1, 0), [1]) == [make_row(1)]
@@ -231,7 +231,7 @@ def test_counts_are_of_each_topic_and_state_with_the_bytes_of_their_payloads(ben
         rows += [make_row(9, payload=b"dead", state=State.DEAD), make_row(10, payload=b"u", topic="u")]
         await owned.write(inserts=rows)
         async with reading(owned.store) as reads:
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             counted = await reads.counts()
         assert sorted(counted, key=lambda count: (count.topic, count.state)) == [
             TopicCount(*TOPIC, State.READY, 4, sum(sizes)),
@@ -247,12 +247,12 @@ def test_snapshot_shows_its_moment_whatever_is_written_later(bench: Bench) -> No
         owned = await opened(bench.store())
         await owned.write(inserts=[make_row(1), make_row(2)])
         async with reading(owned.store) as reads, reading(owned.store) as others:
-            await reads.snapshot(owned.past)
+            await reads.begin_snapshot(owned.past)
             await owned.write(inserts=[make_row(3), make_row(4, topic="u")], deletes=[1])
             assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2, 14)]
             await owned.write(deletes=[2, 3, 4])
             assert await reads.counts() == [TopicCount(*TOPIC, State.READY, 2, 14)]
-            await others.snapshot(owned.past)
+            await others.begin_snapshot(owned.past)
             assert await others.counts() == []
             with pytest.raises(RuntimeError, match="snapshot"):
                 await reads.rows(owned.past, [1])
@@ -312,7 +312,7 @@ def test_snapshot_or_count_that_was_cancelled_is_taken_anew(bench: Bench) -> Non
         await owned.write(inserts=[make_row(1)])
         for steps in range(12):
             async with reading(owned.store) as reads:
-                await reads.snapshot(owned.past)
+                await reads.begin_snapshot(owned.past)
                 count = asyncio.ensure_future(reads.counts())
                 for _ in range(steps):
                     await asyncio.sleep(0)
@@ -321,7 +321,7 @@ def test_snapshot_or_count_that_was_cancelled_is_taken_anew(bench: Bench) -> Non
                 try:
                     counted = await reads.counts()
                 except StoreLost:
-                    await reads.snapshot(owned.past)
+                    await reads.begin_snapshot(owned.past)
                     counted = await reads.counts()
                 assert counted == [TopicCount(*TOPIC, State.READY, 1, 7)]
 
@@ -340,7 +340,7 @@ def test_closed_reads_are_lost_and_may_be_closed_again(bench: Bench) -> None:
         never_used = owned.store.reads()
         await never_used.close()
         with pytest.raises(StoreLost):
-            await never_used.snapshot(owned.past)
+            await never_used.begin_snapshot(owned.past)
 
     bench.run(story())
 

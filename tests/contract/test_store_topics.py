@@ -65,7 +65,7 @@ def test_topics_are_written_with_the_rest_of_their_flush_or_not_at_all(bench: Be
         with pytest.raises(StoreLost):
             await owned.write(topics_added=[("n", "new")], topics_removed=[TOPIC])
         breaking = False
-        await owned.store.owner()
+        await owned.store.read_owner()
         assert await owned.store.topics() == [TOPIC]
         assert set(await contents(owned)) == {1}
         new = await opened(bench.store(), epoch=2, nonce=OTHER)

@@ -10,12 +10,12 @@ from random import Random
 from foqs.clock import SystemClock
 from foqs.core.item import TIME_MS_MAX, State
 from foqs.service.engine import Engine
-from foqs.shard.facts import NoFacts
-from foqs.store.port import Due, no_faults
+from foqs.shard.facts import NullObserver
+from foqs.store.port import DueRow, no_faults
 from shardmgr.local import LocalCoordinator
 from tests.contract.conftest import SHARD, Bench
-from tests.support.aio import answer
-from tests.support.builders import MemoryBook, catalog, engine_settings, new_item
+from tests.support.aio import call_result
+from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.stores import make_row, opened
 
 YEAR_MS = 365 * 86_400_000
@@ -27,15 +27,15 @@ def test_a_row_due_at_the_last_moment_is_found_then_and_not_before(bench: Bench)
         last = make_row(1, state=State.DEFERRED, deliver_after_ms=TIME_MS_MAX, due_ms=TIME_MS_MAX)
         await owned.write(inserts=[last])
         assert await owned.store.next_due_ms(0) == TIME_MS_MAX
-        assert await owned.store.due(0, TIME_MS_MAX - 1, None, 10) == []
-        assert await owned.store.due(None, TIME_MS_MAX, None, 10) == [Due(TIME_MS_MAX, 1)]
+        assert await owned.store.due_rows(0, TIME_MS_MAX - 1, None, 10) == []
+        assert await owned.store.due_rows(None, TIME_MS_MAX, None, 10) == [DueRow(TIME_MS_MAX, 1)]
 
     bench.run(story())
 
 
 def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench: Bench) -> None:
     """Whether they come at their time is shown under virtual time, tests/unit/test_engine_time.py."""
-    book = MemoryBook()
+    book = MemoryEpochBook()
 
     @asynccontextmanager
     async def engine(nonce: str) -> AsyncIterator[Engine]:
@@ -46,16 +46,16 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
             catalog(),
             SystemClock(),
             Random(1),
-            NoFacts(),
+            NullObserver(),
             nonce,
         )
         await found.open()
         found.start()
-        await found.ready.wait()
+        await found.became_ready.wait()
         try:
             yield found
         finally:
-            found.release()
+            found.on_release_requested()
             await found.run()
 
     async def story() -> None:
@@ -66,15 +66,15 @@ def test_items_delayed_by_years_are_kept_over_a_restart_and_not_delivered(bench:
             new_item("t", delay_ms=TIME_MS_MAX),
         ]
         async with engine("a") as first:
-            given = await answer(lambda done: first.queue.enqueue("default", items, loop.time() + 10, done))
+            given = await call_result(lambda done: first.queue.enqueue("default", items, loop.time() + 10, done))
             assert all(isinstance(found, str) for found in given)
             now_ms = first.shards[SHARD].now_ms()
         async with engine("b") as second:
-            handed = await answer(
+            handed = await call_result(
                 lambda done: second.queue.dequeue("default", [("t", 3)], 200, None, loop.time() + 10, done)
             )
             assert handed.items == []
-            rows = await second.shards[SHARD].listed(("default", "t"), State.DEFERRED, None, 10)
+            rows = await second.shards[SHARD].list_rows(("default", "t"), State.DEFERRED, None, 10)
         found_ms = sorted(row.deliver_after_ms for row in rows)
         assert abs(found_ms[0] - now_ms - 10 * YEAR_MS) < 60_000
         assert found_ms[1:] == [TIME_MS_MAX, TIME_MS_MAX]

@@ -16,7 +16,7 @@ from foqs_client import Client, Item, PermissionDenied, Tls, Unauthenticated, Un
 from tests.support.aio import run
 from tests.support.certificates import Authority, Signed, secret_file
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -28,7 +28,7 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "ca")
 
 
-class Guarded(HostProcess):
+class Guarded(RestartableHost):
     """A host with the principals `boss`, an administrator, and `orders`; with TLS where there is an authority."""
 
     def __init__(self, folder: Path, authority: Authority | None = None, *, expired: bool = False) -> None:
@@ -38,7 +38,7 @@ class Guarded(HostProcess):
         options: dict[str, Any] = {
             "auth.enabled": True,
             "auth.failure_delay_ms": 50,
-            "wire.handshake_timeout_ms": 500,
+            "rpc.handshake_timeout_ms": 500,
             "auth.principals.boss.token_file": str(self.boss),
             "auth.principals.boss.admin": True,
             "auth.principals.orders.token_file": str(self.orders),
@@ -69,7 +69,7 @@ class Guarded(HostProcess):
             assert word not in self.log
 
 
-def enqueue(host: HostProcess, **options: Any) -> str:
+def enqueue(host: RestartableHost, **options: Any) -> str:
     async def call() -> str:
         async with Client(host.address, timeout_ms=5_000, **options) as client:
             return (await client.enqueue([Item("mail")]))[0].require()
@@ -77,7 +77,7 @@ def enqueue(host: HostProcess, **options: Any) -> str:
     return run(call())
 
 
-def foqs(host: HostProcess, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
+def foqs(host: RestartableHost, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FOQS_")}
     return subprocess.run(
         [PROGRAM, *args],
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_used_leave_the_old_ones_in_force(tmp_path: Path) -
             enqueue(host, token=LATER)
         assert host.stop() == 0
         host.launch()
-        assert host.ended() == 2
+        assert host.wait_for_exit() == 2
         assert host.log.splitlines()[-1] == (
             f"Error: {host.orders}: auth.principals.orders.token_file: others than its owner may use it (mode 644); "
             f"run: chmod 600 {host.orders}"

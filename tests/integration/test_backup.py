@@ -17,7 +17,7 @@ from foqs_client import Client, Delivery, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import soon
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.runbook import blocks, section
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 
@@ -64,7 +64,7 @@ async def consume(client: Client, book: Book, stop: asyncio.Event) -> None:
             book.acked[delivery.id] = book.clock()
 
 
-async def under_load(host: HostProcess, backup: Callable[[], None]) -> tuple[Book, float, float]:
+async def under_load(host: RestartableHost, backup: Callable[[], None]) -> tuple[Book, float, float]:
     """Makes a backup while items come and go; what happened, and when the backup began and ended."""
     loop = asyncio.get_running_loop()
     book, stop = Book(loop.time), asyncio.Event()
@@ -97,7 +97,7 @@ def check_copy(book: Book, begun: float, ended: float, copy: dict[str, bytes]) -
     assert [item for item in before if item in copy], "the backup must have something to keep"
 
 
-async def empty(host: HostProcess, expected: int) -> tuple[list[Delivery], list[str]]:
+async def empty(host: RestartableHost, expected: int) -> tuple[list[Delivery], list[str]]:
     """Enqueues a few more items, then acks everything; what was delivered, and the ids of the new items."""
     got: list[Delivery] = []
     async with Client(host.address) as client:
@@ -114,7 +114,7 @@ async def empty(host: HostProcess, expected: int) -> tuple[list[Delivery], list[
     return got, new
 
 
-def serve_copy(copy: HostProcess, book: Book, tables: Tables, epoch_above: int) -> None:
+def serve_copy(copy: RestartableHost, book: Book, tables: Tables, epoch_above: int) -> None:
     """The host on the copy delivers each of its items once, and gives out no id that was given out before."""
     held = contents(tables)
     copy.start()
@@ -136,7 +136,7 @@ def contents(tables: Tables) -> dict[str, bytes]:
     }
 
 
-def last_epoch(host: HostProcess) -> int:
+def last_epoch(host: RestartableHost) -> int:
     epochs: dict[str, int] = json.loads((host.folder / "coordinator.json").read_text())["epochs"]
     return max(epochs.values())
 
@@ -152,7 +152,7 @@ def shell(text: str, folder: Path) -> None:
 def test_a_copy_of_sqlite_files_made_under_load_has_all_that_was_acknowledged(tmp_path: Path) -> None:
     [backup] = blocks("SQLite", "sh")
     data, restored = tmp_path / "foqs-data", tmp_path / "restored"
-    with HostProcess(tmp_path / "host", f"sqlite:{data}") as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{data}") as host:
         host.start()
         host.kill9()
         host.start()
@@ -164,7 +164,7 @@ def test_a_copy_of_sqlite_files_made_under_load_has_all_that_was_acknowledged(tm
     shell(f"mkdir {restored}; cp backup/shard-*.db {restored}", tmp_path)
     tables = in_sqlite(restored)
     check_copy(book, begun, ended, contents(tables))
-    with HostProcess(tmp_path / "copy", f"sqlite:{restored}") as copy:
+    with RestartableHost(tmp_path / "copy", f"sqlite:{restored}") as copy:
         (copy.folder / "coordinator.json").write_bytes((host.folder / "coordinator.json").read_bytes())
         serve_copy(copy, book, tables, last_epoch(host))
 
@@ -201,14 +201,14 @@ def test_a_dump_of_mariadb_made_under_load_is_served_by_another_server(
             old.query(statement.replace("10.%", "localhost"))
     write_access(tmp_path / "backup.cnf", old, "foqs_backup", "secret-3")
     write_access(tmp_path / "restore.cnf", new, "root")
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{old.port}/foqs") as host:
+    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{old.port}/foqs") as host:
         host.start()
         book, begun, ended = run(under_load(host, lambda: shell(backup, tmp_path)))
         host.kill9()
     shell(restore, tmp_path)
     tables = in_mariadb(new, "foqs")
     check_copy(book, begun, ended, contents(tables))
-    with HostProcess(tmp_path / "copy", f"mysql://root@127.0.0.1:{new.port}/foqs") as copy:
+    with RestartableHost(tmp_path / "copy", f"mysql://root@127.0.0.1:{new.port}/foqs") as copy:
         # The coordinator's file is lost: the epochs that the runbook has written are above all that were used.
         [epochs] = re.findall(r"^\s*(\{\"epochs\".*\})$", section("Restore"), re.MULTILINE)
         (copy.folder / "coordinator.json").write_text(epochs)

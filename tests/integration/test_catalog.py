@@ -13,7 +13,7 @@ from foqs_client import Client, InvalidArgument, Item, Namespace, NamespaceNotFo
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import eventually
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -32,7 +32,7 @@ async def counted(client: Client) -> Topic:
 
 
 def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
-    async def before(host: HostProcess) -> None:
+    async def before(host: RestartableHost) -> None:
         async with Client(host.address, namespace="orders") as client:
             with pytest.raises(NamespaceNotFound):
                 await client.enqueue([Item("t")])
@@ -43,7 +43,7 @@ def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
             assert small.id
             assert large.error
 
-    async def after(host: HostProcess) -> None:
+    async def after(host: RestartableHost) -> None:
         async with Client(host.address, namespace="orders") as client:
             assert [grant.permissions for grant in await client.grants()] == [("admin",)]
             assert not await client.dequeue({"t": 1})
@@ -53,7 +53,7 @@ def test_namespaces_grants_and_pauses_outlive_kill_9(tmp_path: Path) -> None:
             await client.resume_topic("t")
             assert await waiting
 
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
         host.start()
         run(before(host))
         host.kill9()
@@ -71,7 +71,7 @@ def test_a_catalog_that_is_lost_or_imported_loses_no_key(database: str, tmp_path
         results = await client.enqueue([Item("t", key.encode(), idempotency_key=key) for key in keys])
         return [(result.id, result.repeated) for result in results]
 
-    async def story(host: HostProcess) -> None:
+    async def story(host: RestartableHost) -> None:
         async with Client(host.address) as client:
             first = [(name, True) for name, _ in await put(client)]
             exported = await client.export_config()
@@ -97,13 +97,13 @@ def test_a_catalog_that_is_lost_or_imported_loses_no_key(database: str, tmp_path
             server.start()
             stack.callback(server.remove)
             url = f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
-        host = stack.enter_context(HostProcess(tmp_path / "host", url, {"store.shards": 2}))
+        host = stack.enter_context(RestartableHost(tmp_path / "host", url, {"store.shards": 2}))
         host.start()
         run(story(host))
 
 
 def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
-    async def work(one: HostProcess, two: HostProcess) -> None:
+    async def work(one: RestartableHost, two: RestartableHost) -> None:
         async with Client(one.address) as first, Client(two.address) as second:
             creates = [(first, second)[n % 2].create_namespace(Namespace(f"n{n}")) for n in range(12)]
             await asyncio.gather(*creates)
@@ -114,20 +114,20 @@ def test_hosts_on_one_file_see_each_others_changes(tmp_path: Path) -> None:
 
             await eventually(both_see_all, "both hosts list all namespaces")
 
-    options = {"catalog.file": str(tmp_path / "catalog.json"), "catalog.poll_ms": 20}
+    options = {"catalog.file": str(tmp_path / "catalog.json"), "catalog.poll_interval_ms": 20}
     with (
-        HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'a'}", options) as one,
-        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'b'}", options) as two,
+        RestartableHost(tmp_path / "one", f"sqlite:{tmp_path / 'a'}", options) as one,
+        RestartableHost(tmp_path / "two", f"sqlite:{tmp_path / 'b'}", options) as two,
     ):
         one.launch()
         two.launch()
-        one.until_ready()
-        two.until_ready()
+        one.wait_until_ready()
+        two.wait_until_ready()
         run(work(one, two))
 
 
 def test_a_damaged_file_is_said_and_kept_and_a_running_host_goes_on(tmp_path: Path) -> None:
-    async def work(host: HostProcess) -> None:
+    async def work(host: RestartableHost) -> None:
         async with Client(host.address) as client:
             file.write_text(good[:-20])
             with pytest.raises(Unavailable, match="line "):
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_said_and_kept_and_a_running_host_goes_on(tmp_path: Pa
             await client.pause_topic("t")
 
     file = tmp_path / "host" / "catalog.json"
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
         host.start()
         good = file.read_text()
         assert list(json.loads(good)["namespaces"]) == ["default"]
@@ -146,7 +146,7 @@ def test_a_damaged_file_is_said_and_kept_and_a_running_host_goes_on(tmp_path: Pa
         assert host.stop() == 0
         file.write_text(good[:-20])
         host.launch()
-        assert host.ended() == 1
+        assert host.wait_for_exit() == 1
         [line] = [line for line in host.log.splitlines() if "is damaged" in line]
         assert str(file) in line
         assert "import an export" in line

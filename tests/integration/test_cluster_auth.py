@@ -10,12 +10,12 @@ import pytest
 
 from foqs_client import Client, Enqueued, Item, NotOwner, PermissionDenied, Tls, convert
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster
 from tests.support.zookeeper import ZooKeeper
 
@@ -25,7 +25,7 @@ NAMES = ("one", "two", "three")
 SHOWN = {"one": "secret-of-the-hosts", "two": "", "three": "secret-of-nobody"}
 """By host, the token that it shows to the others: theirs, none but its certificate, and one that they do not know."""
 BOSS, ORDERS = "secret-of-the-boss", "secret-of-orders"
-ENQUEUE = Method("enqueue", writes=True)
+ENQUEUE = ThriftMethod("enqueue", is_write=True)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, HostProcess]]:
+def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RestartableHost]]:
     """Each serves its part."""
     folder = tmp_path_factory.mktemp("hosts")
     with ExitStack() as stack:
@@ -46,13 +46,13 @@ def hosts(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Ite
         made = {name: stack.enter_context(guarded(cluster, name, authority, folder)) for name in NAMES}
         for host in made.values():
             host.launch()
-        cluster.until_served(NAMES)
+        cluster.wait_until_served(NAMES)
         for host in made.values():
-            host.until_ready()
+            host.wait_until_ready()
         yield made
 
 
-def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path) -> HostProcess:
+def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path) -> RestartableHost:
     """A place for a host, which knows the principals `boss`, `hosts` and `two`, administrators, and `orders`."""
     files = authority.sign(name)
     secrets = {"boss": BOSS, "hosts": SHOWN["one"], "orders": ORDERS}
@@ -74,7 +74,7 @@ def guarded(cluster: RealCluster, name: str, authority: Authority, folder: Path)
     return cluster.host(name, options=options)
 
 
-def client_of(host: HostProcess, authority: Authority, token: str) -> Client:
+def client_of(host: RestartableHost, authority: Authority, token: str) -> Client:
     """It knows one host, and stays with it."""
     address = host.address.replace("foqs://", "foqss://")
     return Client(address, token=token, tls=Tls(str(authority.file)), automatic_keys=False)
@@ -83,12 +83,12 @@ def client_of(host: HostProcess, authority: Authority, token: str) -> Client:
 async def send(client: Client, *keys: str) -> list[Enqueued]:
     """One attempt at an enqueue of items with these keys."""
     items = [Item("t", key.encode(), idempotency_key=key) for key in keys]
-    return await client._send_to(None, convert.items(items), 10_000)
+    return await client._send_items_to(None, convert.items(items), 10_000)
 
 
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
-    hosts: dict[str, HostProcess], authority: Authority, name: str
+    hosts: dict[str, RestartableHost], authority: Authority, name: str
 ) -> None:
     async def story() -> None:
         keys = [f"{name}-{number}" for number in range(40)]
@@ -103,7 +103,7 @@ def test_a_keyed_item_reaches_its_slot_through_hosts_that_are_known(
 
 
 def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(
-    hosts: dict[str, HostProcess], authority: Authority
+    hosts: dict[str, RestartableHost], authority: Authority
 ) -> None:
     async def story() -> None:
         async with client_of(hosts["three"], authority, BOSS) as client:
@@ -119,7 +119,7 @@ def test_a_host_that_others_do_not_know_says_so_and_answers_by_itself(
 
 
 def test_a_tenant_that_says_that_its_call_was_passed_on_is_refused(
-    hosts: dict[str, HostProcess], authority: Authority
+    hosts: dict[str, RestartableHost], authority: Authority
 ) -> None:
     async def story() -> None:
         async with client_of(hosts["one"], authority, BOSS) as boss:

@@ -17,9 +17,9 @@ from foqs_client import Client, Item, Namespace
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 from tests.support.real_cluster import RealCluster
-from tests.support.taking import take_all
+from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -42,7 +42,7 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 
 @pytest.fixture
-def hosts(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[list[HostProcess]]:
+def hosts(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[list[RestartableHost]]:
     """Two hosts, whose ZooKeeper nobody can read without their credentials."""
     secret = tmp_path / "zookeeper"
     secret.write_text("foqs:secret\n")
@@ -65,11 +65,11 @@ def foqs(*arguments: str) -> str:
     return done.stdout
 
 
-def initialise(host: HostProcess) -> None:
+def initialise(host: RestartableHost) -> None:
     foqs("cluster", "init", "--config", str(host.config), "--shards", str(_SHARDS), "--yes")
 
 
-def until_served(hosts: Sequence[HostProcess]) -> None:
+def until_served(hosts: Sequence[RestartableHost]) -> None:
     """All hosts are there, and each serves some of the shards."""
 
     def served() -> bool:
@@ -79,17 +79,17 @@ def until_served(hosts: Sequence[HostProcess]) -> None:
         return states == {"owned"} and len(owners) == len(hosts)
 
     for host in hosts:
-        host.until_ready()
+        host.wait_until_ready()
     until(served, "every host serves some shards", 60)
 
 
-async def knows(host: HostProcess, name: str) -> bool:
+async def knows(host: RestartableHost, name: str) -> bool:
     async with Client(host.address) as client:
         return name in [namespace.name for namespace in (await client.list_namespaces()).namespaces]
 
 
-def test_what_is_changed_through_any_host_is_seen_by_all(hosts: list[HostProcess], zookeeper: ZooKeeper) -> None:
-    async def create(host: HostProcess, name: str) -> None:
+def test_what_is_changed_through_any_host_is_seen_by_all(hosts: list[RestartableHost], zookeeper: ZooKeeper) -> None:
+    async def create(host: RestartableHost, name: str) -> None:
         async with Client(host.address) as client:
             await client.create_namespace(Namespace(name))
 
@@ -111,16 +111,16 @@ async def put(client: Client) -> dict[str, str]:
     return found
 
 
-async def take(hosts: Sequence[HostProcess], namespace: str, topic: str) -> list[bytes]:
+async def take(hosts: Sequence[RestartableHost], namespace: str, topic: str) -> list[bytes]:
     taken: list[bytes] = []
     for host in hosts:
         async with Client(host.address, namespace=namespace) as client:
-            taken += await take_all(client, topic)
+            taken += await dequeue_all(client, topic)
     return taken
 
 
 def test_a_zookeeper_that_lost_everything_is_restored_from_an_export_and_no_item_is_lost(
-    hosts: list[HostProcess], zookeeper: ZooKeeper, tmp_path: Path
+    hosts: list[RestartableHost], zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     address = f"{hosts[0].address},127.0.0.1:{hosts[1].port}"
 

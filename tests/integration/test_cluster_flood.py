@@ -16,7 +16,7 @@ import pytest
 
 from foqs_client import Client, FoqsError, Item, Namespace
 from perf.lib.report import Report, percentile, say
-from tests.support.troubled import Troubled
+from tests.support.troubled import FaultyCluster
 from tests.support.workload import pause
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.long, pytest.mark.timeout(600)]
@@ -31,8 +31,8 @@ _MINUTE_S: Final = 60
 
 
 @pytest.fixture
-def troubled() -> Iterator[Troubled]:
-    with Troubled({"cluster.session_timeout_ms": 6_000}) as found:
+def troubled() -> Iterator[FaultyCluster]:
+    with FaultyCluster({"cluster.session_timeout_ms": 6_000}) as found:
         yield found
 
 
@@ -99,7 +99,7 @@ class _Flood:
         self.taken.append((asyncio.get_running_loop().time(), taken))
 
 
-def test_a_flood_through_all_hosts_is_held_to_its_rate(troubled: Troubled) -> None:
+def test_a_flood_through_all_hosts_is_held_to_its_rate(troubled: FaultyCluster) -> None:
     async def story() -> None:
         async with contextlib.AsyncExitStack() as stack:
             url = troubled.cluster.url

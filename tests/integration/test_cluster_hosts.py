@@ -12,9 +12,9 @@ from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster
-from tests.support.taking import take_all
+from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -43,7 +43,7 @@ def cluster(zookeeper: ZooKeeper, mariadb: MariaDb, tmp_path: Path) -> Iterator[
     yield cluster
 
 
-async def put(host: HostProcess, count: int) -> set[bytes]:
+async def put(host: RestartableHost, count: int) -> set[bytes]:
     """Payloads of items that the host has acknowledged, in whichever of its shards."""
     async with Client(host.address, automatic_keys=False) as client:
         payloads = [f"{host.port}-{number}".encode() for number in range(count)]
@@ -53,12 +53,12 @@ async def put(host: HostProcess, count: int) -> set[bytes]:
         return set(payloads)
 
 
-async def take(*hosts: HostProcess) -> list[bytes]:
+async def take(*hosts: RestartableHost) -> list[bytes]:
     """Payloads of all that these hosts have ready; they are acked."""
     taken: list[bytes] = []
     for host in hosts:
         async with Client(host.address) as client:
-            taken += await take_all(client, "t")
+            taken += await dequeue_all(client, "t")
     return taken
 
 
@@ -67,30 +67,30 @@ def test_the_shards_of_a_host_that_is_killed_frozen_or_stopped_are_served_by_the
         one, two, three = hosts = [stack.enter_context(cluster.host(name)) for name in ("one", "two", "three")]
         for host in hosts:
             host.launch()
-        cluster.until_served(["one", "two", "three"])
+        cluster.wait_until_served(["one", "two", "three"])
         for host in hosts:
-            host.until_ready()
+            host.wait_until_ready()
 
         written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
         one.kill9()
-        cluster.until_served(["two", "three"])
+        cluster.wait_until_served(["two", "three"])
         taken = run(take(two, three), timeout=60)
         assert sorted(taken) == sorted(written)
 
         one.start()
-        cluster.until_served(["one", "two", "three"])
+        cluster.wait_until_served(["one", "two", "three"])
         written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
         two.freeze()
-        cluster.until_served(["one", "three"])
+        cluster.wait_until_served(["one", "three"])
         taken = run(take(one, three), timeout=60)
         assert sorted(taken) == sorted(written)
         two.thaw()
-        cluster.until_served(["one", "two", "three"])
+        cluster.wait_until_served(["one", "two", "three"])
         until(lambda: run(take(two), timeout=60) == [], "the frozen host serves again, and has nothing that was acked")
 
         written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
         assert three.stop() == 0
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         taken = run(take(one, two), timeout=60)
         assert sorted(taken) == sorted(written)
         assert "Traceback" not in "".join(host.log for host in hosts)
@@ -103,7 +103,7 @@ def test_hosts_that_zookeeper_does_not_answer_stop_serving_and_come_back_by_them
         hosts = [stack.enter_context(cluster.host(name)) for name in ("one", "two")]
         for host in hosts:
             host.launch()
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         written = set[bytes]().union(*[run(put(host, 20), timeout=60) for host in hosts])
         zookeeper.freeze()
         try:
@@ -112,13 +112,13 @@ def test_hosts_that_zookeeper_does_not_answer_stop_serving_and_come_back_by_them
                 assert "this host is suspended" in host.log  # for a second or two: too short to ask for
         finally:
             zookeeper.thaw()
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         for host in hosts:
-            host.until_ready()
+            host.wait_until_ready()
         assert sorted(run(take(*hosts), timeout=60)) == sorted(written)
 
 
-def unready(host: HostProcess) -> str:
+def unready(host: RestartableHost) -> str:
     """What /readyz says is not ready."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
@@ -129,6 +129,6 @@ def test_a_host_whose_zookeeper_does_not_answer_ends_with_one_line_that_says_so(
 ) -> None:
     with closing(ZooKeeper()) as zookeeper, RealCluster(tmp_path, zookeeper, mariadb).host("one") as host:
         host.launch()
-        assert host.ended() == 1
+        assert host.wait_for_exit() == 1
         assert zookeeper.hosts in host.log
         assert "Traceback" not in host.log

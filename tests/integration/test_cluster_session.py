@@ -15,9 +15,9 @@ from tests.support.aio import run
 from tests.support.dropping import DroppingProxy
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster
-from tests.support.taking import take_all
+from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(240)]
@@ -56,13 +56,13 @@ async def put(client: Client, topic: str, count: int) -> dict[bytes, str]:
     return found
 
 
-def unready(host: HostProcess) -> str:
+def unready(host: RestartableHost) -> str:
     """What /readyz says is not ready."""
     answer = host.get("/readyz")
     return answer[1] if answer is not None and answer[0] != 200 else ""
 
 
-async def knows(host: HostProcess, namespace: str) -> bool:
+async def knows(host: RestartableHost, namespace: str) -> bool:
     async with Client(host.address) as client:
         with contextlib.suppress(NamespaceNotFound):
             return (await client.get_namespace(namespace)).name == namespace
@@ -72,7 +72,7 @@ async def knows(host: HostProcess, namespace: str) -> bool:
 def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_acks(
     cluster: RealCluster, zookeeper: ZooKeeper
 ) -> None:
-    async def story(one: HostProcess, two: HostProcess, cut: DroppingProxy) -> None:
+    async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:
         async with (
             Client(one.address, automatic_keys=False) as client,
             Client(two.address, automatic_keys=False) as other,
@@ -95,13 +95,13 @@ def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_ack
             await other.create_namespace(Namespace("made-meanwhile"))
             assert "suspended" in unready(one), "the session was over too soon for this test"
             cut.heal()
-            await asyncio.to_thread(one.until_ready)
+            await asyncio.to_thread(one.wait_until_ready)
             after = await asyncio.to_thread(cluster.view)
             assert after.plan.assignments == before.plan.assignments
             await asyncio.to_thread(
                 until, lambda: run(knows(one, "made-meanwhile")), "it has read what changed meanwhile"
             )
-            assert sorted(await take_all(client, "t", "new")) == sorted(left | new.keys())
+            assert sorted(await dequeue_all(client, "t", "new")) == sorted(left | new.keys())
 
     with ExitStack() as stack:
         cut = stack.enter_context(DroppingProxy(zookeeper.port))
@@ -110,16 +110,16 @@ def test_a_host_whose_session_is_in_doubt_hands_nothing_out_and_takes_in_and_ack
         two = stack.enter_context(cluster.host("two", options=patient))
         for host in (one, two):
             host.launch()
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         for host in (one, two):
-            host.until_ready()
+            host.wait_until_ready()
         run(story(one, two, cut), timeout=180)
 
 
 def test_a_drain_that_hangs_is_ended_at_its_deadline_and_the_next_owner_has_all_that_was_written(
     cluster: RealCluster, mariadb: MariaDb
 ) -> None:
-    async def story(one: HostProcess, two: HostProcess, cut: DroppingProxy) -> None:
+    async def story(one: RestartableHost, two: RestartableHost, cut: DroppingProxy) -> None:
         async with (
             Client(one.address, automatic_keys=False) as client,
             Client(two.address, automatic_keys=False) as other,
@@ -128,28 +128,28 @@ def test_a_drain_that_hangs_is_ended_at_its_deadline_and_the_next_owner_has_all_
             cut.drop()
             torn = [asyncio.ensure_future(client.enqueue([Item("t", b"torn")], timeout_ms=60_000)) for _ in range(10)]
             await other.drain_host("one")
-            await asyncio.to_thread(cluster.until_served, ["two"])
+            await asyncio.to_thread(cluster.wait_until_served, ["two"])
             for outcome in await asyncio.gather(*torn, return_exceptions=True):
                 error = outcome[0].error if isinstance(outcome, list) else outcome
                 assert isinstance(error, FoqsError)
                 assert error.code in {"UNKNOWN_OUTCOME", "UNAVAILABLE", "NOT_OWNER"}
-            assert sorted(await take_all(other, "t", "u")) == sorted(written)
+            assert sorted(await dequeue_all(other, "t", "u")) == sorted(written)
             cut.heal()
             await other.undrain_host("one")
-            await asyncio.to_thread(cluster.until_served, ["one", "two"])
-            await asyncio.to_thread(one.until_ready)
+            await asyncio.to_thread(cluster.wait_until_served, ["one", "two"])
+            await asyncio.to_thread(one.wait_until_ready)
             back = await put(client, "v", 5)
-            assert sorted(await take_all(client, "v")) == sorted(back)
+            assert sorted(await dequeue_all(client, "v")) == sorted(back)
 
     with ExitStack() as stack:
         cut = stack.enter_context(DroppingProxy(mariadb.port))
-        options = {"cluster.session_timeout_ms": 15_000, "cluster.drain_timeout_ms": 1_000}
+        options = {"cluster.session_timeout_ms": 15_000, "cluster.handover_timeout_ms": 1_000}
         one = stack.enter_context(cluster.host("one", cut.port, options))
         two = stack.enter_context(cluster.host("two", options=options))
         for host in (one, two):
             host.launch()
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         for host in (one, two):
-            host.until_ready()
+            host.wait_until_ready()
         run(story(one, two, cut), timeout=180)
         assert "Traceback" not in one.log + two.log

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
-from foqs.dev.cluster import Cluster
+from foqs.dev.cluster import LocalCluster
 from tests.support.cluster import cluster
 from tests.support.poll import until
-from tests.support.thin import ThinClient
+from tests.support.thin import SingleEndpointClient
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper, pytest.mark.timeout(300)]
 
@@ -25,31 +25,31 @@ _WAIT_MS = 30_000
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
+def running() -> Iterator[LocalCluster]:
     """Three hosts, each with its part of the shards: nothing moves any more."""
     with cluster(shards=_SHARDS) as found:
-        until(lambda: all(host.answers("/readyz") for host in found.hosts), "every host takes calls", 60)
-        with ThinClient(found.hosts[0].address) as client:
+        until(lambda: all(host.is_ok("/readyz") for host in found.hosts), "every host takes calls", 60)
+        with SingleEndpointClient(found.hosts[0].address) as client:
             part = _SHARDS // len(found.hosts)
             until(lambda: sorted(Counter(client.owners().values()).values()) == [part] * 3, "each has its part", 60)
         yield found
 
 
 @pytest.fixture
-def clients(running: Cluster) -> Iterator[list[ThinClient]]:
+def clients(running: LocalCluster) -> Iterator[list[SingleEndpointClient]]:
     """One of each host, the second with the compact protocol."""
     with ExitStack() as stack:
-        yield [stack.enter_context(ThinClient(host.address, n == 1)) for n, host in enumerate(running.hosts)]
+        yield [stack.enter_context(SingleEndpointClient(host.address, n == 1)) for n, host in enumerate(running.hosts)]
 
 
-def waiting(running: Cluster, host: int) -> int:
+def waiting(running: LocalCluster, host: int) -> int:
     """Dequeues that wait for work at a host."""
     [number] = re.findall(r"^foqs_waiting_dequeues (\d+)", running.hosts[host].get("/metrics"), re.MULTILINE)
     return int(number)
 
 
 def test_what_lies_at_other_hosts_is_delivered_nacked_and_acked_by_way_of_one(
-    running: Cluster, clients: list[ThinClient]
+    running: LocalCluster, clients: list[SingleEndpointClient]
 ) -> None:
     consumer, *producers = clients
     ids: dict[bytes, str] = {}
@@ -78,11 +78,11 @@ def test_what_lies_at_other_hosts_is_delivered_nacked_and_acked_by_way_of_one(
 
 @pytest.mark.parametrize("producer", [1, 2])
 def test_who_waits_at_one_host_gets_what_is_enqueued_at_another(
-    running: Cluster, clients: list[ThinClient], producer: int
+    running: LocalCluster, clients: list[SingleEndpointClient], producer: int
 ) -> None:
     topic = f"calls {producer}"
     with ExitStack() as stack:
-        two = [stack.enter_context(ThinClient(running.hosts[0].address)) for _ in range(2)]
+        two = [stack.enter_context(SingleEndpointClient(running.hosts[0].address)) for _ in range(2)]
         waiters = stack.enter_context(ThreadPoolExecutor())
         for turn in range(3):
             polls = [waiters.submit(client.dequeue, topic, 1, _WAIT_MS, _LEASE_MS) for client in two]

@@ -13,7 +13,7 @@ from foqs_client import Client, Item, Topic
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.real_cluster import RealCluster
 from tests.support.zookeeper import ZooKeeper
 
@@ -33,7 +33,7 @@ def cluster(tmp_path: Path) -> Iterator[RealCluster]:
     server.remove()
 
 
-async def put(host: HostProcess, topics: Mapping[str, int]) -> None:
+async def put(host: RestartableHost, topics: Mapping[str, int]) -> None:
     """Enqueues so many items of topics at this host."""
     async with Client(host.address, automatic_keys=False) as client:
         for topic, count in topics.items():
@@ -41,7 +41,7 @@ async def put(host: HostProcess, topics: Mapping[str, int]) -> None:
                 result.require()
 
 
-async def listed(host: HostProcess) -> list[Topic]:
+async def listed(host: RestartableHost) -> list[Topic]:
     """All topics, as this host lists them: lists are asked for where the address says."""
     found: list[Topic] = []
     cursor: str | None = None
@@ -59,7 +59,7 @@ def test_topics_enqueued_anywhere_are_listed_by_any_host(cluster: RealCluster) -
         hosts = {name: stack.enter_context(cluster.host(name)) for name in NAMES}
         for host in hosts.values():
             host.launch()
-        cluster.until_served(NAMES)
+        cluster.wait_until_served(NAMES)
         expected: Counter[str] = Counter()
         for n, (name, host) in enumerate(hosts.items()):
             topics = {f"{name} {k}": 1 + k % 3 for k in range(10)} | {"everywhere": n + 1}
@@ -75,6 +75,6 @@ def test_topics_enqueued_anywhere_are_listed_by_any_host(cluster: RealCluster) -
 
         until(lambda: agree(*NAMES), "all hosts list all topics", 60)
         hosts["two"].kill9()
-        cluster.until_served(["one", "three"])
+        cluster.wait_until_served(["one", "three"])
         until(lambda: agree("one", "three"), "the others list what the killed one had", 60)
         assert "Traceback" not in "".join(host.log for host in hosts.values())

@@ -19,7 +19,7 @@ import pytest
 from foqs.dev.host import HostProcess
 from foqs_client import Client, FoqsError
 from perf.lib.report import Report, percentile, say
-from tests.support.troubled import SHARDS, Trouble, Troubled, latencies, name_of, now_s, seconds
+from tests.support.troubled import SHARDS, FaultScenario, FaultyCluster, latencies, name_of, now_s, rounded_s
 from tests.support.workload import pause
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.zookeeper]
@@ -45,9 +45,9 @@ def lengths(name: str, short: int, full: int) -> pytest.MarkDecorator:
 
 
 @pytest.fixture(scope="module")
-def troubled(request: pytest.FixtureRequest) -> Iterator[Troubled]:
+def troubled(request: pytest.FixtureRequest) -> Iterator[FaultyCluster]:
     """With the session timeout that is the parameter, in milliseconds."""
-    with Troubled({"cluster.session_timeout_ms": request.param}) as found:
+    with FaultyCluster({"cluster.session_timeout_ms": request.param}) as found:
         yield found
 
 
@@ -70,10 +70,10 @@ def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
     """Least, median and most of measured seconds, and all of them."""
     ordered = sorted(values)
     return {
-        f"{name}_least_s": seconds(ordered[0]),
-        f"{name}_p50_s": seconds(percentile(ordered, 0.5) or 0.0),
-        f"{name}_most_s": seconds(ordered[-1]),
-        f"{name}_s": [seconds(value) for value in values],
+        f"{name}_least_s": rounded_s(ordered[0]),
+        f"{name}_p50_s": rounded_s(percentile(ordered, 0.5) or 0.0),
+        f"{name}_most_s": rounded_s(ordered[-1]),
+        f"{name}_s": [rounded_s(value) for value in values],
     }
 
 
@@ -81,10 +81,10 @@ def spread(name: str, values: Sequence[float]) -> dict[str, Any]:
 
 
 @lengths("times", 3, 20)
-def test_a_host_that_is_killed_loses_nothing(troubled: Troubled, tell: Tell, rate: float, times: int) -> None:
+def test_a_host_that_is_killed_loses_nothing(troubled: FaultyCluster, tell: Tell, rate: float, times: int) -> None:
     took: list[float] = []
 
-    async def kill(trouble: Trouble) -> None:
+    async def kill(trouble: FaultScenario) -> None:
         for number in range(times):
             host = victim(troubled, number)
             shards = await trouble.owned_by(host)
@@ -94,19 +94,19 @@ def test_a_host_that_is_killed_loses_nothing(troubled: Troubled, tell: Tell, rat
                 took.append(max(await trouble.served_without(host, shards, began_s)))
             finally:
                 await asyncio.to_thread(host.start)
-            await trouble.settled()
+            await trouble.wait_until_settled()
 
-    figures = Trouble(troubled, rate).play(kill, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate).play(kill, LONG_TIMEOUT_S)
     tell("kill -9 of a host", {"times": times, **spread("served_again", took), **figures})
 
 
 @lengths("times", 2, 20)
 def test_a_host_that_was_frozen_past_its_session_writes_nothing_more(
-    troubled: Troubled, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
-    async def freeze(trouble: Trouble) -> None:
+    async def freeze(trouble: FaultScenario) -> None:
         for number in range(times):
             host = victim(troubled, number)
             shards = await trouble.owned_by(host)
@@ -117,34 +117,34 @@ def test_a_host_that_was_frozen_past_its_session_writes_nothing_more(
             finally:
                 await trouble.thawed(host)
             await trouble.load.more(50)
-            await trouble.settled()
+            await trouble.wait_until_settled()
 
-    figures = Trouble(troubled, rate).play(freeze, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate).play(freeze, LONG_TIMEOUT_S)
     assert figures["epochs"] >= 2 * times, "no shard was taken over"
     tell("SIGSTOP of a host past its session", {"times": times, **spread("served_again", took), **figures})
 
 
-def victim(troubled: Troubled, number: int) -> HostProcess:
+def victim(troubled: FaultyCluster, number: int) -> HostProcess:
     return troubled.cluster.hosts[number % len(troubled.cluster.hosts)]
 
 
 @lengths("times", 1, 3)
 def test_a_rolling_restart_of_all_hosts_reaches_no_caller(
-    troubled: Troubled, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
-    async def roll(trouble: Trouble) -> None:
+    async def roll(trouble: FaultScenario) -> None:
         for _ in range(times):
             for host in troubled.cluster.hosts:
                 began_s = now_s()
                 await asyncio.to_thread(host.stop)
                 await asyncio.to_thread(host.start)
-                await trouble.settled()
+                await trouble.wait_until_settled()
                 took.append(now_s() - began_s)
                 await trouble.load.more(50)
 
-    trouble = Trouble(troubled, rate, spoil=0.0)
+    trouble = FaultScenario(troubled, rate, spoil=0.0)
     figures = trouble.play(roll, LONG_TIMEOUT_S)
     tell("a rolling restart", {"times": times, **spread("host", took), **figures})
     assert figures["errors"] == "none", "an error reached a caller"
@@ -155,39 +155,39 @@ def test_a_rolling_restart_of_all_hosts_reaches_no_caller(
 
 @lengths("times", 1, 6)
 def test_a_host_that_is_cut_off_from_zookeeper_alone_stops_before_another_serves(
-    troubled: Troubled, tell: Tell, rate: float, times: int
+    troubled: FaultyCluster, tell: Tell, rate: float, times: int
 ) -> None:
     took: list[float] = []
 
-    async def cut(trouble: Trouble) -> None:
+    async def cut(trouble: FaultScenario) -> None:
         for number in range(times):
             host = victim(troubled, number)
             shards = await trouble.owned_by(host)
             began_s = now_s()
             troubled.proxies[name_of(host)].drop()
             try:
-                await trouble.when(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
+                await trouble.wait_until(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
                 took.append(max(await trouble.served_without(host, shards, began_s)))
             finally:
                 troubled.proxies[name_of(host)].heal()
-            await trouble.settled()
+            await trouble.wait_until_settled()
 
-    figures = Trouble(troubled, rate).play(cut, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate).play(cut, LONG_TIMEOUT_S)
     tell("cut from ZooKeeper only", {"times": times, **spread("served_again", took), **figures})
 
 
 @lengths("away_s", 10, 60)
 def test_without_zookeeper_hosts_stop_in_time_and_come_back_by_themselves(
-    troubled: Troubled, tell: Tell, rate: float, away_s: float
+    troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
 ) -> None:
     came_back: list[float] = []
 
-    async def away(trouble: Trouble) -> None:
+    async def away(trouble: FaultScenario) -> None:
         zookeeper = troubled.cluster.zookeeper
         await asyncio.to_thread(zookeeper.stop)
         try:
             for host in troubled.cluster.hosts:
-                await trouble.when(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
+                await trouble.wait_until(lambda host=host: "cut off" in unready(host), "it serves nothing")  # type: ignore[misc]
             await pause(away_s)
         finally:
             await asyncio.to_thread(zookeeper.start)
@@ -195,15 +195,17 @@ def test_without_zookeeper_hosts_stop_in_time_and_come_back_by_themselves(
         addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
         came_back.extend((await trouble.prober.served(range(SHARDS), addresses, began_s)).values())
 
-    figures = Trouble(troubled, rate).play(away, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate).play(away, LONG_TIMEOUT_S)
     tell("ZooKeeper away", {"away_s": away_s, **spread("served_again", came_back), **figures})
 
 
 @lengths("times", 1, 3)
-def test_zookeeper_is_started_anew_and_nothing_is_lost(troubled: Troubled, tell: Tell, rate: float, times: int) -> None:
+def test_zookeeper_is_started_anew_and_nothing_is_lost(
+    troubled: FaultyCluster, tell: Tell, rate: float, times: int
+) -> None:
     came_back: list[float] = []
 
-    async def restart(trouble: Trouble) -> None:
+    async def restart(trouble: FaultScenario) -> None:
         for _ in range(times):
             began_s = now_s()
             await asyncio.to_thread(troubled.cluster.zookeeper.stop)
@@ -211,10 +213,10 @@ def test_zookeeper_is_started_anew_and_nothing_is_lost(troubled: Troubled, tell:
             addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
             came_back.extend((await trouble.prober.served(range(SHARDS), addresses, began_s)).values())
             for host in troubled.cluster.hosts:
-                await trouble.when(lambda host=host: not unready(host), "it hands out again")  # type: ignore[misc]
+                await trouble.wait_until(lambda host=host: not unready(host), "it hands out again")  # type: ignore[misc]
             await trouble.load.more(50)
 
-    figures = Trouble(troubled, rate).play(restart, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate).play(restart, LONG_TIMEOUT_S)
     tell("ZooKeeper restarted", {"times": times, **spread("served_again", came_back), **figures})
 
 
@@ -235,14 +237,14 @@ def unready(host: HostProcess) -> str:
 
 @lengths("away_s", 5, 30)
 def test_shards_of_the_other_database_go_on_while_one_is_stopped(
-    troubled: Troubled, tell: Tell, rate: float, away_s: float
+    troubled: FaultyCluster, tell: Tell, rate: float, away_s: float
 ) -> None:
     told: dict[str, Any] = {}
     server = troubled.cluster.databases[0]
     hit = [shard for shard, where in troubled.databases.items() if where is server]
     others = [shard for shard in range(SHARDS) if shard not in hit]
 
-    async def stop(trouble: Trouble) -> None:
+    async def stop(trouble: FaultScenario) -> None:
         began_s = now_s()
         await pause(away_s)
         stopped_s = now_s()
@@ -250,7 +252,7 @@ def test_shards_of_the_other_database_go_on_while_one_is_stopped(
         opened = "the breakers of its shards are open"
         # Asked seldom: a page of metrics costs the hosts some milliseconds, which the other shards' calls would show.
         try:
-            await trouble.when(lambda: not breakers_closed(troubled, hit), opened, pause_s=0.5)
+            await trouble.wait_until(lambda: not breakers_closed(troubled, hit), opened, pause_s=0.5)
             opened_s = now_s()
             await pause(away_s)
         except TimeoutError as error:
@@ -262,18 +264,18 @@ def test_shards_of_the_other_database_go_on_while_one_is_stopped(
         addresses = [f"127.0.0.1:{host.port}" for host in troubled.cluster.hosts]
         again = await trouble.prober.served(hit, addresses, started_s)
         told.update(spread("served_again", [*again.values()]))
-        told["breakers_open_s"] = seconds(opened_s - stopped_s)
+        told["breakers_open_s"] = rounded_s(opened_s - stopped_s)
         for name, moments in (("before", (began_s, stopped_s)), ("during", (stopped_s, started_s))):
             seen = latencies(trouble.load, *moments, others)
             told.update({f"others_{name}_{key}": value for key, value in seen.items()})
 
-    trouble = Trouble(troubled, rate)
+    trouble = FaultScenario(troubled, rate)
     figures = trouble.play(stop, LONG_TIMEOUT_S)
     assert told["others_during_not_done"] == 0, "a shard of the other database refused an item"
     tell("a database stopped", {"away_s": away_s, **told, **figures})
 
 
-def breakers_closed(troubled: Troubled, shards: Sequence[int]) -> dict[int, str]:
+def breakers_closed(troubled: FaultyCluster, shards: Sequence[int]) -> dict[int, str]:
     """Those of the shards that somebody serves with a closed breaker, and who.
 
     An open one tries now and then, and an owner may change. A host that does not answer may serve any of them.
@@ -298,10 +300,12 @@ def breakers_closed(troubled: Troubled, shards: Sequence[int]) -> dict[int, str]
 
 
 @lengths("moves", 5, 30)
-def test_shards_move_under_load_and_nothing_is_lost(troubled: Troubled, tell: Tell, rate: float, moves: int) -> None:
+def test_shards_move_under_load_and_nothing_is_lost(
+    troubled: FaultyCluster, tell: Tell, rate: float, moves: int
+) -> None:
     told: dict[str, Any] = {}
 
-    async def move(trouble: Trouble) -> None:
+    async def move(trouble: FaultScenario) -> None:
         began_s = now_s()
         names = [name_of(host) for host in troubled.cluster.hosts]
         async with Client(troubled.cluster.url) as client:
@@ -318,7 +322,7 @@ def test_shards_move_under_load_and_nothing_is_lost(troubled: Troubled, tell: Te
                 for shard in range(SHARDS):
                     await asked(client, shard, None)
 
-    figures = Trouble(troubled, rate, spoil=0.0).play(move, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate, spoil=0.0).play(move, LONG_TIMEOUT_S)
     assert figures["epochs"] >= moves / 2, "hardly a shard was moved"
     tell("a move every 2 s", {"moves": moves, **told, **figures})
 
@@ -333,11 +337,13 @@ async def asked(client: Client, shard: int, name: str | None) -> None:
 
 
 @lengths("times", 1, 6)
-def test_a_host_that_is_drained_hands_its_shards_over(troubled: Troubled, tell: Tell, rate: float, times: int) -> None:
+def test_a_host_that_is_drained_hands_its_shards_over(
+    troubled: FaultyCluster, tell: Tell, rate: float, times: int
+) -> None:
     told: dict[str, Any] = {}
     took: list[float] = []
 
-    async def drain(trouble: Trouble) -> None:
+    async def drain(trouble: FaultScenario) -> None:
         calls = []
         async with Client(troubled.cluster.url) as client:
             for number in range(times):
@@ -346,7 +352,7 @@ def test_a_host_that_is_drained_hands_its_shards_over(troubled: Troubled, tell: 
                 began_s = now_s()
                 await client.drain_host(name_of(host))
                 try:
-                    await trouble.when(
+                    await trouble.wait_until(
                         lambda host=host: handed_over(troubled, host),  # type: ignore[misc]
                         "others serve its shards",
                     )
@@ -360,17 +366,17 @@ def test_a_host_that_is_drained_hands_its_shards_over(troubled: Troubled, tell: 
                     for call in trouble.load.timed
                     if call.shard in shards and began_s - 0.1 <= call.begun_s < began_s + took[-1]
                 ]
-                await trouble.settled()
+                await trouble.wait_until_settled()
         ordered = sorted(call.took_s * 1_000 for call in calls)
         told["handed_over_calls"] = len(ordered)
         told["handed_over_not_done"] = sum(not call.done for call in calls)
         for share in (0.5, 0.99):
             told[f"handed_over_p{share * 100:.0f}_ms"] = round(percentile(ordered, share) or 0.0, 1)
 
-    figures = Trouble(troubled, rate, spoil=0.0).play(drain, LONG_TIMEOUT_S)
+    figures = FaultScenario(troubled, rate, spoil=0.0).play(drain, LONG_TIMEOUT_S)
     tell("planned hand-over", {"times": times, **spread("drain", took), **told, **figures})
 
 
-def handed_over(troubled: Troubled, host: HostProcess) -> bool:
+def handed_over(troubled: FaultyCluster, host: HostProcess) -> bool:
     owners = troubled.owners()
     return len(owners) == SHARDS and name_of(host) not in owners.values()

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from foqs.dev.cluster import Cluster
+from foqs.dev.cluster import LocalCluster
 from foqs_client import Change, Client, Item, ItemFilter, ItemView, Nack
 from tests.support.aio import run
 from tests.support.cluster import cluster
@@ -18,13 +18,13 @@ _COUNT = 60
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
+def running() -> Iterator[LocalCluster]:
     with cluster(shards=6) as found:
         yield found
 
 
 @asynccontextmanager
-async def clients(running: Cluster) -> AsyncIterator[tuple[Client, Client, Client, Client]]:
+async def clients(running: LocalCluster) -> AsyncIterator[tuple[Client, Client, Client, Client]]:
     """One of all hosts, and one of each."""
     async with AsyncExitStack() as stack:
         addresses = [running.url, *(host.address for host in running.hosts)]
@@ -51,7 +51,7 @@ async def looked_at(client: Client, topic: str) -> list[ItemView]:
     return views
 
 
-def test_what_is_asked_of_one_host_is_told_and_done_of_all(running: Cluster) -> None:
+def test_what_is_asked_of_one_host_is_told_and_done_of_all(running: LocalCluster) -> None:
     async def story() -> None:
         async with clients(running) as (every, one, two, three):
             ids = await spread(every, "mail")

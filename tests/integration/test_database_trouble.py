@@ -21,10 +21,10 @@ import pytest
 
 from foqs_client import Client, Delivery, FoqsError, Item
 from tests.support.aio import run
-from tests.support.disk import filled, small_disk
+from tests.support.disk import filled_disk, small_disk
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.tables import in_mariadb
 from tests.support.workload import pause
 
@@ -73,7 +73,7 @@ class Trial:
         self.server = server
         self.database = server.database()
         server.query(f"GRANT ALL ON {self.database}.* TO {USER}@'%'")
-        self.host = HostProcess(
+        self.host = RestartableHost(
             folder, f"mysql://{USER}@127.0.0.1:{server.port}/{self.database}", {**OPTIONS, **options}
         )
         self.written: dict[str, bytes] = {}
@@ -318,7 +318,7 @@ def test_a_server_that_came_back_with_weak_durability_is_named_and_served_when_s
 
 def test_a_full_disk_refuses_new_items_and_room_makes_all_well(tmp_path: Path) -> None:
     async def full(trial: Trial, client: Client) -> None:
-        with filled(trial.server.folder / "disk"):
+        with filled_disk(trial.server.folder / "disk"):
             await trial.open(0, 1)
 
     server = MariaDb()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from foqs.dev.cluster import Cluster
+from foqs.dev.cluster import LocalCluster
 from tests.support.cluster import cluster
 from tests.support.poll import until
 from tests.support.processes import PROGRAM
@@ -24,7 +24,7 @@ _SHARDS = 4
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Cluster]:
+def running() -> Iterator[LocalCluster]:
     with cluster(shards=_SHARDS, options={"cluster.session_timeout_ms": 6_000}) as found:
         yield found
 
@@ -34,24 +34,24 @@ def foqs(arguments: Sequence[str], address: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def done(running: Cluster, *arguments: str) -> str:
+def done(running: LocalCluster, *arguments: str) -> str:
     """What a command showed that succeeded, called at the last host."""
     result = foqs(arguments, running.hosts[-1].address)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
-def status(running: Cluster) -> dict[str, Any]:
+def status(running: LocalCluster) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done(running, "cluster", "status", "-o", "json"))
     return found
 
 
-def owners(running: Cluster) -> dict[int, str]:
+def owners(running: LocalCluster) -> dict[int, str]:
     """By shard, who serves it; nothing of those that are not served."""
     return {shard["shard"]: shard["owner"] for shard in status(running)["shards"] if shard["state"] == "owned"}
 
 
-def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running: Cluster) -> None:
+def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running: LocalCluster) -> None:
     def tell_the_same() -> bool:
         told = [json.loads(foqs(["cluster", "status", "-o", "json"], host.address).stdout) for host in running.hosts]
         for found in told:
@@ -65,7 +65,7 @@ def test_every_host_tells_the_same_hosts_and_shards_with_owner_and_epoch(running
     until(tell_the_same, "all tell the same", 60)
 
 
-def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: Cluster, tmp_path: Path) -> None:
+def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: LocalCluster, tmp_path: Path) -> None:
     config = running.hosts[0].config
 
     def examine(text: str) -> tuple[int, dict[str, dict[str, str]]]:
@@ -82,7 +82,7 @@ def test_doctor_finds_a_cluster_well_and_says_what_is_not(running: Cluster, tmp_
     assert "databases.db1.url" in found["Store db1"]["remedy"]
 
 
-def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: Cluster) -> None:
+def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: LocalCluster) -> None:
     [before] = [shard for shard in status(running)["shards"] if shard["shard"] == 0]
     target = "host1" if before["owner"] != "host1" else "host2"
     done(running, "shard", "move", "0", target)
@@ -93,7 +93,7 @@ def test_a_shard_goes_where_it_is_moved_to_with_a_higher_epoch(running: Cluster)
     done(running, "shard", "move", "0", "--anywhere")
 
 
-def test_a_drained_host_owns_nothing_until_it_is_undrained(running: Cluster) -> None:
+def test_a_drained_host_owns_nothing_until_it_is_undrained(running: LocalCluster) -> None:
     done(running, "host", "drain", "host2")
     try:
         until(
@@ -106,7 +106,7 @@ def test_a_drained_host_owns_nothing_until_it_is_undrained(running: Cluster) -> 
     until(lambda: "host2" in owners(running).values(), "host2 has something", 60)
 
 
-def test_a_shard_is_added_drained_and_removed(running: Cluster) -> None:
+def test_a_shard_is_added_drained_and_removed(running: LocalCluster) -> None:
     done(running, "shard", "add", "9", "--database", "db2")
     until(lambda: 9 in owners(running), "shard 9 is served", 60)
     refused = foqs(["shard", "remove", "9", "--yes"], running.hosts[0].address)
@@ -116,7 +116,7 @@ def test_a_shard_is_added_drained_and_removed(running: Cluster) -> None:
     until(lambda: 9 not in {shard["shard"] for shard in status(running)["shards"]}, "shard 9 is forgotten", 60)
 
 
-def test_the_shards_of_a_host_that_was_killed_are_served_by_the_others(running: Cluster) -> None:
+def test_the_shards_of_a_host_that_was_killed_are_served_by_the_others(running: LocalCluster) -> None:
     os.kill(running.hosts[0].pid, signal.SIGKILL)
 
     def others_serve_all() -> bool:

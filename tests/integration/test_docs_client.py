@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "client.md"]
@@ -29,15 +29,15 @@ SAID: tuple[list[str], ...] = (
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
-    with HostProcess(tmp_path_factory.mktemp("host"), "memory:") as host:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
+    with RestartableHost(tmp_path_factory.mktemp("host"), "memory:") as host:
         host.start()
         yield host
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("place", range(len(EXAMPLES)))
-def test_an_example_runs(place: int, host: HostProcess, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_runs(place: int, host: RestartableHost, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     exec(compile(EXAMPLES[place].replace(ADDRESS, host.address), f"example {place + 1}", "exec"), names)
     tests = [value for name, value in names.items() if name.startswith("test_")]

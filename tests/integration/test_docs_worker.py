@@ -14,7 +14,7 @@ import pytest
 
 from foqs_client import Item, SyncClient
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 
 ADDRESS = "foqs://127.0.0.1:7411"
 EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs" / "worker.md").read_text(), re.DOTALL)
@@ -23,19 +23,19 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[HostProcess]:
-    with HostProcess(tmp_path / "host", "memory:") as host:
+def host(tmp_path: Path) -> Iterator[RestartableHost]:
+    with RestartableHost(tmp_path / "host", "memory:") as host:
         host.start()
         yield host
 
 
 @pytest.fixture
-def client(host: HostProcess) -> Iterator[SyncClient]:
+def client(host: RestartableHost) -> Iterator[SyncClient]:
     with SyncClient(host.address) as client:
         yield client
 
 
-def environment(host: HostProcess) -> dict[str, str]:
+def environment(host: RestartableHost) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",
@@ -44,7 +44,7 @@ def environment(host: HostProcess) -> dict[str, str]:
     }
 
 
-def run_until_empty(command: list[str], folder: Path, host: HostProcess, client: SyncClient) -> tuple[str, str]:
+def run_until_empty(command: list[str], folder: Path, host: RestartableHost, client: SyncClient) -> tuple[str, str]:
     """Both streams of a worker that is stopped when nothing is left to do, now or later."""
     process = subprocess.Popen(
         command, cwd=folder, env=environment(host), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -63,7 +63,7 @@ def run_until_empty(command: list[str], folder: Path, host: HostProcess, client:
 
 @pytest.mark.parametrize("command", [[str(PROGRAM), "worker", "jobs:worker"], [sys.executable, "jobs.py"]])
 def test_the_program_of_handlers_runs_both_ways(
-    command: list[str], tmp_path: Path, host: HostProcess, client: SyncClient
+    command: list[str], tmp_path: Path, host: RestartableHost, client: SyncClient
 ) -> None:
     (tmp_path / "jobs.py").write_text(EXAMPLES[0].replace(ADDRESS, host.address))
     client.enqueue([Item("mail.eu", b"hello"), Item("sms", b""), Item("images.a", b"cat")])

@@ -16,13 +16,13 @@ import pytest
 from click.testing import CliRunner
 
 from foqs.cli import root
-from foqs.cli.checks_catalog import catalog
-from foqs.cli.checks_sqlite import files
+from foqs.cli.checks_catalog import check_catalog
+from foqs.cli.checks_sqlite import check_files
 from foqs.config import load
 from foqs.store import sql_mysql, sql_sqlite
 from tests.support.mariadb import MariaDb
 from tests.support.ports import free_port
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 NEWEST = sql_mysql.MIGRATIONS[-1].number
 NOBODY = 65_534
@@ -232,7 +232,7 @@ def test_a_server_that_takes_no_writes_is_taken_for_a_replica(place: Place) -> N
 
 
 def test_a_port_taken_by_a_host_is_told_from_one_taken_by_something_else(tmp_path: Path) -> None:
-    with HostProcess(tmp_path / "host", "memory:") as host:
+    with RestartableHost(tmp_path / "host", "memory:") as host:
         host.start()
         environment = {
             "FOQS_STORE__URL": f"sqlite:{tmp_path}/data",
@@ -257,7 +257,7 @@ def test_a_port_taken_by_a_host_is_told_from_one_taken_by_something_else(tmp_pat
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The files of a host that has stopped."""
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", {"store.shards": 2}) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", {"store.shards": 2}) as host:
         host.start()
         assert host.stop() == 0
     return tmp_path / "data"
@@ -323,7 +323,7 @@ def test_a_catalog_that_may_not_be_replaced_is_told(folder: Path) -> None:
     config = load(None, on_files(folder) | {"FOQS_CATALOG__FILE": "/catalog.json"})
     os.seteuid(NOBODY)
     try:
-        [found] = asyncio.run(catalog(config))
+        [found] = asyncio.run(check_catalog(config))
     finally:
         os.seteuid(0)
     assert found.state == "bad"
@@ -335,7 +335,7 @@ def test_files_of_another_user_are_told(folder: Path) -> None:
     config = load(None, on_files(folder))
     os.seteuid(NOBODY)
     try:
-        found = files(config)
+        found = check_files(config)
     finally:
         os.seteuid(0)
     assert found.state == "bad"

@@ -19,7 +19,7 @@ from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
 from tests.support.poll import until
-from tests.support.processes import HOST, HostProcess
+from tests.support.processes import HOST, RestartableHost
 from tests.support.tables import Tables, in_mariadb, in_sqlite
 from tests.support.trace import Exchange, Step, Trace, exchanges, not_on_disk, parse
 
@@ -30,13 +30,13 @@ REDO: Final = {"mariadb": "/ib_logfile0", "mysql9": "/#ib_redo"}
 """What the path of a server's log has in it."""
 COMMIT: Final = r"\3COMMIT"
 ROUNDS: Final = 3
-QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.handout_wait_ms_max": 60_000}
+QUIET: Final = {"store.shards": 1, "shard.sweep_interval_ms": 600_000, "calls.delivery_wait_ms_max": 60_000}
 """One log, and nobody but the test's own calls writes to it. A dequeue waits for its commit however slow that is, and
 does not answer with nothing, which would follow no sync."""
 UNSAFE_HOST: Final = (sys.executable, "-m", "tests.support.unsafe_host")
 
 
-async def work(host: HostProcess) -> None:
+async def work(host: RestartableHost) -> None:
     """Some items' whole way, call by call."""
     async with Client(host.address) as client:
         for number in range(ROUNDS):
@@ -52,7 +52,7 @@ def until_quiet(tables: Tables) -> None:
     until(lambda: all(flush for _, flush in tables.owners().values()), "the first sweep is written")
 
 
-def calls(steps: list[Step], host: HostProcess) -> list[Exchange]:
+def calls(steps: list[Step], host: RestartableHost) -> list[Exchange]:
     """The exchanges of every enqueue, dequeue and ack."""
     found = [
         each for name in ("enqueue", "dequeue", "ack") for each in exchanges(steps, host.port, rf"\{len(name)}{name}\0")
@@ -65,7 +65,7 @@ def calls(steps: list[Step], host: HostProcess) -> list[Exchange]:
 
 
 def traced_on_sqlite(tmp_path: Path, command: tuple[str, ...]) -> list[str | None]:
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", QUIET, command) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", QUIET, command) as host:
         host.start()
         until_quiet(in_sqlite(tmp_path / "data", 1))
         with Trace([host.pid], tmp_path / "trace") as trace:
@@ -90,7 +90,7 @@ def test_a_host_that_does_not_sync_its_log_is_found_out(tmp_path: Path) -> None:
 def traced_on_server(tmp_path: Path, server: MariaDb, *, unsafe: bool) -> list[str | None]:
     database = server.database()
     url = f"mysql://root@127.0.0.1:{server.port}/{database}"
-    with HostProcess(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}) as host:
+    with RestartableHost(tmp_path / "host", url, {**QUIET, "store.unsafe_durability": unsafe}) as host:
         host.start()
         until_quiet(in_mariadb(server, database, 1))
         with Trace([host.pid, server.pid], tmp_path / "trace") as trace:
@@ -124,9 +124,11 @@ def test_a_server_that_does_not_sync_at_commit_is_found_out_by_trace_and_by_host
         found = traced_on_server(tmp_path, server, unsafe=True)
         # Such a server syncs once a second, which may fall into one call.
         assert sum(problem is not None for problem in found) >= len(found) - 1
-        with HostProcess(tmp_path / "refusing", f"mysql://root@127.0.0.1:{server.port}/{server.database()}") as host:
+        with RestartableHost(
+            tmp_path / "refusing", f"mysql://root@127.0.0.1:{server.port}/{server.database()}"
+        ) as host:
             host.launch()
-            assert host.ended() == 1
+            assert host.wait_for_exit() == 1
             assert f"innodb_flush_log_at_trx_commit is {level}" in host.log
             assert "--unsafe-durability" in host.log
             assert "Traceback" not in host.log

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from thrift.Thrift import TApplicationException, TMessageType, TType
 
-from foqs.core.errors import Code
-from foqs.wire.limits import WireLimits
+from foqs.core.errors import ErrorCode
+from foqs.wire.limits import RpcLimits
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import Raw, Served, call, enqueue, frame, head, served
+from tests.support.wire import RawConnection, ServedQueue, call, enqueue, frame, head, serve_queue
 
-LIMITS = WireLimits(silence_timeout_s=0.3, reply_grace_s=0.1)
+LIMITS = RpcLimits(stall_timeout_s=0.3, reply_grace_s=0.1)
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -102,7 +102,7 @@ REFUSED: dict[str, tuple[str, bytes]] = {
 }
 
 
-async def answers(raw: Raw, queue: FakeQueue) -> None:
+async def answers(raw: RawConnection, queue: FakeQueue) -> None:
     """A connection that was there before works as before."""
     before = len(queue.calls)
     raw.send(call("enqueue", enqueue("topic"), 77))
@@ -122,7 +122,7 @@ def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
 
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue, LIMITS) as host:
+        async with serve_queue(queue, LIMITS) as host:
             neighbour = await host.raw()
             await answers(neighbour, queue)
             raw = await host.raw()
@@ -139,8 +139,8 @@ def abuse(bytes_: bytes, expect: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("kind", CLOSED)
 def test_a_stream_that_cannot_be_followed_is_closed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    async def expect(raw: Raw, host: Served) -> None:
-        assert await raw.ended() == b""
+    async def expect(raw: RawConnection, host: ServedQueue) -> None:
+        assert await raw.read_to_end() == b""
 
     abuse(CLOSED[kind], expect, caplog)
 
@@ -151,10 +151,10 @@ def test_a_call_that_cannot_be_read_is_answered_and_the_connection_goes_on(
 ) -> None:
     name, bytes_ = REFUSED[kind]
 
-    async def expect(raw: Raw, host: Served) -> None:
+    async def expect(raw: RawConnection, host: ServedQueue) -> None:
         seqid, result = await raw.reply(name)
         assert seqid == 1
-        assert result.failed.error.code in (Code.INVALID_ARGUMENT, Code.LIMIT_EXCEEDED)
+        assert result.failed.error.code in (ErrorCode.INVALID_ARGUMENT, ErrorCode.LIMIT_EXCEEDED)
         assert result.failed.error.message
         raw.send(call("getRouting", ttypes.GetRoutingRequest(), 2))
         assert (await raw.reply("getRouting"))[0] == 2
@@ -174,7 +174,7 @@ def test_a_call_that_cannot_be_read_is_answered_and_the_connection_goes_on(
 def test_a_message_that_is_no_call_of_the_contract_is_refused_by_type(
     kind: int, name: str, reason: int, compact: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def expect(raw: Raw, host: Served) -> None:
+    async def expect(raw: RawConnection, host: ServedQueue) -> None:
         seqid, result = await raw.reply(name, compact)
         assert (seqid, type(result), result.type) == (6, TApplicationException, reason)
 
@@ -185,12 +185,12 @@ def test_a_message_that_is_no_call_of_the_contract_is_refused_by_type(
 
 def test_a_topic_that_is_not_utf8_is_refused_alone(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with served(FakeQueue(), LIMITS) as host:
+        async with serve_queue(FakeQueue(), LIMITS) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("abc", "good")).replace(b"abc", b"\xed\xa0\x80"))
             _, result = await raw.reply("enqueue")
             bad, good = result.success.results
-            assert (bad.error.code, bad.error.field, good.error) == (Code.INVALID_ARGUMENT, "items[0].topic", None)
+            assert (bad.error.code, bad.error.field, good.error) == (ErrorCode.INVALID_ARGUMENT, "items[0].topic", None)
             await raw.close()
 
     run(main())
@@ -199,11 +199,11 @@ def test_a_topic_that_is_not_utf8_is_refused_alone(caplog: pytest.LogCaptureFixt
 
 def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with served(FakeQueue(), LIMITS) as host:
+        async with serve_queue(FakeQueue(), LIMITS) as host:
             raw = await host.raw()
             raw.send(frame(GOOD)[:20])
             await raw.writer.drain()
-            await soon(lambda: any(each._frames.halfway for each in host.server.connections))
+            await soon(lambda: any(each._frame_reader.is_mid_frame for each in host.server.connections))
             await raw.close()
             await soon(lambda: not host.server.connections)
 
@@ -213,12 +213,12 @@ def test_a_frame_cut_off_by_its_sender_is_one_line(caplog: pytest.LogCaptureFixt
 
 def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
     async def main() -> None:
-        async with served(FakeQueue(), WireLimits(frame_bytes_max=(1 << 31) - 1)) as host:
+        async with serve_queue(FakeQueue(), RpcLimits(frame_bytes_max=(1 << 31) - 1)) as host:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             raws = [await host.raw() for _ in range(50)]
             for raw in raws:
                 raw.send(b"\x7f\xff\xff\xff" + GOOD)
-            await soon(lambda: host.server.room.used == 50 * len(GOOD))
+            await soon(lambda: host.server.byte_budget.reserved_bytes == 50 * len(GOOD))
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
             for raw in raws:
                 await raw.close()
@@ -229,7 +229,7 @@ def test_claims_of_gigabytes_on_many_connections_cost_no_memory() -> None:
 def test_many_abusers_at_once_do_not_delay_a_good_client() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue, LIMITS) as host:
+        async with serve_queue(queue, LIMITS) as host:
             neighbour = await host.raw()
             await answers(neighbour, queue)
             abusers = [await host.raw() for _ in range(len(CLOSED) + len(REFUSED))]

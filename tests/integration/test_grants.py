@@ -16,10 +16,10 @@ from tests.support.aio import run
 from tests.support.history import History, machine_clock_ms
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.runbook import blocks
 from tests.support.tables import in_mariadb
-from tests.support.trial import heal, judge
+from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import Load
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
@@ -59,18 +59,18 @@ def test_a_host_with_the_least_rights_does_all_that_a_host_does(
 ) -> None:
     history = History(machine_clock_ms, source="load")
 
-    async def work(old: HostProcess, new: HostProcess) -> bool:
+    async def work(old: RestartableHost, new: RestartableHost) -> bool:
         load = Load(f"{old.address},127.0.0.1:{new.port}", history, seed=11)
         load.start()
         await load.acked(100)
         old.kill9()
         new.start()
         await load.acked(100)
-        return await heal(load, new, history)
+        return await stop_and_drain(load, new, history)
 
-    with HostProcess(tmp_path / "new", url(server, "foqs"), options) as new:
+    with RestartableHost(tmp_path / "new", url(server, "foqs"), options) as new:
         new.launch()
-        assert new.ended() == 1
+        assert new.wait_for_exit() == 1
         assert "run foqs schema apply as a user who may" in new.log
         assert server.query("SHOW TABLES FROM foqs") == []
         made = CliRunner().invoke(
@@ -87,13 +87,13 @@ def test_a_host_with_the_least_rights_does_all_that_a_host_does(
             ],
         )
         assert made.exit_code == 0, made.output
-        with HostProcess(tmp_path / "old", url(server, "foqs"), options) as old:
+        with RestartableHost(tmp_path / "old", url(server, "foqs"), options) as old:
             old.start()
             drained = run(work(old, new), timeout=100)
         doctor = CliRunner().invoke(root, ["doctor", "--config", str(new.config)])
         assert doctor.exit_code == 0, doctor.output
         assert new.stop() == 0
-        judge(history, in_mariadb(server, "foqs"), drained)
+        check_run(history, in_mariadb(server, "foqs"), drained)
 
 
 def test_a_takeover_with_the_least_rights_ends_the_frozen_owners_connection(
@@ -105,8 +105,8 @@ def test_a_takeover_with_the_least_rights_ends_the_frozen_owners_connection(
         env={"FOQS_STORE__PASSWORD_FILE": password(tmp_path, "schema", "secret-1")},
     )
     with (
-        HostProcess(tmp_path / "old", url(server, "foqs"), options | {"store.shards": 1}) as old,
-        HostProcess(tmp_path / "new", url(server, "foqs"), options | {"store.shards": 1}) as new,
+        RestartableHost(tmp_path / "old", url(server, "foqs"), options | {"store.shards": 1}) as old,
+        RestartableHost(tmp_path / "new", url(server, "foqs"), options | {"store.shards": 1}) as new,
     ):
         old.start()
         before = owner_connection(server)
@@ -114,7 +114,7 @@ def test_a_takeover_with_the_least_rights_ends_the_frozen_owners_connection(
         new.start()
         until(lambda: not is_open(server, before), "the former owner's connection is closed")
         old.thaw()
-        assert old.ended() == 1
+        assert old.wait_for_exit() == 1
         assert "was taken over by another host" in old.log
 
         async def work() -> None:

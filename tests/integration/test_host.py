@@ -17,14 +17,14 @@ import pytest
 from foqs_client import Client, Delivery, Enqueued, FoqsError, Item
 from tests.support.aio import run
 from tests.support.disk import small_disk
-from tests.support.history import End, History, machine_clock_ms, read
+from tests.support.history import CallEnd, History, machine_clock_ms, read
 from tests.support.ledger import in_flight
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.recording import RecordingClient
 from tests.support.tables import Tables, in_mariadb, in_sqlite
-from tests.support.trial import heal, judge
+from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import Load, wall_ms
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -106,7 +106,7 @@ def on_mariadb(server: MariaDb) -> Place:
 
 
 def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: Path) -> None:
-    async def work(host: HostProcess) -> tuple[list[Enqueued], list[Delivery]]:
+    async def work(host: RestartableHost) -> tuple[list[Enqueued], list[Delivery]]:
         async with Client(host.address) as client:
             with place.hold():
                 calls = [asyncio.ensure_future(client.enqueue([Item("t", b"%d" % n)])) for n in range(30)]
@@ -119,10 +119,10 @@ def test_a_stopped_host_answers_every_call_it_has_read(place: Place, tmp_path: P
             return [one for call in calls for one in await call], got
 
     tables = replace(place.tables, shards=range(1))
-    with HostProcess(tmp_path / "host", place.url, {"store.shards": 1}) as host:
+    with RestartableHost(tmp_path / "host", place.url, {"store.shards": 1}) as host:
         host.start()
         results, got = run(work(host))
-        assert host.ended() == 0
+        assert host.wait_for_exit() == 0
         assert got == []
         ids = {result.require() for result in results}
         assert {row["id"] for row in tables.rows()} == ids
@@ -137,7 +137,7 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
     history = History(machine_clock_ms, source="load")
     stopped: list[float] = []
 
-    async def work(host: HostProcess) -> bool:
+    async def work(host: RestartableHost) -> bool:
         load = Load(host.address, history, seed=1, patience_ms=60_000)
         load.start()
         for _ in range(3):
@@ -148,17 +148,17 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
             assert await asyncio.to_thread(host.stop) == 0
             host.launch()
         await load.acked(50)
-        return await heal(load, host, history)
+        return await stop_and_drain(load, host, history)
 
-    with HostProcess(tmp_path / "host", place.url) as host:
+    with RestartableHost(tmp_path / "host", place.url) as host:
         host.start()
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
-        judge(history, place.tables, drained)
+        check_run(history, place.tables, drained)
         record = read(history.events)
         under_way = [call for at_ms in stopped for call in in_flight(record, at_ms)]
         assert under_way
-        assert not [call.name for call in under_way if call.end is End.UNKNOWN]
+        assert not [call.name for call in under_way if call.end is CallEnd.UNKNOWN]
 
 
 # ----------------------------------------------------------------------- starting
@@ -167,12 +167,12 @@ def test_a_host_may_be_stopped_and_started_under_load_and_answers_what_was_under
 @pytest.mark.parametrize("option", ["port", "http_port"])
 def test_a_taken_port_is_one_sentence_and_exit_code_2(tmp_path: Path, option: str) -> None:
     with (
-        HostProcess(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
-        HostProcess(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", {f"server.{option}": one.port}) as two,
+        RestartableHost(tmp_path / "one", f"sqlite:{tmp_path / 'one-data'}") as one,
+        RestartableHost(tmp_path / "two", f"sqlite:{tmp_path / 'two-data'}", {f"server.{option}": one.port}) as two,
     ):
         one.start()
         two.launch()
-        assert two.ended() == 2
+        assert two.wait_for_exit() == 2
         told = f"Error: {two.config}: server.{option}: Port {one.port} on 127.0.0.1 is taken by another process"
         assert two.log.startswith(told)
         assert f"server.{option}" in two.log
@@ -181,14 +181,14 @@ def test_a_taken_port_is_one_sentence_and_exit_code_2(tmp_path: Path, option: st
 
 
 def test_a_file_of_a_newer_program_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
         host.start()
         assert host.stop() == 0
         with closing(sqlite3.connect(tmp_path / "data" / "shard-2.db")) as db:
             db.execute("PRAGMA user_version = 999")
         before = host.log
         host.launch()
-        assert host.ended() == 1
+        assert host.wait_for_exit() == 1
         told = host.log.removeprefix(before)
         assert "shard-2.db" in told
         assert "999" in told
@@ -198,13 +198,13 @@ def test_a_file_of_a_newer_program_is_refused_with_the_reason(tmp_path: Path) ->
 @pytest.mark.mysql
 def test_tables_of_a_newer_program_are_refused_with_the_reason(tmp_path: Path, mariadb: MariaDb) -> None:
     database = mariadb.database()
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{mariadb.port}/{database}") as host:
+    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{mariadb.port}/{database}") as host:
         host.start()
         assert host.stop() == 0
         mariadb.query(f"UPDATE {database}.foqs_schema SET version = 999 WHERE shard = 1")
         before = host.log
         host.launch()
-        assert host.ended() == 1
+        assert host.wait_for_exit() == 1
         told = host.log.removeprefix(before)
         assert "shard 1" in told
         assert "999" in told
@@ -218,11 +218,11 @@ def test_a_host_waits_for_its_database_and_says_so(tmp_path: Path) -> None:
         server.start()
         database = server.database()
         server.stop()
-        with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
+        with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
             alive: list[int] = []
 
             def says(status: int, words: str) -> bool:
-                assert host.runs
+                assert host.is_running
                 live, ready = host.get("/livez"), host.get("/readyz")
                 alive.extend([live[0]] if live else [])
                 return ready is not None and ready[0] == status and words in ready[1]
@@ -244,7 +244,7 @@ def test_a_host_waits_for_its_database_and_says_so(tmp_path: Path) -> None:
         server.remove()
 
 
-async def enqueue_one(host: HostProcess) -> Enqueued:
+async def enqueue_one(host: RestartableHost) -> Enqueued:
     async with Client(host.address) as client:
         [result] = await client.enqueue([Item("t", b"one")], timeout_ms=3_000)
         return result
@@ -256,30 +256,30 @@ async def enqueue_one(host: HostProcess) -> Enqueued:
 def test_of_two_hosts_on_the_same_shards_the_first_gives_way_and_nothing_is_lost(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
-    async def work(first: HostProcess, second: HostProcess) -> bool:
+    async def work(first: RestartableHost, second: RestartableHost) -> bool:
         load = Load(f"{first.address},127.0.0.1:{second.port}", history, seed=2)
         load.start()
         await load.acked(100)
         await asyncio.to_thread(second.start)
-        assert await asyncio.to_thread(first.ended) == 1
+        assert await asyncio.to_thread(first.wait_for_exit) == 1
         await load.acked(100)
-        return await heal(load, second, history)
+        return await stop_and_drain(load, second, history)
 
     with (
-        HostProcess(tmp_path / "first", place.url) as first,
-        HostProcess(tmp_path / "second", place.url) as second,
+        RestartableHost(tmp_path / "first", place.url) as first,
+        RestartableHost(tmp_path / "second", place.url) as second,
     ):
         first.start()
         drained = run(work(first, second), timeout=100)
         assert_says_why(first)
         assert second.stop() == 0
-        judge(history, place.tables, drained)
+        check_run(history, place.tables, drained)
 
 
 def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Place, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
-    async def work(old: HostProcess, new: HostProcess) -> bool:
+    async def work(old: RestartableHost, new: RestartableHost) -> bool:
         load = Load(old.address, history, seed=3)
         load.start()
         await load.acked(100)
@@ -292,26 +292,26 @@ def test_a_frozen_host_writes_nothing_when_it_wakes_after_a_takeover(place: Plac
             await asyncio.to_thread(freeze, new, lambda: not place.held())
             before = await asyncio.to_thread(place.tables.image)
             old.thaw()
-            assert await asyncio.to_thread(old.ended) == 1
+            assert await asyncio.to_thread(old.wait_for_exit) == 1
             outcomes = await asyncio.gather(*late, *late_acks, return_exceptions=True)
             assert await asyncio.to_thread(place.tables.image) == before
             new.thaw()
         assert codes(outcomes) <= {"NOT_OWNER", "UNKNOWN_OUTCOME", "UNAVAILABLE"}
         await load.stop()
-        return await heal(Load(new.address, history, seed=4), new, history)
+        return await stop_and_drain(Load(new.address, history, seed=4), new, history)
 
     with (
-        HostProcess(tmp_path / "old", place.url) as old,
-        HostProcess(tmp_path / "new", place.url) as new,
+        RestartableHost(tmp_path / "old", place.url) as old,
+        RestartableHost(tmp_path / "new", place.url) as new,
     ):
         old.start()
         drained = run(work(old, new), timeout=100)
         assert_says_why(old)
         assert new.stop() == 0
-        judge(history, place.tables, drained)
+        check_run(history, place.tables, drained)
 
 
-def freeze(host: HostProcess, when: Callable[[], bool]) -> None:
+def freeze(host: RestartableHost, when: Callable[[], bool]) -> None:
     """Stops a host at a moment that suits."""
     host.freeze()
     while not when():
@@ -329,7 +329,7 @@ def codes(outcomes: list[object]) -> set[str]:
     return found
 
 
-def assert_says_why(host: HostProcess) -> None:
+def assert_says_why(host: RestartableHost) -> None:
     assert "was taken over by another host" in host.log
     assert "run only one host on these shards" in host.log
     assert "Traceback" not in host.log
@@ -349,7 +349,7 @@ def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(3 << 20))
 
-    async def work(host: HostProcess) -> bool:
+    async def work(host: RestartableHost) -> bool:
         async with Client(host.address) as client:
             recording = RecordingClient(client, history, "client", wall_ms)
             await recording.enqueue([Item("sms", b"early %d" % n) for n in range(20)])
@@ -366,13 +366,13 @@ def test_a_full_disk_refuses_new_items_and_loses_none(disk: Path, tmp_path: Path
             assert all(outcome.error is None for outcome in second)
             [result] = await recording.enqueue([Item("mail", b"there is room again")])
             assert result.require()
-        return await heal(Load(host.address, history, seed=5), host, history)
+        return await stop_and_drain(Load(host.address, history, seed=5), host, history)
 
-    with HostProcess(tmp_path / "host", f"sqlite:{disk / 'data'}", {"store.shards": 1}) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{disk / 'data'}", {"store.shards": 1}) as host:
         host.start()
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
-        judge(history, in_sqlite(disk / "data", 1), drained)
+        check_run(history, in_sqlite(disk / "data", 1), drained)
 
 
 async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError:
@@ -387,7 +387,7 @@ async def enqueue_until_refused(client: RecordingClient, turn: int) -> FoqsError
 # -------------------------------------------------------------------------- helpers
 
 
-def gauge(host: HostProcess, name: str) -> int:
+def gauge(host: RestartableHost, name: str) -> int:
     """What the host tells of itself."""
     answer = host.get("/metrics")
     assert answer is not None

@@ -18,7 +18,7 @@ from foqs_client import Client, Enqueued, FoqsError, Item
 from tests.support.aio import run
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(120)]
 
@@ -53,13 +53,13 @@ def documented() -> list[str]:
     return re.findall(r"^\d+\. (.*)$", section, re.MULTILINE)
 
 
-def steps(host: HostProcess) -> list[str]:
+def steps(host: RestartableHost) -> list[str]:
     """The steps of a stop, as the host's log tells them."""
     messages = [json.loads(line)["message"] for line in host.log.rpartition("\n")[0].splitlines()]
     return [found.removeprefix("stopping the ") for found in messages if found.startswith("stopping the ")]
 
 
-def assert_every_line_is_an_event(host: HostProcess) -> None:
+def assert_every_line_is_an_event(host: RestartableHost) -> None:
     for line in host.log.splitlines():
         assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
 
@@ -70,7 +70,7 @@ def listens(port: int) -> bool:
 
 
 def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) -> None:
-    async def work(host: HostProcess) -> Enqueued:
+    async def work(host: RestartableHost) -> Enqueued:
         async with Client(host.address) as client:
             with frozen(mariadb):
                 call = asyncio.ensure_future(client.enqueue([Item("t", b"x")], timeout_ms=100_000))
@@ -87,17 +87,17 @@ def test_a_host_stops_in_the_documented_order(mariadb: MariaDb, tmp_path: Path) 
             [result] = await call
             return result
 
-    with HostProcess(tmp_path / "host", url(mariadb), {"server.drain_timeout_ms": 60_000}) as host:
+    with RestartableHost(tmp_path / "host", url(mariadb), {"server.stop_timeout_ms": 60_000}) as host:
         host.start()
         assert run(work(host), timeout=100).require()
-        assert host.ended() == 0
+        assert host.wait_for_exit() == 0
         assert steps(host) == documented()
         assert_every_line_is_an_event(host)
         assert "Traceback" not in host.log
 
 
 def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_path: Path) -> None:
-    async def work(host: HostProcess) -> None:
+    async def work(host: RestartableHost) -> None:
         async with Client(host.address, automatic_keys=False) as client:
             # Without a key: the client does not make it again.
             call = asyncio.ensure_future(client.enqueue([Item("t", b"x")], timeout_ms=100_000))
@@ -112,14 +112,14 @@ def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_
             else:
                 assert result.error is not None
                 assert result.error.code == "UNKNOWN_OUTCOME"
-            assert await asyncio.to_thread(host.ended) == 0
+            assert await asyncio.to_thread(host.wait_for_exit) == 0
 
     patience = {
-        "server.drain_timeout_ms": 300,
+        "server.stop_timeout_ms": 300,
         "store.statement_timeout_ms": 600_000,
         "store.connect_timeout_ms": 60_000,
     }
-    with HostProcess(tmp_path / "host", url(mariadb), patience) as host:
+    with RestartableHost(tmp_path / "host", url(mariadb), patience) as host:
         host.start()
         with frozen(mariadb):
             run(work(host), timeout=60)
@@ -129,7 +129,7 @@ def test_a_host_stops_in_time_although_its_database_hangs(mariadb: MariaDb, tmp_
 
 
 def test_a_host_that_never_reached_its_database_stops_too(mariadb: MariaDb, tmp_path: Path) -> None:
-    with HostProcess(tmp_path / "host", url(mariadb), {"server.drain_timeout_ms": 300}) as host, frozen(mariadb):
+    with RestartableHost(tmp_path / "host", url(mariadb), {"server.stop_timeout_ms": 300}) as host, frozen(mariadb):
         host.launch()
         until(lambda: host.get("/livez") is not None, "the host is alive")
         assert host.stop() == 0
@@ -137,7 +137,7 @@ def test_a_host_that_never_reached_its_database_stops_too(mariadb: MariaDb, tmp_
         assert_every_line_is_an_event(host)
 
 
-def waiting(host: HostProcess) -> int:
+def waiting(host: RestartableHost) -> int:
     """Long polls that wait."""
     answer = host.get("/metrics")
     found = answer and re.search(r"^foqs_waiting_dequeues (\d+)", answer[1], re.MULTILINE)
@@ -147,7 +147,7 @@ def waiting(host: HostProcess) -> int:
 def test_a_host_that_waits_for_zookeeper_stops_when_it_is_told_to(mariadb: MariaDb, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         options = {"cluster.zookeeper": f"127.0.0.1:{silent.getsockname()[1]}", "databases.main.url": url(mariadb)}
-        with HostProcess(tmp_path, "sqlite:unused", options) as host:
+        with RestartableHost(tmp_path, "sqlite:unused", options) as host:
             host.launch()
             connection, _ = silent.accept()  # it asks for a session, and is not answered
             with connection:

@@ -16,14 +16,14 @@ from random import Random
 import pytest
 
 from tests.support.aio import run
-from tests.support.history import Call, End, History, Record, machine_clock_ms, read
+from tests.support.history import Call, CallEnd, History, Record, machine_clock_ms, read
 from tests.support.ledger import in_flight
 from tests.support.mariadb import MariaDb
 from tests.support.mysql9 import BOTH, running
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.tables import Tables, in_mariadb, in_sqlite
-from tests.support.trial import heal, judge
-from tests.support.workload import FAR, Load, pause
+from tests.support.trial import check_run, stop_and_drain
+from tests.support.workload import FAR_TOPIC, Load, pause
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(480)]
 
@@ -48,21 +48,21 @@ def server(request: pytest.FixtureRequest) -> Iterator[MariaDb]:
 
 
 def test_a_host_on_sqlite_may_be_killed_at_any_moment(tmp_path: Path, seed: int) -> None:
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}") as host:
         host.start()
         kill_under_load(host, in_sqlite(tmp_path / "data"), seed, HOST_KILLS, host.kill9, host.launch)
 
 
 def test_a_host_on_a_server_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
     database = server.database()
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
+    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
         host.start()
         kill_under_load(host, in_mariadb(server, database), seed, HOST_KILLS, host.kill9, host.launch)
 
 
 def test_the_database_may_be_killed_at_any_moment(tmp_path: Path, server: MariaDb, seed: int) -> None:
     database = server.database()
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
+    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{server.port}/{database}") as host:
         host.start()
         pid = host.pid
         kill_under_load(host, in_mariadb(server, database), seed, DATABASE_KILLS, server.kill9, server.start, 1.5)
@@ -70,7 +70,7 @@ def test_the_database_may_be_killed_at_any_moment(tmp_path: Path, server: MariaD
 
 
 def kill_under_load(
-    host: HostProcess,
+    host: RestartableHost,
     tables: Tables,
     seed: int,
     kills: int,
@@ -98,15 +98,15 @@ def kill_under_load(
             await pause(rng.choice((0, 0, 0.2, 1)) * away_s_max)
             await asyncio.to_thread(revive)
         await load.acked(ACKED_BETWEEN_KILLS_MIN)
-        return await heal(load, host, history)
+        return await stop_and_drain(load, host, history)
 
     drained = run(work(), timeout=400)
     assert host.stop() == 0
-    found = judge(history, tables, drained)
+    found = check_run(history, tables, drained)
     assert found.exact > found.acknowledged / 2, "too few items of which all is known"
     record = read(history.events)
     assert record.present is not None
-    assert any(row["topic"] == FAR for row in record.present.values()), "no item was for much later"
+    assert any(row["topic"] == FAR_TOPIC for row in record.present.values()), "no item was for much later"
     hit = [len(interrupted(record, *moment)) for moment in killed]
     assert sum(map(bool, hit)) > len(hit) / 2, f"most kills interrupted nothing: {hit}"
 
@@ -116,5 +116,5 @@ def interrupted(record: Record, began_ms: float, dead_ms: float) -> list[Call]:
     return [
         call
         for call in in_flight(record, began_ms)
-        if call.end is End.UNKNOWN or (call.returned is not None and call.returned.at_ms >= dead_ms)
+        if call.end is CallEnd.UNKNOWN or (call.returned is not None and call.returned.at_ms >= dead_ms)
     ]

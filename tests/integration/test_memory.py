@@ -18,7 +18,7 @@ import pytest
 from foqs_client import Client, Item
 from foqs_client.idl import ttypes
 from tests.support.aio import run
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.wire import call
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
@@ -26,13 +26,13 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
 MIB: Final = 1 << 20
 PAYLOAD: Final = bytes(10_000)
 LIMITS: Final[Mapping[str, Any]] = {
-    "wire.in_flight_bytes_max": 8 * MIB,
-    "wire.frame_bytes_max": 2 * MIB,
-    "wire.write_buffer_bytes_max": MIB,
-    "wire.reply_bytes_max": 2 * MIB,
+    "rpc.in_flight_bytes_max": 8 * MIB,
+    "rpc.frame_bytes_max": 2 * MIB,
+    "rpc.write_buffer_bytes_max": MIB,
+    "rpc.reply_bytes_max": 2 * MIB,
     "shard.queue_bytes_max": 4 * MIB,
-    "buffer.written_bytes_max": 4 * MIB,
-    "buffer.loaded_bytes_max": 4 * MIB,
+    "row_cache.written_bytes_max": 4 * MIB,
+    "row_cache.prefetched_bytes_max": 4 * MIB,
     "store.shards": 1,
 }
 HELD_MAX: Final = 160 * MIB
@@ -42,8 +42,8 @@ CONNECTIONS: Final = 4
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[HostProcess]:
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", LIMITS) as process:
+def host(tmp_path: Path) -> Iterator[RestartableHost]:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", LIMITS) as process:
         process.start()
         # What a host has once it has worked is not held against anybody.
         run(work(process))
@@ -51,7 +51,7 @@ def host(tmp_path: Path) -> Iterator[HostProcess]:
         assert process.stop() == 0
 
 
-async def work(host: HostProcess) -> None:
+async def work(host: RestartableHost) -> None:
     async with Client(host.address) as client:
         for _ in range(5):
             results = await client.enqueue([Item("t", PAYLOAD) for _ in range(100)])
@@ -60,14 +60,14 @@ async def work(host: HostProcess) -> None:
         assert page.items
 
 
-def peak_bytes(host: HostProcess) -> int:
+def peak_bytes(host: RestartableHost) -> int:
     """The most memory that the process ever had."""
     lines = Path(f"/proc/{host.pid}/status").read_text().splitlines()
     [kib] = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
     return int(kib) * 1024
 
 
-def pour(host: HostProcess, message: bytes, times: int) -> int:
+def pour(host: RestartableHost, message: bytes, times: int) -> int:
     """Sends a message again and again and reads nothing, until the host takes no more or has closed the connection.
 
     Returns how many bytes it took.
@@ -86,7 +86,7 @@ def pour(host: HostProcess, message: bytes, times: int) -> int:
     return sent
 
 
-def abuse(host: HostProcess, message: bytes, times: int) -> int:
+def abuse(host: RestartableHost, message: bytes, times: int) -> int:
     """Pours on several connections at once, beside a neighbour who works; returns the bytes that the host took."""
     with ThreadPoolExecutor(CONNECTIONS) as threads:
         pouring = [threads.submit(pour, host, message, times) for _ in range(CONNECTIONS)]
@@ -94,7 +94,7 @@ def abuse(host: HostProcess, message: bytes, times: int) -> int:
         return sum(each.result() for each in pouring)
 
 
-async def neighbour(host: HostProcess, over: Callable[[], bool]) -> None:
+async def neighbour(host: RestartableHost, over: Callable[[], bool]) -> None:
     """Enqueues one item after the other until it is over, and once more; each is taken in the end."""
     async with Client(host.address) as client:
         while True:
@@ -105,7 +105,7 @@ async def neighbour(host: HostProcess, over: Callable[[], bool]) -> None:
                 return
 
 
-def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(host: HostProcess) -> None:
+def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(host: RestartableHost) -> None:
     before = peak_bytes(host)
     request = ttypes.PeekRequest(
         namespace_name="default", topic="t", page=ttypes.Page(limit=100), with_payload=True, timeout_ms=60_000
@@ -116,7 +116,7 @@ def test_a_client_that_never_reads_its_replies_costs_no_more_than_is_configured(
     assert peak_bytes(host) - before < HELD_MAX
 
 
-def test_a_client_that_never_stops_sending_costs_no_more_than_is_configured(host: HostProcess) -> None:
+def test_a_client_that_never_stops_sending_costs_no_more_than_is_configured(host: RestartableHost) -> None:
     before = peak_bytes(host)
     items = [ttypes.NewItem(topic="flood", payload=PAYLOAD) for _ in range(100)]
     message = call("enqueue", ttypes.EnqueueRequest("default", items))

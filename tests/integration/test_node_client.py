@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from foqs.core.errors import Code
+from foqs.core.errors import ErrorCode
 
 HERE = Path(__file__).resolve().parent / "node"
 CONTRACT = Path(__file__).resolve().parents[2] / "thrift" / "foqs.thrift"
@@ -86,7 +86,7 @@ def test_a_generated_node_client_enqueues_dequeues_and_acks(
     said: dict[str, Any] = json.loads(output)
     first, second, none = said["ids"]
     assert none is None
-    assert said["refused"] == [None, None, {"code": Code.INVALID_ARGUMENT, "field": "items[2].topic"}]
+    assert said["refused"] == [None, None, {"code": ErrorCode.INVALID_ARGUMENT, "field": "items[2].topic"}]
     assert said["delivered"] == [
         {"id": second, "topic": said["topic"], "priority": -7, "payload": "00fff9", "attempt": 1},
         {"id": first, "topic": said["topic"], "priority": 5, "payload": "00ff05", "attempt": 1},
@@ -94,5 +94,5 @@ def test_a_generated_node_client_enqueues_dequeues_and_acks(
     assert said["acked"] == [True, True]
     assert said["again"] == [True, True]
     assert said["routed"] == 20
-    assert said["no_namespace"] == {"code": Code.NAMESPACE_NOT_FOUND, "field": "namespace_name"}
-    assert said["not_served"]["code"] == Code.NOT_IMPLEMENTED
+    assert said["no_namespace"] == {"code": ErrorCode.NAMESPACE_NOT_FOUND, "field": "namespace_name"}
+    assert said["not_served"]["code"] == ErrorCode.NOT_IMPLEMENTED

@@ -24,7 +24,7 @@ from perf.lib.race import Broken, reckon
 from perf.lib.stage import stage
 from perf.lib.table import Row
 from perf.lib.trial import Filled, Trial, once
-from tests.support.descendants import descendants, lives
+from tests.support.descendants import descendants, is_running
 from tests.support.poll import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,11 +73,11 @@ def test_what_is_told_to_stop_leaves_no_server_and_no_load_behind(program: str) 
             started = descendants(process.pid)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) != 0
-            until(lambda: not any(map(lives, started)), f"all of {started} have ended")
+            until(lambda: not any(map(is_running, started)), f"all of {started} have ended")
         finally:
             started |= descendants(process.pid)
             process.kill()
-            for pid in filter(lives, started):
+            for pid in filter(is_running, started):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 

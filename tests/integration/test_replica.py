@@ -20,11 +20,11 @@ import pytest
 from foqs_client import Client, Delivery, FoqsError, Item, StaleLease, UnknownOutcome
 from tests.support.aio import run
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 from tests.support.real_cluster import RealCluster
 from tests.support.replication import Replication
 from tests.support.tables import Tables, in_mariadb
-from tests.support.taking import take_all
+from tests.support.taking import dequeue_all
 from tests.support.zookeeper import ZooKeeper
 
 pytestmark = [pytest.mark.process, pytest.mark.mysql, pytest.mark.timeout(240)]
@@ -96,7 +96,7 @@ class Book:
             outcome.require()
             assert not outcome.already_gone
         new = await self.put(client, "new")
-        found = await take_all(client, "copied", "lost", "new")
+        found = await dequeue_all(client, "copied", "lost", "new")
         assert sorted(found) == sorted(self.copied | new)
 
 
@@ -122,7 +122,7 @@ def test_a_host_alone_serves_a_replica_that_lost_its_last_writes(
     primary, replica = (in_mariadb(server, "foqs") for server in (database.primary, database.replica))
     book = Book()
 
-    async def story(host: HostProcess) -> None:
+    async def story(host: RestartableHost) -> None:
         async with Client(host.address, automatic_keys=False) as client:
             await book.before(client)
             await asyncio.to_thread(database.until_copied)
@@ -142,12 +142,12 @@ def test_a_host_alone_serves_a_replica_that_lost_its_last_writes(
             if dies == "host with it":
                 await asyncio.to_thread(host.start)
             await asyncio.to_thread(until, lambda: has_epochs_above(replica, last), "every shard is taken over anew")
-            await asyncio.to_thread(host.until_ready)
+            await asyncio.to_thread(host.wait_until_ready)
             await check_torn(await asyncio.gather(*begun, return_exceptions=True), client)
             await book.after(client)
             assert all(epoch == last[shard][0] + 1 for shard, (epoch, _) in replica.owners().items())
 
-    with HostProcess(tmp_path / "host", f"mysql://root@127.0.0.1:{database.port}/foqs") as host:
+    with RestartableHost(tmp_path / "host", f"mysql://root@127.0.0.1:{database.port}/foqs") as host:
         host.start()
         run(story(host), timeout=180)
         assert host.stop() == 0
@@ -158,7 +158,7 @@ def has_epochs_above(tables: Tables, last: dict[int, tuple[int, int]]) -> bool:
     return all(epoch > last[shard][0] for shard, (epoch, _) in tables.owners().items())
 
 
-def is_ready(host: HostProcess) -> bool:
+def is_ready(host: RestartableHost) -> bool:
     answer = host.get("/readyz")
     return answer is not None and answer[0] == 200
 
@@ -174,7 +174,7 @@ async def check_torn(results: Sequence[object], client: Client) -> None:
             maybe.add(b"%d" % number)
         else:
             assert isinstance(error, FoqsError), error
-    found = await take_all(client, "torn")
+    found = await dequeue_all(client, "torn")
     assert len(set(found)) == len(found)
     assert written <= set(found) <= written | maybe
 
@@ -205,14 +205,14 @@ def test_a_cluster_serves_a_replica_that_lost_its_last_epochs(dies: str, databas
                 await book.after(client)
 
         one.launch()
-        cluster.until_served(["one"])
-        one.until_ready()
+        cluster.wait_until_served(["one"])
+        one.wait_until_ready()
         run(before())
         database.until_copied()
         database.stop_applying()
         two.launch()
-        cluster.until_served(["one", "two"])
-        two.until_ready()
+        cluster.wait_until_served(["one", "two"])
+        two.wait_until_ready()
         run(meanwhile())
         until_every_shard_was_written(primary, replica)
         last = primary.owners()
@@ -233,9 +233,9 @@ def test_a_cluster_serves_a_replica_that_lost_its_last_epochs(dies: str, databas
             for host in (one, two):
                 host.launch()
         until(lambda: has_epochs_above(replica, last), "every shard is taken over anew", 60)
-        cluster.until_served(["one", "two"])
+        cluster.wait_until_served(["one", "two"])
         for host in (one, two):
-            host.until_ready()
+            host.wait_until_ready()
         run(after())
         for host in (one, two):
             assert host.stop() == 0

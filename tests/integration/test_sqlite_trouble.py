@@ -16,10 +16,10 @@ from foqs_client import Client, Item
 from tests.support.aio import run
 from tests.support.history import History, machine_clock_ms
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.recording import RecordingClient
 from tests.support.tables import in_sqlite
-from tests.support.trial import heal, judge
+from tests.support.trial import check_run, stop_and_drain
 from tests.support.workload import Load, wall_ms
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_host_serves_again_when_its_files_may_be_written_again(folder: Path, tmp_path: Path) -> None:
     history = History(machine_clock_ms, source="load")
 
-    async def work(host: HostProcess) -> bool:
+    async def work(host: RestartableHost) -> bool:
         async with Client(host.address, automatic_keys=False) as client:
             recording = RecordingClient(client, history, "client", wall_ms)
             await recording.enqueue([Item("mail", b"before")])
@@ -63,20 +63,20 @@ def test_a_host_serves_again_when_its_files_may_be_written_again(folder: Path, t
                 assert not isinstance(refused, list) or refused[0].error is not None
                 await asyncio.to_thread(until, lambda: "shard-0.db" in readiness(host), "/readyz names the file")
                 assert "let this user read and write" in readiness(host) or "permissions" in readiness(host)
-                assert host.runs
-            await asyncio.to_thread(host.until_ready)
+                assert host.is_running
+            await asyncio.to_thread(host.wait_until_ready)
             [result] = await recording.enqueue([Item("mail", b"after")])
             assert result.require()
-        return await heal(Load(host.address, history, seed=6), host, history)
+        return await stop_and_drain(Load(host.address, history, seed=6), host, history)
 
-    with HostProcess(tmp_path / "host", f"sqlite:{folder}", {"store.shards": 1}) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{folder}", {"store.shards": 1}) as host:
         host.start()
         drained = run(work(host), timeout=100)
         assert host.stop() == 0
         assert "Traceback" not in host.log
-        judge(history, in_sqlite(folder, 1), drained)
+        check_run(history, in_sqlite(folder, 1), drained)
 
 
-def readiness(host: HostProcess) -> str:
+def readiness(host: RestartableHost) -> str:
     answer = host.get("/readyz")
     return "" if answer is None or answer[0] == 200 else answer[1]

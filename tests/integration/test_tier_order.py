@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.dev.cluster import DATABASE, Cluster
+from foqs.dev.cluster import DATABASE, LocalCluster
 from foqs_client import Client, Item
 from perf.lib.report import Report, say
 from tests.support.ports import free_port
@@ -46,8 +46,8 @@ _TABLES: Final = (
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster(shards=SHARDS, port=free_port) as found:
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(shards=SHARDS, port=free_port) as found:
         yield found
 
 
@@ -75,7 +75,7 @@ async def empty(client: Client, topic: str) -> tuple[list[str], float]:
     return got, slowest_s
 
 
-def in_order(cluster: Cluster, topic: str) -> dict[str, int]:
+def in_order(cluster: LocalCluster, topic: str) -> dict[str, int]:
     """Ids as the tables have them, with their priorities."""
     found: list[tuple[int, int, int, int]] = []
     for server in cluster.databases:
@@ -97,7 +97,7 @@ def behind(ranks: Sequence[int]) -> float:
     return late / len(ranks)
 
 
-async def drain(cluster: Cluster, topic: str, seed: int) -> dict[str, Any]:
+async def drain(cluster: LocalCluster, topic: str, seed: int) -> dict[str, Any]:
     """Figures of one backlog. Each item comes once, unless something stood still; then at most once, and none is lost."""
     async with Client(cluster.url) as client:
         await fill(client, topic, ITEMS, Random(seed))
@@ -126,7 +126,7 @@ async def drain(cluster: Cluster, topic: str, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(900)
-def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(cluster: Cluster) -> None:
+def test_random_priorities_over_three_hosts_reach_one_consumer_nearly_in_order(cluster: LocalCluster) -> None:
     found: list[dict[str, Any]] = []
     while len(found) < BACKLOGS_MAX and sum(each["slowest_call_ms"] < STANDSTILL_MS for each in found) < BACKLOGS:
         number = len(found)

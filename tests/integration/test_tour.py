@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 from tests.support.terminal import Terminal
 from tests.support.tour import Block, part
 
@@ -37,7 +37,7 @@ SHOWN: Final[list[tuple[str, int, str]]] = [
     ("foqs dead redrive --topic letters.us --yes", 0, ""),
     ("foqs topic pause letters.eu", 0, "foqs topic resume letters.eu"),
     ("foqs enqueue letters.eu 'not yet'", 0, r"\d+-\d+ +enqueued"),
-    ("foqs why ID", 0, r"paused(?s:.*)foqs topic resume letters.eu"),
+    ("foqs explain ID", 0, r"paused(?s:.*)foqs topic resume letters.eu"),
     ("foqs item update --topic letters.eu --priority 7 --yes", 0, ""),
     ("foqs topic resume letters.eu", 0, ""),
     (
@@ -62,13 +62,13 @@ def tour() -> list[Block]:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[HostProcess]:
+def host(tmp_path: Path) -> Iterator[RestartableHost]:
     options = {
         "shard.sweep_interval_ms": 60_000,
         "namespace.lease_ms_default": 30_000,
         "namespace.backoff_ms_min": 300,
     }
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
         host.start()
         yield host
 
@@ -87,7 +87,7 @@ def is_shown(block: Block, by_commands: str, worker: Terminal) -> bool:
 
 
 @pytest.mark.process
-def test_the_tour_goes_as_it_says(host: HostProcess, tmp_path: Path) -> None:
+def test_the_tour_goes_as_it_says(host: RestartableHost, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "PATH": f"{PROGRAM.parent}:{os.environ['PATH']}",

@@ -14,7 +14,7 @@ import pytest
 
 from foqs_client import Item, SyncClient
 from tests.support.poll import until
-from tests.support.processes import PROGRAM, HostProcess
+from tests.support.processes import PROGRAM, RestartableHost
 
 pytestmark = pytest.mark.process
 
@@ -26,17 +26,17 @@ from pathlib import Path
 from foqs_client.consumer import Job, Worker
 
 worker = Worker()
-FOLDER = Path(__file__).parent
+ELECTION_FOLDER = Path(__file__).parent
 
 
 def note(*words):
-    with (FOLDER / "notes").open("a") as notes:
+    with (ELECTION_FOLDER / "notes").open("a") as notes:
         notes.write(" ".join(map(str, words)) + "\\n")
 
 
 def work(job: Job) -> None:
     note("begun", job.payload.decode(), job.attempt, os.getpid(), job.metadata.decode() or "-")
-    while not (FOLDER / "go").exists():
+    while not (ELECTION_FOLDER / "go").exists():
         time.sleep(0.01)
     note("done", job.payload.decode(), job.attempt)
 
@@ -54,7 +54,7 @@ BRIEF_MS = 5_000
 class Workplace:
     """A folder with handlers, the workers run in it, and what they note."""
 
-    def __init__(self, folder: Path, host: HostProcess) -> None:
+    def __init__(self, folder: Path, host: RestartableHost) -> None:
         self.folder = folder
         self.processes: list[subprocess.Popen[str]] = []
         (folder / "jobs.py").write_text(JOBS)
@@ -86,21 +86,21 @@ class Workplace:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[HostProcess]:
+def host(tmp_path: Path) -> Iterator[RestartableHost]:
     options = {"namespace.backoff_ms_min": 50}
-    with HostProcess(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
+    with RestartableHost(tmp_path / "host", f"sqlite:{tmp_path / 'data'}", options) as host:
         host.start()
         yield host
 
 
 @pytest.fixture
-def client(host: HostProcess) -> Iterator[SyncClient]:
+def client(host: RestartableHost) -> Iterator[SyncClient]:
     with SyncClient(host.address) as client:
         yield client
 
 
 @pytest.fixture
-def place(tmp_path: Path, host: HostProcess) -> Iterator[Workplace]:
+def place(tmp_path: Path, host: RestartableHost) -> Iterator[Workplace]:
     folder = tmp_path / "work"
     folder.mkdir()
     place = Workplace(folder, host)

@@ -52,7 +52,7 @@ def job(payload: bytes = b"", metadata: bytes = b"") -> Job:
 async def ended(runner: ProcessRunner, one: Job) -> BaseException | None:
     """What a job came to."""
     future: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-    runner.begin(one, lambda _, error: future.set_result(error))
+    runner.submit(one, lambda _, error: future.set_result(error))
     async with asyncio.timeout(STUCK_S):
         return await future
 
@@ -66,10 +66,10 @@ def test_a_frozen_process_holds_no_call_of_the_loop_up_and_is_killed_in_time() -
         with frozen(pid):
             one = job(bytes(8 * LARGE))
             ending = asyncio.ensure_future(ended(runner, one))
-            await until(lambda: runner._children[0].job is one)
+            await until(lambda: runner._workers[0].job is one)
 
             def call() -> None:
-                runner.lose(one, interrupt=False)
+                runner.on_lost(one, interrupt=False)
                 runner.interrupt(one)
 
             calls = threading.Thread(target=call, daemon=True)

@@ -48,7 +48,7 @@ class Administrator:
     async def work(self, is_over: Callable[[], bool]) -> None:
         """Now this, now that, until the work is over."""
         rng = self._rng
-        deeds = (self._sweep, self._sweep, self._pause, self._limit, self._look, self._grant)
+        deeds = (self._sweep, self._sweep, self._pause, self._limit, self._read_all, self._grant)
         while not is_over():
             with contextlib.suppress(FoqsError):
                 await rng.choice(deeds)()
@@ -57,8 +57,8 @@ class Administrator:
     async def restore(self) -> None:
         """Resumes everything and lifts every limit, and does not give up; then leaves something to be looked at."""
         for topic in self._topics:
-            await self._surely(lambda topic=topic: self._client.resume_topic(topic))  # type: ignore[misc]
-        await self._surely(lambda: self._client.set_limits(self._limits(NO_LIMITS)))
+            await self._until_done(lambda topic=topic: self._client.resume_topic(topic))  # type: ignore[misc]
+        await self._until_done(lambda: self._client.set_limits(self._limits(NO_LIMITS)))
         name = self._client.client.namespace
         items = [Item(SWEPT, f"{name}/left/{n}".encode(), delay_ms=self._rng.choice((0, 1))) for n in range(_LEFT)]
         await asyncio.sleep(1)  # other hosts hear a little later that there are no limits
@@ -166,7 +166,7 @@ class Administrator:
         self._called()
         await self._client.grant(GUEST, self._rng.sample(("enqueue", "consume", "admin"), count))
 
-    async def _look(self) -> None:
+    async def _read_all(self) -> None:
         """At everything, while all of it changes."""
         client, rng = self._client.client, self._rng
         self._called()
@@ -183,7 +183,7 @@ class Administrator:
         weight = max(1, self._weight + self._rng.randint(-1, 1))
         return Namespace(self._client.client.namespace, weight=weight, **limits)
 
-    async def _surely(self, call: Callable[[], object]) -> None:
+    async def _until_done(self, call: Callable[[], object]) -> None:
         while True:
             self._called()
             try:

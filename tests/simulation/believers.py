@@ -19,7 +19,7 @@ from typing import Any, Final
 from foqs.testing import FakeHost
 from foqs_client import Client, Item, Outcome, UnknownOutcome, Unreachable
 from foqs_client.consumer import Consumer, Job
-from foqs_client.consumer.hand import Hand, Held
+from foqs_client.consumer.hand import InFlightItem, InFlightSet
 from tests.support.virtual import run_virtual
 
 SEEDS: Final = range(16)
@@ -37,7 +37,7 @@ def play(seed: int) -> tuple[list[str], int]:
         rng = Random(seed)
         async with FakeHost({"namespace.attempts_max_default": 0}) as fake:
             await fake.client().enqueue([Item("t", str(n).encode(), lease_ms=LEASE_MS) for n in range(ITEMS)])
-            world = _World(rng, violations)
+            world = _HandlerWorld(rng, violations)
             consumers = [
                 Consumer(
                     _unreliable(fake.client(), rng),
@@ -61,7 +61,7 @@ def play(seed: int) -> tuple[list[str], int]:
     return violations, sum(lost)
 
 
-class _World:
+class _HandlerWorld:
     """What handlers do, and who believes to have which item."""
 
     def __init__(self, rng: Random, violations: list[str]) -> None:
@@ -113,37 +113,37 @@ def _unreliable(client: Client, rng: Random) -> Client:
 # ---------------------------------------------------------------------- bugs
 
 
-def renewals_booked_by_wish() -> None:
+def renewal_recorded_at_wished_length() -> None:
     """A renewal's reply is booked as the length that the handler wishes by then, not as what was asked for."""
 
-    def renewed(self: Hand, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
-        for one in held:
+    def renewed(self: InFlightSet, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
+        for one in items:
             original(self, [one], sent_s, one.lease_ms)
 
-    original = Hand.renewed
-    Hand.renewed = renewed  # type: ignore[method-assign]
+    original = InFlightSet.on_renewed
+    InFlightSet.on_renewed = renewed  # type: ignore[method-assign]
 
 
-def losses_untold() -> None:
+def losses_unreported() -> None:
     """A handler does not see that its lease is lost."""
-    original = Hand.lose
+    original = InFlightSet.mark_lost
 
-    def lose(self: Hand, held: Held) -> None:
-        original(self, held)
-        if held.job is not None:
-            held.job.lost = False
+    def lose(self: InFlightSet, item: InFlightItem) -> None:
+        original(self, item)
+        if item.job is not None:
+            item.job.lost = False
 
-    Hand.lose = lose  # type: ignore[method-assign]
+    InFlightSet.mark_lost = lose  # type: ignore[method-assign]
 
 
 def shortened_when_answered() -> None:
     """A renewal that shortens a lease counts only when its reply comes, which may be lost."""
-    Hand.renewal_sent = lambda self, held, sent_s, lease_ms: None  # type: ignore[method-assign]
+    InFlightSet.on_renewal_sent = lambda self, items, sent_s, lease_ms: None  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Callable[[], None]]] = {
-    "renewals-booked-by-wish": renewals_booked_by_wish,
-    "losses-untold": losses_untold,
+    "renewals-booked-by-wish": renewal_recorded_at_wished_length,
+    "losses-untold": losses_unreported,
     "shortened-when-answered": shortened_when_answered,
 }
 

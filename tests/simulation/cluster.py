@@ -20,31 +20,31 @@ from types import MappingProxyType
 from typing import ClassVar, Final
 
 from foqs.catalog.memory import MemoryCatalog
-from foqs.core.cuts import Cuts
+from foqs.core.cuts import PurgeMarkers
 from foqs.core.fence import Fence
 from foqs.core.item import State, format_id
-from foqs.core.keys import even_parts
+from foqs.core.keys import divide_key_slots
 from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NoFacts
-from foqs.shard.keeper import TakenByAnother
+from foqs.shard.facts import NullObserver
+from foqs.shard.keeper import ShardTakenOver
 from foqs.shard.shard import Shard
-from foqs.store.memory_table import Table
+from foqs.store.memory_table import ShardTables
 from foqs.store.port import StoreUnusable
-from foqs.wire.admin import admin_calls
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.methods import Calls, Serve
-from foqs.wire.server import WireServer
+from foqs.wire.admin import admin_handlers
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.methods import MethodHandler, RpcService
+from foqs.wire.server import RpcServer
 from shardmgr.local import LocalCoordinator
 from tests.simulation import principals
-from tests.support.builders import BUFFER, NAMESPACE, MemoryBook, engine_settings
+from tests.support.builders import NAMESPACE, ROW_CACHE, MemoryEpochBook, engine_settings
 from tests.support.clocks import ServerClock
 from tests.support.history import Event
 from tests.support.memory_check import differences, is_at_rest, purged_in_index, watermark_ms
 from tests.support.network import Connect, Factory, Listener, Network
-from tests.support.reckon import Bounds
+from tests.support.reckon import ClockBounds
 from tests.support.recording import row_event
-from tests.support.server import Server
+from tests.support.server import FaultyDatabaseServer
 from tests.support.virtual import Process, VirtualClock, VirtualLoop, current_process
 
 PORT: Final = 7411
@@ -70,28 +70,34 @@ SETTINGS: Final = replace(
         flush_items_min=5,
         flush_ms_target=20,
         ready_window_items_max=5,
-        ready_keys_max=16,
+        ready_index_items_max=16,
         timer_page_items=5,
         purge_page_items=1,
-        topic_linger_ms=300,
-        handout_wait_ms_max=80,
+        empty_topic_linger_ms=300,
+        delivery_wait_ms_max=80,
         clock_slew_permille=1,
         breaker_window_ms=1_000,
         breaker_latency_ms_max=50,
         breaker_error_percent=50,
         breaker_flushes_min=4,
         breaker_reset_ms=150,
-        buffer=replace(BUFFER, written_items_max=12, loaded_items_max=8, loaded_bytes_max=8_000, topic_items_max=6),
+        buffer=replace(
+            ROW_CACHE,
+            written_items_max=12,
+            prefetched_items_max=8,
+            prefetched_bytes_max=8_000,
+            prefetch_topic_items_max=6,
+        ),
     ),
     namespace_default=_NAMESPACE,
 )
 WILD: Final = replace(
     SETTINGS,
     shard=replace(
-        SETTINGS.shard, clock_sample_ms=150, clock_slew_permille=SLEW_PERMILLE, clock_skew_ms_max=CLOCK_SKEW_MS
+        SETTINGS.shard, clock_sample_interval_ms=150, clock_slew_permille=SLEW_PERMILLE, clock_skew_ms_max=CLOCK_SKEW_MS
     ),
 )
-BOUNDS: Final = Bounds(
+BOUNDS: Final = ClockBounds(
     lease_ms_default=30_000,
     attempts_max_default=0,
     backoff_ms_max=800,
@@ -114,7 +120,7 @@ class Incarnation:
 
     address: str
     process: Process
-    connections: list[tuple[Server, int]] = field(default_factory=list)
+    connections: list[tuple[FaultyDatabaseServer, int]] = field(default_factory=list)
     engine: Engine | None = None
     held_until_s: float = 0.0
     ready: bool = False
@@ -122,7 +128,7 @@ class Incarnation:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Cluster:
+class SimulatedCluster:
     """Everything but the clients; of this class, with one host at a time that is alone.
 
     Args:
@@ -140,7 +146,7 @@ class Cluster:
         self.incarnations: list[Incarnation] = []
         self.kills = self.drains = self.zombies = 0
         self._by_process: dict[Process, Incarnation] = {}
-        self._book = MemoryBook()
+        self._book = MemoryEpochBook()
         self._is_slow_at_last = seed % 5 == 3
         self._fate = Random(f"{seed}/fate")
         self._context = copy_context()
@@ -170,7 +176,7 @@ class Cluster:
         self.incarnations.append(incarnation)
         self._by_process[incarnation.process] = incarnation
         incarnation.process.spawn(self._host(incarnation, number), name=f"host-{number}")
-        self._context.copy().run(self.loop.create_task, self._bury(incarnation))
+        self._context.copy().run(self.loop.create_task, self._exit_fenced_host(incarnation))
         return incarnation
 
     def running(self) -> list[Incarnation]:
@@ -223,7 +229,7 @@ class Cluster:
             for server in self.servers.values():
                 server.commit_s = SLOW_COMMIT_S
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ClockBounds:
         """How well a history of this cluster must agree with the observer's clock."""
         late_ms = max(server.waited_ms for server in self.servers.values())
         bounds = replace(BOUNDS, bound_ms=SLOW_BOUND_MS) if self._is_slow_at_last else BOUNDS
@@ -277,12 +283,12 @@ class Cluster:
             for difference in differences(shard, list(self._table(shard.number).rows.values()))
         ]
 
-    def _table(self, shard: int) -> Table:
+    def _table(self, shard: int) -> ShardTables:
         return self.servers[shard].tables[shard]
 
     def _shards(self) -> list[Shard]:
         engines = [each.engine for each in self.running() if each.engine is not None and not each.gone.is_set()]
-        return [shard for engine in engines for shard in engine.shards.values() if shard.serving]
+        return [shard for engine in engines for shard in engine.shards.values() if shard.is_serving]
 
     # ----------------------------------------------------------------- inside
 
@@ -301,13 +307,13 @@ class Cluster:
             self._catalog,
             clock,
             rng,
-            NoFacts(),
+            NullObserver(),
             nonce=nonce_of(number),
         )
         await engine.open()
         wire, listener = await self._listen(me, number, engine, rng)
         engine.start()
-        ready = asyncio.ensure_future(engine.ready.wait())
+        ready = asyncio.ensure_future(engine.became_ready.wait())
         ready.add_done_callback(lambda _: setattr(me, "ready", True))
         serving = asyncio.ensure_future(engine.run())
         stopping = asyncio.ensure_future(me.stop.wait())
@@ -316,10 +322,10 @@ class Cluster:
             listener.close()
             engine.queue.drain()
             await wire.stop(self.loop.time() + 0.3)
-            engine.release()
+            engine.on_release_requested()
             await asyncio.wait((serving,), timeout=1.0)
             await engine.abort()
-        with contextlib.suppress(TakenByAnother, StoreUnusable, asyncio.CancelledError):
+        with contextlib.suppress(ShardTakenOver, StoreUnusable, asyncio.CancelledError):
             await serving
         me.gone.set()
 
@@ -334,16 +340,16 @@ class Cluster:
         number: int,
         engine: Engine,
         rng: Random,
-        more: Mapping[str, Serve] = MappingProxyType({}),
-        together: Callable[[Handlers], Calls] = lambda alone: alone,
-    ) -> tuple[WireServer, Listener]:
+        more: Mapping[str, MethodHandler] = MappingProxyType({}),
+        together: Callable[[QueueHandlers], RpcService] = lambda alone: alone,
+    ) -> tuple[RpcServer, Listener]:
         """A host's wire, which serves `more` besides the usual calls, and makes of all of them what `together` does."""
-        identity = Identity(me.address, PORT, number)
-        handlers = Handlers(engine.queue, identity, rng, {**admin_calls(engine.admin, "default"), **more})
-        wire = WireServer(
-            self.loop, together(handlers), WireLimits(), gate=principals.gate(engine.namespaces.permissions)
+        identity = HostIdentity(me.address, PORT, number)
+        handlers = QueueHandlers(engine.queue, identity, rng, {**admin_handlers(engine.admin, "default"), **more})
+        wire = RpcServer(
+            self.loop, together(handlers), RpcLimits(), authenticator=principals.gate(engine.namespaces.permissions_of)
         )
-        engine.queue.on_told = wire.send
+        engine.queue.write_replies = wire.write_replies
         return wire, await self.network.listen(me.address, PORT, wire.connection)
 
     def _current(self) -> Incarnation | None:
@@ -351,25 +357,25 @@ class Cluster:
         process = current_process()
         return None if process is None else self._by_process[process]
 
-    def _server(self, rng: Random) -> Server:
+    def _server(self, rng: Random) -> FaultyDatabaseServer:
         drift, skew_ms = (rng.uniform(-SERVER_DRIFT, SERVER_DRIFT), CLOCK_SKEW_MS // 3) if self.wild else (0.0, 0)
         clock = ServerClock(self.loop, rng, rate=1 + drift, skew_ms=skew_ms)
-        server = Server(self.loop, rng, clock, self._held_s, self._connected)
+        server = FaultyDatabaseServer(self.loop, rng, clock, self._held_s, self._connected)
         if self.wild:
             server.troubles = replace(server.troubles, clock_step=0.0005, slow_clock=0.3)
-        server.committed = self._committed
+        server.on_committed = self._committed
         return server
 
     def _dispute_slots(self) -> None:
         """The last shard's table holds slots that are recorded as the first one's, as after a restore of an old copy."""
-        parts = even_parts(self.shards)
+        parts = divide_key_slots(self.shards)
         slots = {TIER: {shard: frozenset(part) for shard, part in parts.items()}}
         self.document = replace(self.document, slots=slots)
         first, last = self.shards[0], self.shards[-1]
         self.servers[last].store(last)
-        self._table(last).slots.update(parts[first])
+        self._table(last).key_slots.update(parts[first])
 
-    def _connected(self, server: Server, connection: int) -> None:
+    def _connected(self, server: FaultyDatabaseServer, connection: int) -> None:
         """A database connection was opened by whoever runs now."""
         current = self._current()
         if current is not None:
@@ -379,7 +385,7 @@ class Cluster:
         current = self._current()
         return 0.0 if current is None else current.held_until_s - self.loop.time()
 
-    async def _bury(self, incarnation: Incarnation) -> None:
+    async def _exit_fenced_host(self, incarnation: Incarnation) -> None:
         """A fenced host exits by itself: its sockets close and its connections end."""
         await incarnation.gone.wait()
         self._end(incarnation, linger_ms=5)
@@ -423,7 +429,7 @@ class Cluster:
         if owner != fence.nonce:
             self.disorder[f"invariant 12: epoch {fence.epoch} of shard {shard} served {owner} and {fence.nonce}"] = None
         table = self._table(shard)
-        cuts = Cuts(table.cuts)
+        cuts = PurgeMarkers(table.purge_markers)
         dues = [due for due in table.due if not cuts.covers(table.rows[due[1]])] if cuts else table.due
         for each in self._shards():
             if each.number != shard or each.epoch != fence.epoch:

@@ -56,9 +56,9 @@ class Crowd:
                 if puts:
                     self._items += 1
                     item = self._item(rng, topic, f"{name}/{self._items}".encode())
-                    asked: Awaitable[None] = self._put(caller, item, timeout_ms)
+                    asked: Awaitable[None] = self._enqueue(caller, item, timeout_ms)
                 else:
-                    asked = self._take(caller, topic, wait_ms, lease_ms, timeout_ms)
+                    asked = self._dequeue(caller, topic, wait_ms, lease_ms, timeout_ms)
                 tasks.append(asyncio.ensure_future(asked))
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.choice((0.0, 0.0, rng.uniform(0.0, 0.05))))
@@ -70,10 +70,10 @@ class Crowd:
             await asyncio.sleep(rng.expovariate(20))
         await self._callers[0].client.close()
 
-    async def _put(self, caller: RecordingClient, item: Item, timeout_ms: int) -> None:
+    async def _enqueue(self, caller: RecordingClient, item: Item, timeout_ms: int) -> None:
         await self._call(caller.enqueue([item], timeout_ms=timeout_ms))
 
-    async def _take(
+    async def _dequeue(
         self, caller: RecordingClient, topic: str, wait_ms: int, lease_ms: int | None, timeout_ms: int
     ) -> None:
         asked = caller.dequeue({topic: 1}, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)

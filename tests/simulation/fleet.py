@@ -20,34 +20,34 @@ from typing import ClassVar, Final
 
 from foqs.catalog.document import render
 from foqs.catalog.port import CatalogError
-from foqs.catalog.shared import NAME as CATALOG
+from foqs.catalog.shared import DOCUMENT_NAME as CATALOG
 from foqs.catalog.shared import RegistryCatalog
 from foqs.config import Config
 from foqs.core.fence import Fence
 from foqs.core.item import parse_id
 from foqs.membership import Membership
 from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NoFacts
-from foqs.tier.calls import TierCalls
-from foqs.tier.exchange import ExchangeSettings
-from foqs.tier.telling import Telling
-from foqs.tier.tier import Tier
-from foqs.wire.cluster import cluster_calls
-from foqs.wire.handlers import Handlers
-from foqs_client.credentials import greeting
-from foqs_client.pool import Pool
+from foqs.shard.facts import NullObserver
+from foqs.tier.calls import TierService
+from foqs.tier.exchange import GossipSettings
+from foqs.tier.telling import Gossip
+from foqs.tier.tier import TierMember
+from foqs.wire.cluster import cluster_handlers
+from foqs.wire.handlers import QueueHandlers
+from foqs_client.credentials import make_handshake
+from foqs_client.pool import ConnectionPool
 from shardmgr import administration
 from shardmgr.documents import PLAN, parse_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import Plan, ShardSpec
-from shardmgr.registry import Link, RegistryError
+from shardmgr.registry import ConnectionState, RegistryError
 from tests.simulation import hops, principals, surplus
-from tests.simulation.cluster import PORT, SETTINGS, WILD, Cluster, Incarnation, nonce_of
+from tests.simulation.cluster import PORT, SETTINGS, WILD, Incarnation, SimulatedCluster, nonce_of
 from tests.simulation.hops import CountedPeers
-from tests.simulation.surplus import Row, Surplus
-from tests.support.late_registry import LateRegistry
+from tests.simulation.surplus import Row, SurplusLedger
+from tests.support.late_registry import DelayedRegistry
 from tests.support.network import Connect, Factory
-from tests.support.reckon import Bounds
+from tests.support.reckon import ClockBounds
 from tests.support.virtual import VirtualLoop
 
 ADDRESSES: Final = ("alpha", "beta", "gamma")
@@ -55,7 +55,9 @@ URL: Final = ",".join(f"{address}:{PORT}" for address in ADDRESSES)
 SESSION_MS: Final = 1_500
 STOP_MARGIN_MS: Final = 150
 DRAIN_MS: Final = 300
-EXCHANGE: Final = ExchangeSettings(exchange_ms=200, exchange_topics_max=3, peer_topics_max=1_000, gone_topics_max=4)
+GOSSIP: Final = GossipSettings(
+    gossip_interval_ms=200, gossip_page_topics_max=3, peer_topics_max=1_000, topic_tombstones_max=4
+)
 """Few topics an answer, and few that are remembered to be gone, so that pages and whole tellings happen."""
 TROUBLE_S_MAX: Final = 3.0
 """No host is cut off, or frozen, for longer."""
@@ -89,7 +91,7 @@ class _Ensemble(LocalEnsemble):
         return stored
 
 
-class Fleet(Cluster):
+class SimulatedFleet(SimulatedCluster):
     """Everything but the clients."""
 
     shards: ClassVar[Sequence[int]] = (1, 2, 3, 4)
@@ -97,9 +99,9 @@ class Fleet(Cluster):
     def __init__(self, loop: VirtualLoop, seed: int, *, wild: bool | None = None) -> None:
         super().__init__(loop, seed, wild=wild)
         self.counts: Counter[str] = Counter(dict.fromkeys(NAMES, 0))
-        self.surplus = Surplus(self.counts, loop.time, self._row)
-        self.registries: dict[Incarnation, LateRegistry] = {}
-        self._tiers: dict[Incarnation, Tier] = {}
+        self.surplus = SurplusLedger(self.counts, loop.time, self._row)
+        self.registries: dict[Incarnation, DelayedRegistry] = {}
+        self._tiers: dict[Incarnation, TierMember] = {}
         self._ensemble = _Ensemble(None, self.clock.monotonic_ms)
         self._ensemble.planned = self._planned
         self._administrator: LocalRegistry = self._ensemble.registry(SESSION_MS)
@@ -110,11 +112,11 @@ class Fleet(Cluster):
         self._expiring: dict[str, Incarnation] = {}
         """By nonce, those whose sessions end with their next COMMIT."""
 
-    async def begin(self) -> None:
+    async def set_up(self) -> None:
         """The cluster is made; no host of it runs yet."""
         registry = self._administrator
         await registry.open()
-        await administration.init(registry, [ShardSpec(number, "main") for number in self.shards])
+        await administration.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
         await registry.replace(CATALOG, render(self.document).encode(), None)
         self._watching = asyncio.ensure_future(self._watch())
 
@@ -123,15 +125,15 @@ class Fleet(Cluster):
         used = {each.address for each in self.running()}
         return [address for address in ADDRESSES if address not in used]
 
-    def telling(self) -> list[tuple[str, Telling]]:
+    def gossip_by_host(self) -> list[tuple[str, Gossip]]:
         """By host that runs, what it knows of the others."""
-        return [(host.process.name, self._tiers[host].telling) for host in self.running()]
+        return [(host.process.name, self._tiers[host].gossip) for host in self.running()]
 
     def unsettled(self) -> str:
         """Which hosts are not ready, or which shards have not exactly one that serves them; empty when all is well."""
         for each in self.running():
             if each.engine is None or not each.engine.is_ready:
-                why = None if each.engine is None else each.engine.unready()
+                why = None if each.engine is None else each.engine.not_ready_reasons()
                 return f"{each.process.name} is not ready: {why}"
         served = sorted(shard.number for shard in self._shards())
         return "" if served == list(self.shards) else f"of the shards these are served: {served}"
@@ -143,7 +145,7 @@ class Fleet(Cluster):
         registry = self.registries.get(host)
         if registry is not None:
             self.counts["hosts cut off"] += 1
-            self._ensemble.suspend(registry)
+            self._ensemble.disconnect(registry)
             self.loop.call_later(seconds, self._reach_again, host)
 
     def replace(self, host: Incarnation, seconds: float) -> None:
@@ -154,7 +156,7 @@ class Fleet(Cluster):
 
     def _drain(self, address: str, change: Callable[[LocalRegistry, str], Awaitable[None]]) -> None:
         async def drain() -> None:
-            with contextlib.suppress(administration.Refused):
+            with contextlib.suppress(administration.ChangeRefused):
                 await change(self._administrator, address)
 
         self._drains = [task for task in self._drains if not task.done()]
@@ -163,7 +165,7 @@ class Fleet(Cluster):
     def expire(self, host: Incarnation) -> None:
         """The coordination service ends its session; not that of one that is cut off, which could not know."""
         registry = self.registries.get(host)
-        if registry is not None and registry.link is Link.CONNECTED:
+        if registry is not None and registry.connection_state is ConnectionState.CONNECTED:
             self.counts["sessions expired"] += 1
             self._ensemble.expire(registry)
 
@@ -182,12 +184,12 @@ class Fleet(Cluster):
         registry = self.registries.get(host)
         if registry is not None:
             if not unheard:
-                self._ensemble.suspend(registry)
+                self._ensemble.disconnect(registry)
             elif seconds > SESSION_MS / 1000:
                 self.loop.call_later(SESSION_MS / 1000, self._expire_frozen, host)
         self.loop.call_later(seconds, self._thaw, host)
 
-    def part(self, host: Incarnation, seconds: float) -> None:
+    def partition_from_clients(self, host: Incarnation, seconds: float) -> None:
         """No client reaches it."""
         self.counts["hosts parted from clients"] += 1
         self.network.partition(host.address)
@@ -219,7 +221,7 @@ class Fleet(Cluster):
         registry = self.registries.get(host)
         if registry is not None and host.process.runs:
             registry.lost = self._lost
-            self._ensemble.resume(registry)
+            self._ensemble.reconnect(registry)
 
     # ------------------------------------------------------------ for `Cluster`
 
@@ -231,7 +233,7 @@ class Fleet(Cluster):
 
         return connect
 
-    def bounds(self) -> Bounds:
+    def bounds(self) -> ClockBounds:
         """A change of the catalog holds late where a host was cut off meanwhile."""
         return replace(super().bounds(), spread_ms=TROUBLE_S_MAX * 1000 + SESSION_MS)
 
@@ -240,7 +242,7 @@ class Fleet(Cluster):
         rng = Random(f"{number}/host")
         clock = self._host_clock(rng)
         nonce = nonce_of(number)
-        registry = LateRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
+        registry = DelayedRegistry(self._ensemble, SESSION_MS, clock.monotonic_ms, self.loop, rng, self._lost)
         registry.session_over = self._session_over.set
         self.registries[me] = registry
         membership = Membership(_config(me.address), registry, nonce, clock, rng, lambda: 0.0)
@@ -251,10 +253,10 @@ class Fleet(Cluster):
             RegistryCatalog(registry, 1_000_000),
             clock,
             rng,
-            NoFacts(),
+            NullObserver(),
             nonce,
-            membership.sharing,
-            membership.everywhere,
+            membership.tier_shards,
+            membership.all_shards,
         )
         self._session_over.set()  # it has not begun one
         engine.queue.placement.owner_of = membership.owner_of
@@ -264,38 +266,38 @@ class Fleet(Cluster):
         except (RegistryError, CatalogError):
             me.gone.set()
             return
-        cluster = membership.service(engine.queue.shards, lambda: engine.slots)
+        cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
         connect = self.connector(me.address, Random(f"{number}/peers"))
-        greet = greeting(principals.token(principals.OPERATOR), None, certified=False)
+        greet = make_handshake(principals.token(principals.OPERATOR), None, has_certificate=False)
 
-        def open_pool(address: tuple[str, int]) -> Pool:
-            return Pool([address], 1, connect, greet)
+        def open_pool(address: tuple[str, int]) -> ConnectionPool:
+            return ConnectionPool([address], 1, connect, greet)
 
         peers = CountedPeers(
             self.counts, self.surplus, me.process.name, lambda: cluster.hosts, nonce, "default", "", open_pool
         )
 
-        def together(alone: Handlers) -> TierCalls:
-            tier = self._tiers[me] = Tier(
-                EXCHANGE,
+        def together(alone: QueueHandlers) -> TierService:
+            tier = self._tiers[me] = TierMember(
+                GOSSIP,
                 alone,
                 engine,
                 peers,
                 membership,
                 PAGE_BYTES_MAX,
                 lambda: 0.0,
-                lambda: cluster.is_served,
-                clock.seconds,
+                lambda: cluster.is_fully_served,
+                clock.stopwatch_s,
                 rng,
             )
-            return tier.calls
+            return tier.service
 
-        wire, listener = await self._listen(me, number, engine, rng, cluster_calls(cluster), together)
+        wire, listener = await self._listen(me, number, engine, rng, cluster_handlers(cluster), together)
         engine.start()
         exchanging = asyncio.ensure_future(self._tiers[me].run())
         me.ready = True
         serving: asyncio.Future[None] = asyncio.ensure_future(engine.run())
-        following = membership.start(engine, PORT, lambda: engine.view_changed(*membership.closed()))
+        following = membership.start(engine, PORT, lambda: engine.on_view_changed(*membership.closed_shards()))
         stopping = asyncio.ensure_future(me.stop.wait())
         working = (serving, following, exchanging)
         done, _ = await asyncio.wait((*working, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -307,7 +309,7 @@ class Fleet(Cluster):
         engine.queue.drain()
         await membership.leave(until_s)
         await wire.stop(min(until_s, self.loop.time() + 0.3))
-        engine.release()
+        engine.on_release_requested()
         await asyncio.wait((serving,), timeout=max(until_s - self.loop.time(), 0.3))
         await engine.abort()
         exchanging.cancel()
@@ -319,7 +321,7 @@ class Fleet(Cluster):
         super()._end(incarnation, linger_ms)
         registry = self.registries.get(incarnation)
         if registry is not None:
-            self._ensemble.suspend(registry)
+            self._ensemble.disconnect(registry)
 
     def _committed(self, shard: int, fence: Fence) -> None:
         super()._committed(shard, fence)
@@ -368,19 +370,19 @@ class Fleet(Cluster):
     def _is_without_session(self, host: Incarnation) -> bool:
         """And has an engine, which may serve."""
         registry = self.registries.get(host)
-        return registry is not None and host.engine is not None and not registry.lives
+        return registry is not None and host.engine is not None and not registry.is_session_alive
 
     def _served_without_session(self, host: Incarnation) -> str | None:
         engine = host.engine
         if engine is None or not host.process.runs or not self._is_without_session(host):
             return None
-        served = [number for number, shard in engine.shards.items() if shard.serving]
+        served = [number for number, shard in engine.shards.items() if shard.is_serving]
         return f"{host.process.name} serves {served} without a session" if served else None
 
 
 def _settings(settings: EngineSettings) -> EngineSettings:
     """Shards come with the plan, and have little room."""
-    return replace(settings, shards=None, shard=replace(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
+    return replace(settings, standalone_shards=None, shard=replace(settings.shard, queue_items_max=_QUEUE_ITEMS_MAX))
 
 
 @cache
@@ -391,8 +393,8 @@ def _config(name: str) -> Config:
             "cluster": {
                 "zookeeper": "nowhere:1",
                 "session_timeout_ms": SESSION_MS,
-                "stop_margin_ms": STOP_MARGIN_MS,
-                "drain_timeout_ms": DRAIN_MS,
+                "session_margin_ms": STOP_MARGIN_MS,
+                "handover_timeout_ms": DRAIN_MS,
             },
             "databases": {"main": {"url": "mysql://u@h/d"}},
         }

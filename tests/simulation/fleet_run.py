@@ -18,12 +18,12 @@ from foqs_client import Client, Delivery
 from tests.simulation import hops
 from tests.simulation.administrator import Administrator, listing_differences
 from tests.simulation.cluster import NAMESPACES, PORT, Incarnation
-from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, Fleet
-from tests.simulation.overseer import Overseer
+from tests.simulation.fleet import ADDRESSES, SESSION_MS, TROUBLE_S_MAX, URL, SimulatedFleet
+from tests.simulation.overseer import ClusterAdministrator
 from tests.simulation.principals import CONSUMER, OPERATOR, PRODUCER, token
 from tests.simulation.surplus import CountedClient
-from tests.simulation.thin import ThinProducer
-from tests.simulation.thin_consumer import ThinConsumer
+from tests.simulation.thin import SingleEndpointProducer
+from tests.simulation.thin_consumer import SingleEndpointConsumer
 from tests.simulation.workload import TOPICS, Plan, Run
 from tests.support.recording import RecordingClient
 
@@ -31,7 +31,7 @@ FLEET_PLAN: Final = Plan(items=200, calls=1_200, crashes=3)
 LISTED_S: Final = 1.0
 """So long after a change every host lists it."""
 QUIET_S_MAX: Final = 30.0
-_THIN: Final = ("default", "other")
+_SINGLE_ENDPOINT: Final = ("default", "other")
 """The namespace of each producer that knows one host, and of each consumer."""
 SETTLED_S_MAX: Final = 30.0
 """When all is healed, every shard is served by then."""
@@ -44,23 +44,23 @@ class Unsettled(Exception):
 class FleetRun(Run):
     """One seeded run."""
 
-    cluster: Fleet
+    cluster: SimulatedFleet
     url: ClassVar[str] = URL
     steps_between_troubles: ClassVar[tuple[int, int]] = (500, 3_000)
 
-    def __init__(self, fleet: Fleet, seed: int, plan: Plan) -> None:
+    def __init__(self, fleet: SimulatedFleet, seed: int, plan: Plan) -> None:
         super().__init__(fleet, seed, plan)
         hops.install(fleet.counts)
-        self._overseer: Overseer
+        self._overseer: ClusterAdministrator
 
     async def play(self) -> None:
         await super().play()
         dead = [each.process.name for each in self.cluster.incarnations if not each.process.alive]
-        self.differences += [*self.cluster.surplus.wrong, *self.cluster.surplus.kept(dead)]
+        self.differences += [*self.cluster.surplus.wrong, *self.cluster.surplus.unreleased(dead)]
 
-    async def _begin(self) -> None:
+    async def _set_up(self) -> None:
         """Two hosts are there; the third joins them when some work is done."""
-        await self.cluster.begin()
+        await self.cluster.set_up()
         for address in ADDRESSES[:2]:
             self.cluster.start(address)
         self._later(self._fate.uniform(0.5, 4.0), self._start_absent)
@@ -68,35 +68,35 @@ class FleetRun(Run):
     def _more(self) -> Iterator[Coroutine[Any, Any, None]]:
         rng = Random(f"{self._rng.random()}/overseer")
         client = self._client("overseer", "default", token(OPERATOR))
-        self._overseer = Overseer(client, rng, self.cluster.shards, ADDRESSES, self._count_call)
+        self._overseer = ClusterAdministrator(client, rng, self.cluster.shards, ADDRESSES, self._count_call)
         yield self._overseer.work(lambda: not self._working)
-        for number, namespace in enumerate(_THIN):
+        for number, namespace in enumerate(_SINGLE_ENDPOINT):
             name = f"thin-{number}"
             rng = Random(f"{self._rng.random()}/{name}")
-            yield self._thin(name, namespace, rng).work(lambda: not self._working)
+            yield self._single_endpoint_producer(name, namespace, rng).work(lambda: not self._working)
             name = f"thin-consumer-{number}"
             rng = Random(f"{self._rng.random()}/{name}")
-            yield self._thin_consumer(name, namespace, rng).work(lambda: not self._working)
+            yield self._single_endpoint_consumer(name, namespace, rng).work(lambda: not self._working)
 
     def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
         return CountedClient(self.cluster.surplus, name, *arguments, **options)
 
-    def _thin(self, name: str, namespace: str, rng: Random) -> ThinProducer:
+    def _single_endpoint_producer(self, name: str, namespace: str, rng: Random) -> SingleEndpointProducer:
         def open_client(address: str) -> RecordingClient:
             return self._recording(name, namespace, PRODUCER, f"{address}:{PORT}")
 
-        return ThinProducer(name, open_client, rng, ADDRESSES, TOPICS, self._sent)
+        return SingleEndpointProducer(name, open_client, rng, ADDRESSES, TOPICS, self._sent)
 
-    def _thin_consumer(self, name: str, namespace: str, rng: Random) -> ThinConsumer:
+    def _single_endpoint_consumer(self, name: str, namespace: str, rng: Random) -> SingleEndpointConsumer:
         old: list[Delivery] = []
 
         def open_client(address: str) -> RecordingClient:
             return self._recording(name, namespace, CONSUMER, f"{address}:{PORT}")
 
         async def treat(client: RecordingClient, deliveries: Sequence[Delivery]) -> None:
-            await self._treat(client, rng, deliveries, old)
+            await self._settle_deliveries(client, rng, deliveries, old)
 
-        return ThinConsumer(open_client, treat, rng, ADDRESSES, TOPICS, self._count_call)
+        return SingleEndpointConsumer(open_client, treat, rng, ADDRESSES, TOPICS, self._count_call)
 
     def _sent(self, items: int) -> None:
         self.calls += 1
@@ -139,8 +139,8 @@ class FleetRun(Run):
             self.differences += await each.differences(
                 self.cluster.rows(namespace), self.cluster.payload_bytes(namespace)
             )
-            for host, telling in self.cluster.telling():
-                listed, _ = await telling.topics.topics(namespace, "", list(State), None, 100)
+            for host, telling in self.cluster.gossip_by_host():
+                listed, _ = await telling.tier_topics.list_topics(namespace, "", list(State), None, 100)
                 self.differences += [
                     f"{difference}, says {host}" for difference in listing_differences(listed, held[namespace])
                 ]
@@ -174,7 +174,7 @@ class FleetRun(Run):
             (4, lambda: cluster.expire(host)),
             (12, lambda: cluster.expire_at_commit(host)),
             (8, lambda: cluster.hold(host, seconds)),
-            (8, lambda: cluster.part(host, seconds)),
+            (8, lambda: cluster.partition_from_clients(host, seconds)),
             (12, self._trouble_servers),
             (6, self._cut_some),
         )

@@ -77,12 +77,12 @@ class Guest:
             lambda: client.set_limits(Namespace("", metadata_bytes_max=1_024)),
             lambda: client.export_config(),
             lambda: client.import_config(_NO_DOCUMENT),
-            *(lambda op=op, asked=asked: client.look(op, asked()) for op, asked in looks.items()),
+            *(lambda op=op, asked=asked: client.record_read(op, asked()) for op, asked in looks.items()),
         ]
         if known:
             number = rng.choice(known[-30:])
             deeds += [
-                lambda: client.look("item", bare.item(number)),
+                lambda: client.record_read("item", bare.item(number)),
                 lambda: client.explain(number),
                 lambda: client.cancel([number]),
                 lambda: client.update([number], Change(priority=5)),

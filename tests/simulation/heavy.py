@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from foqs.service.engine import EngineSettings
 from foqs_client import FoqsError, Item, Namespace
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.principals import OPERATOR, token
 from tests.simulation.workload import TOPICS, Plan, Run
 
@@ -26,7 +26,7 @@ _BURST: Final = 10
 _NAMESPACES: Final = ("default", "other")
 
 
-class HeavyCluster(Cluster):
+class HeavyCluster(SimulatedCluster):
     """A host that is alone, with budgets for a few long payloads."""
 
     def settings(self) -> EngineSettings:
@@ -35,7 +35,7 @@ class HeavyCluster(Cluster):
             usual,
             namespace_default=replace(usual.namespace_default, payload_bytes_max=max(_LIMITS)),
             shard=replace(usual.shard, flush_bytes_max=_FLUSH_BYTES),
-            buffer=replace(usual.buffer, loaded_bytes_max=20_000, written_items_max=60),
+            row_cache=replace(usual.row_cache, prefetched_bytes_max=20_000, written_items_max=60),
         )
 
 

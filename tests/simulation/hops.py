@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from foqs.core.errors import FoqsError, UnknownOutcome
-from foqs.tier.passing import Passing
-from foqs.tier.peers import Peer, Peers, Unreached
-from foqs_client.attempts import Attempts
+from foqs.tier.passing import ForwardedDequeue
+from foqs.tier.peers import Peer, Peers, PeerUnreachable
+from foqs_client.attempts import RetriedCall
 from foqs_client.errors import NotOwner
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 from tests.simulation import surplus
-from tests.simulation.surplus import Surplus
+from tests.simulation.surplus import SurplusLedger
 
 _KINDS: Final = ("enqueues", "keys", "dequeues", "calls by id")
 NAMES: Final = (
@@ -50,21 +50,21 @@ class CountedPeers(Peers):
     name: of the host, for the story.
     """
 
-    def __init__(self, counts: Counter[str], surplus: Surplus, name: str, *arguments: Any) -> None:
+    def __init__(self, counts: Counter[str], surplus: SurplusLedger, name: str, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.surplus = surplus
         self._counts = counts
         self._name = name
 
-    async def call(self, peer: Peer, method: Method, request: Any, deadline: float) -> Any:
+    async def call(self, peer: Peer, method: ThriftMethod, request: Any, deadline: float) -> Any:
         kind = _kind(request)
         forwarded = getattr(request, "forwarded", None)
         given_back = None if forwarded else _GIVING_BACK.get(type(request))
         leases: Sequence[Any] = () if given_back is None else getattr(request, given_back)
-        self.surplus.told(leases)
+        self.surplus.on_accounted(leases)
         try:
             reply = await super().call(peer, method, request, deadline)
-        except Unreached:
+        except PeerUnreachable:
             self._counts["peers not reached"] += 1
             raise
         except UnknownOutcome:
@@ -77,9 +77,9 @@ class CountedPeers(Peers):
         if kind is not None and forwarded:
             self._counts[f"{kind} forwarded"] += 1
         if leases:
-            self.surplus.released(surplus.NAMES[0], leases, [outcome.error for outcome in reply.outcomes or ()])
+            self.surplus.on_released(surplus.NAMES[0], leases, [outcome.error for outcome in reply.outcomes or ()])
         if kind == "dequeues":
-            self.surplus.came(self._name, reply.items or ())
+            self.surplus.on_received(self._name, reply.items or ())
         return reply
 
 
@@ -101,11 +101,11 @@ def install(counts: Counter[str]) -> None:
     _redirects = counts
     if not _installed:
         _installed = True
-        Attempts.take = _take(Attempts.take)  # type: ignore[method-assign]
-        Passing._tell = _tell(Passing._tell)  # type: ignore[method-assign]
+        RetriedCall.record_results = _counting_take(RetriedCall.record_results)  # type: ignore[method-assign]
+        ForwardedDequeue._reply = _counting_answer(ForwardedDequeue._reply)  # type: ignore[method-assign]
 
 
-def _take(original: Callable[..., bool]) -> Callable[..., bool]:
+def _counting_take(original: Callable[..., bool]) -> Callable[..., bool]:
     def take(self: Any, told: Sequence[Any]) -> bool:
         refused: set[int] = vars(self).setdefault("refused", set())
         for place, result in zip(self._places, told, strict=False):
@@ -118,11 +118,11 @@ def _take(original: Callable[..., bool]) -> Callable[..., bool]:
     return take
 
 
-def _tell(original: Callable[..., None]) -> Callable[..., None]:
+def _counting_answer(original: Callable[..., None]) -> Callable[..., None]:
     def tell(self: Any, shape: Any, value: Any, give_back: Any) -> None:
         peers = self._dequeues.peers
         if shape is ttypes.DequeueReply and isinstance(peers, CountedPeers):
-            peers.surplus.told(value)
+            peers.surplus.on_accounted(value)
         original(self, shape, value, give_back)
 
     return tell

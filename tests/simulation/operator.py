@@ -23,7 +23,7 @@ TOPIC: Final = "errand"
 _USED_KEPT: Final = 6
 
 
-class Operator:
+class NamespaceOperator:
     """One, whose client's namespace is `BRIEF`."""
 
     def __init__(self, client: RecordingAdmin, rng: Random, called: Callable[[], None]) -> None:
@@ -45,7 +45,7 @@ class Operator:
             self._work_off,
             self._delete,
             self._delete,
-            self._carry,
+            self._export_or_import,
         )
         while not is_over():
             with contextlib.suppress(FoqsError):
@@ -109,7 +109,7 @@ class Operator:
         if self._rng.random() < 0.5:
             await self._fill()
 
-    async def _carry(self) -> None:
+    async def _export_or_import(self) -> None:
         """Exports, or puts back what was exported before, whatever has changed since."""
         if self._exported is None or self._rng.random() < 0.6:
             self._exported = await self._call(self._client.export_config())

@@ -14,7 +14,7 @@ from random import Random
 from foqs_client import Client, FoqsError
 
 
-class Overseer:
+class ClusterAdministrator:
     """One, who names hosts by their names.
 
     Args:
@@ -54,10 +54,10 @@ class Overseer:
     async def restore(self) -> None:
         """Lets every host own every shard again, and does not give up."""
         for shard in self._shards:
-            await self._surely(lambda shard=shard: self._client.move_shard(shard, None))  # type: ignore[misc]
-            await self._surely(lambda shard=shard: self._client.undrain_shard(shard))  # type: ignore[misc]
+            await self._until_done(lambda shard=shard: self._client.move_shard(shard, None))  # type: ignore[misc]
+            await self._until_done(lambda shard=shard: self._client.undrain_shard(shard))  # type: ignore[misc]
         for host in self._hosts:
-            await self._surely(lambda host=host: self._client.undrain_host(host))  # type: ignore[misc]
+            await self._until_done(lambda host=host: self._client.undrain_host(host))  # type: ignore[misc]
         await self._client.close()
 
     async def _drain(self, host: str) -> None:
@@ -68,7 +68,7 @@ class Overseer:
             self._called()
             await self._client.undrain_host(host)
 
-    async def _surely(self, call: Callable[[], Awaitable[object]]) -> None:
+    async def _until_done(self, call: Callable[[], Awaitable[object]]) -> None:
         while True:
             self._called()
             try:

@@ -16,17 +16,17 @@ from foqs.catalog.document import Document
 from foqs.core import flush, life, work
 from foqs.core.batch import Batch
 from foqs.core.counts import TopicCounts
-from foqs.core.cuts import Cuts
+from foqs.core.cuts import PurgeMarkers
 from foqs.core.errors import DeadlineExceeded
-from foqs.core.fence import Fence, Standing
+from foqs.core.fence import CommitOutcome, Fence
 from foqs.core.flush import Decision
-from foqs.core.item import Delivery, Key, Row, State, TopicName, make_number
-from foqs.core.keys import KeyRow
-from foqs.core.life import Event, Fate, Kind, Moment, Verdict
+from foqs.core.item import DeliveryPolicy, OrderKey, Row, State, TopicName, make_number
+from foqs.core.keys import IdempotencyKey
+from foqs.core.life import Effect, Event, EventKind, FlushContext, Transition
 from foqs.core.ready import ReadyIndex, Refill
-from foqs.core.rows import Load, RowCache
-from foqs.core.shardtime import ShardTime
-from foqs.core.timers import Timers
+from foqs.core.rows import Prefetch, RowCache
+from foqs.core.shardtime import ShardClock
+from foqs.core.timers import DueTimers
 from foqs.service import bulk
 from foqs.service.api import BulkPage
 from foqs.service.namespaces import Namespaces
@@ -42,7 +42,7 @@ from tests.simulation import planted_access, planted_delivery
 from tests.simulation.planting import plant
 
 
-def _rule(kind: Kind, state: State, decide: Callable[[Event, Any, Moment], Verdict]) -> None:
+def _rule(kind: EventKind, state: State, decide: Callable[[Event, Any, FlushContext], Transition]) -> None:
     table: dict[Any, Any] = dict(life.TABLE)
     table[state, kind] = replace(table[state, kind], decide=decide)
     life.TABLE = table  # type: ignore[misc]
@@ -52,11 +52,16 @@ def no_fence() -> None:
     """Every owner writes, also one that was replaced."""
 
     async def flush_locked(
-        self: Any, fence: Fence, touched: Sequence[int], loaded: Mapping[int, int], keys: Any, decide: Decide
+        self: Any,
+        fence: Fence,
+        row_ids: Sequence[int],
+        payload_limits: Mapping[int, int],
+        key_names: Any,
+        decide: Decide,
     ) -> None:
         old = self._table.owner
         self._table.owner = replace(old, epoch=fence.epoch, nonce=fence.nonce, flush=fence.flush - 1)
-        await original(self, fence, touched, loaded, keys, decide)
+        await original(self, fence, row_ids, payload_limits, key_names, decide)
 
     original = memory.MemoryStore._flush_locked
     memory.MemoryStore._flush_locked = flush_locked  # type: ignore[method-assign]
@@ -65,10 +70,10 @@ def no_fence() -> None:
 def token_ignored() -> None:
     """Whoever acks, acks."""
     for state in State:
-        _rule(Kind.ACK, state, lambda event, row, moment: Verdict(Fate.GONE))
+        _rule(EventKind.ACK, state, lambda event, row, moment: Transition(Effect.DELETED))
 
 
-def reply_before_commit() -> None:
+def answered_before_commit() -> None:
     """The caller hears of success when the flush is sent, not when it is committed."""
 
     async def commit(self: Any, fence: Fence, writes: Any) -> None:
@@ -90,13 +95,13 @@ def lease_cut_short() -> None:
     def lease_end(lease_ms: int, now_ms: int, lift_ms: int) -> int:
         return max(lift_ms, now_ms + lease_ms // 2)
 
-    plant(flush, "_lease_end", lease_end)
+    plant(flush, "_lease_end_ms", lease_end)
 
 
-def rerun_unread() -> None:
+def rerun_without_reading() -> None:
     """After a lost connection the flush is simply run again, whatever the owner row says."""
 
-    async def resolve(self: Any, fence: Fence, why: str) -> Standing:
+    async def resolve(self: Any, fence: Fence, reason: str) -> CommitOutcome:
         while True:
             try:
                 owner = await self._store.owner()
@@ -104,28 +109,28 @@ def rerun_unread() -> None:
                 await asyncio.sleep(0.01)
                 continue
             if (owner.epoch, owner.nonce) != (fence.epoch, fence.nonce):
-                return Standing.FENCED
+                return CommitOutcome.FENCED
             self.flush_number = owner.flush
-            return Standing.COMMITTED if fence.clock_ms == 0 else Standing.NOT_COMMITTED
+            return CommitOutcome.COMMITTED if fence.clock_ms == 0 else CommitOutcome.NOT_COMMITTED
 
-    Writer._resolve = resolve  # type: ignore[method-assign]
+    Writer._resolve_outcome = resolve  # type: ignore[method-assign]
 
 
 def reads_trusted() -> None:
     """A refill and a load take what they read, whatever was written meanwhile."""
 
-    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
-        refill.noted.clear()
+    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
+        refill.changes.clear()
         refilled(self, refill, keys, complete)
 
-    def end_load(self: RowCache, load: Load, rows: Sequence[Row]) -> None:
-        self._loading.update(dict.fromkeys(load.numbers, load))
-        self._forget(load.numbers)
-        loaded(self, load, rows)
+    def end_load(self: RowCache, prefetch: Prefetch, rows: Sequence[Row]) -> None:
+        self._prefetching.update(dict.fromkeys(prefetch.numbers, prefetch))
+        self._remove(prefetch.numbers)
+        loaded(self, prefetch, rows)
 
-    refilled, loaded = ReadyIndex.end_refill, RowCache.end_load
-    ReadyIndex.end_refill = end_refill  # type: ignore[method-assign]
-    RowCache.end_load = end_load  # type: ignore[method-assign]
+    refilled, loaded = ReadyIndex.finish_refill, RowCache.finish_prefetch
+    ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
+    RowCache.finish_prefetch = end_load  # type: ignore[method-assign]
 
 
 def claim_before_commit() -> None:
@@ -133,41 +138,41 @@ def claim_before_commit() -> None:
 
     def judge_batch(batch: Batch, *arguments: Any) -> Decision:
         decision = original(batch, *arguments)
-        for claim, rows in zip(batch.claims, decision.claimed, strict=True):
+        for claim, rows in zip(batch.direct_deliveries, decision.directly_leased, strict=True):
             if claim.is_open:
-                claim.settle(0, rows)
+                claim.complete(0, rows)
         return decision
 
-    original = flush.judge_batch
-    plant(writer, "judge_batch", judge_batch)
+    original = flush.decide_batch
+    plant(writer, "decide_batch", judge_batch)
 
 
 def keys_unwritten() -> None:
     """A key is judged by those of its own flush alone: no row of it is written."""
 
-    def rows(keys: Mapping[str, Mapping[bytes, KeyRow]]) -> list[KeyRow]:
+    def rows(keys: Mapping[str, Mapping[bytes, IdempotencyKey]]) -> list[IdempotencyKey]:
         return []
 
-    plant(shard_flush, "_rows", rows)
+    plant(shard_flush, "_idempotency_key_rows", rows)
 
 
 def keys_for_ever_replaced() -> None:
     """A key that is found is taken as if it were over."""
 
-    def firsts(part: Any, moment: Moment, keys: Any, decision: Decision) -> list[Any]:
+    def firsts(part: Any, moment: FlushContext, keys: Any, decision: Decision) -> list[Any]:
         over = {name: row._replace(until_ms=0) for name, row in keys.items()}
         return original(part, moment, over, decision)
 
-    original = flush._firsts
-    plant(flush, "_firsts", firsts)
+    original = flush._add_keys
+    plant(flush, "_add_keys", firsts)
 
 
 def rows_of_two_shards() -> None:
     """Rows are remembered by their number alone, which two shards give to different items."""
 
-    def init(self: Any, written: Any, loaded: Any, longest: Any) -> None:
-        original(self, written, loaded, longest)
-        self._rows = rows.setdefault(written, {})
+    def init(self: Any, written_budget: Any, prefetch_budget: Any, longest_payloads: Any) -> None:
+        original(self, written_budget, prefetch_budget, longest_payloads)
+        self._rows = rows.setdefault(written_budget, {})
         self.get = self._rows.get
 
     rows: dict[Any, dict[int, Row]] = {}
@@ -192,27 +197,27 @@ def check_unlocked() -> None:
         await self._reconnect()
         return self._table.owner
 
-    memory.MemoryStore.owner = owner  # type: ignore[method-assign]
+    memory.MemoryStore.read_owner = owner  # type: ignore[method-assign]
 
 
-def the_dead_vanish() -> None:
+def dead_items_deleted() -> None:
     """An item that is out of attempts, or given up, is deleted."""
-    plant(life, "_dead", lambda row, moment, metadata=None: Verdict(Fate.GONE))
+    plant(life, "_to_dead", lambda row, moment, metadata=None: Transition(Effect.DELETED))
 
 
 def at_most_once_ignored() -> None:
     """An item to be delivered at most once comes again when its lease is over."""
-    decide = life.TABLE[State.LEASED, Kind.DUE].decide
+    decide = life.TABLE[State.LEASED, EventKind.DUE].decide
     _rule(
-        Kind.DUE,
+        EventKind.DUE,
         State.LEASED,
-        lambda event, row, moment: decide(event, replace(row, policy=Delivery.AT_LEAST_ONCE), moment),
+        lambda event, row, moment: decide(event, replace(row, policy=DeliveryPolicy.AT_LEAST_ONCE), moment),
     )
 
 
 def attempts_unlimited() -> None:
     """Nobody looks at the maximum of attempts."""
-    for kind in (Kind.DUE, Kind.NACK):
+    for kind in (EventKind.DUE, EventKind.NACK):
         decide = life.TABLE[State.LEASED, kind].decide
         _rule(
             kind,
@@ -223,63 +228,63 @@ def attempts_unlimited() -> None:
 
 def delays_ignored() -> None:
     """A nacked item is ready at once, whatever delay was asked for."""
-    decide = life.TABLE[State.LEASED, Kind.NACK].decide
-    _rule(Kind.NACK, State.LEASED, lambda event, row, moment: decide(replace(event, delay_ms=0), row, moment))
+    decide = life.TABLE[State.LEASED, EventKind.NACK].decide
+    _rule(EventKind.NACK, State.LEASED, lambda event, row, moment: decide(replace(event, delay_ms=0), row, moment))
 
 
 def extensions_unwritten() -> None:
     """An extension succeeds and changes nothing."""
-    _rule(Kind.EXTEND, State.LEASED, lambda event, row, moment: Verdict(Fate.KEPT))
+    _rule(EventKind.EXTEND, State.LEASED, lambda event, row, moment: Transition(Effect.UNCHANGED))
 
 
 def unread_is_gone() -> None:
     """An event is judged by what is remembered alone: what is not counts as gone."""
-    plant(writer, "find_in", lambda *sources: next(find for find in sources if callable(find)))
+    plant(writer, "chain_finders", lambda *sources: next(find for find in sources if callable(find)))
 
 
 def namespaces_ignored() -> None:
     """Whoever knows an id may do to it what he likes."""
 
-    def judge(event: Event, row: Row | None, moment: Moment) -> Verdict:
-        return life.judge(replace(event, namespace=None), row, moment)
+    def judge(event: Event, row: Row | None, moment: FlushContext) -> Transition:
+        return life.apply_event(replace(event, namespace=None), row, moment)
 
-    plant(flush, "judge", judge)
+    plant(flush, "apply_event", judge)
 
 
 def no_refill() -> None:
     """What did not fit into a window is never read again."""
-    Shard.refill = lambda self, topic: None  # type: ignore[method-assign]
+    Shard.start_refill = lambda self, topic: None  # type: ignore[method-assign]
 
 
 def boundary_kept() -> None:
     """A window that drops its worst keys still claims to cover them."""
 
-    def lower(self: Any, window: Any, keep: int) -> None:
+    def lower(self: Any, window: Any, keys_max: int) -> None:
         boundary = window.boundary
-        original(self, window, keep)
+        original(self, window, keys_max)
         window.boundary = boundary
 
-    original = ReadyIndex._lower
-    ReadyIndex._lower = lower  # type: ignore[method-assign]
+    original = ReadyIndex._lower_boundary
+    ReadyIndex._lower_boundary = lower  # type: ignore[method-assign]
 
 
 def watermark_too_early() -> None:
     """The watermark rises although something that was due is not written."""
 
-    def fell_short(self: Timers, again_ms: int, next_ms: int | None, *, swept: bool) -> None:
-        self.scanned(again_ms, next_ms, swept=swept)
+    def fell_short(self: DueTimers, retry_at_ms: int, next_due_ms: int | None, *, swept: bool) -> None:
+        self.on_scan_completed(retry_at_ms, next_due_ms, swept=swept)
 
-    Timers.fell_short = fell_short  # type: ignore[method-assign]
+    DueTimers.on_scan_incomplete = fell_short  # type: ignore[method-assign]
 
 
 def clock_followed_at_once() -> None:
     """A shard's time is the database's clock, wherever that jumps."""
 
-    def sample(self: ShardTime, database_ms: int, asked_ms: int) -> None:
+    def sample(self: ShardClock, database_ms: int, requested_at_ms: int) -> None:
         self._since_ms = self._monotonic_ms()
         self._base_us = database_ms * 1_000
 
-    ShardTime.sample = sample  # type: ignore[method-assign]
+    ShardClock.on_database_time = sample  # type: ignore[method-assign]
 
 
 def offset_forgotten() -> None:
@@ -288,16 +293,16 @@ def offset_forgotten() -> None:
     def first_ms(database_ms: int, saved_ms: int, offset_ms: int, skew_ms_max: int) -> int:
         return database_ms
 
-    plant(shard, "first_ms", first_ms)
+    plant(shard, "initial_time_ms", first_ms)
 
 
-def pages_untold() -> None:
+def pages_unreported() -> None:
     """A page of changes by filter says that it changed nothing."""
 
     def page(*arguments: Any) -> BulkPage:
         return replace(original(*arguments), changed=0)
 
-    original: Callable[..., BulkPage] = plant(bulk, "_page", page)
+    original: Callable[..., BulkPage] = plant(bulk, "_bulk_page", page)
 
 
 def dead_uncounted() -> None:
@@ -306,8 +311,8 @@ def dead_uncounted() -> None:
     def found_some(self: TopicCounts, counts: Sequence[tuple[TopicName, State, int]]) -> None:
         original(self, [each for each in counts if each[1] is not State.DEAD])
 
-    original = TopicCounts.found_some
-    TopicCounts.found_some = found_some  # type: ignore[method-assign, assignment]
+    original = TopicCounts.add_initial
+    TopicCounts.add_initial = found_some  # type: ignore[method-assign, assignment]
 
 
 def walk_cut_short() -> None:
@@ -315,13 +320,13 @@ def walk_cut_short() -> None:
 
     async def read(self: Walk, limit: int) -> list[Any]:
         seen = await original(self, limit)
-        if self.place is not None and self.place.after != self._first:
-            await self._go_on()
+        if self.cursor is not None and self.cursor.after_key != self._first_key:
+            await self._advance()
         return seen
 
     original = Walk.read
     Walk.read = read  # type: ignore[method-assign]
-    plant(bulk, "COUNT_ROWS", 1)
+    plant(bulk, "COUNT_ROWS_PER_READ", 1)
 
 
 def pauses_ignored() -> None:
@@ -329,7 +334,7 @@ def pauses_ignored() -> None:
 
     def apply(self: Namespaces, document: Document) -> frozenset[TopicName]:
         resumed = original(self, document)
-        self.paused = frozenset()
+        self.paused_topics = frozenset()
         return resumed
 
     original = Namespaces.apply
@@ -338,31 +343,31 @@ def pauses_ignored() -> None:
 
 def limits_ignored() -> None:
     """A namespace has the host's defaults, whatever was set."""
-    Namespaces.of = lambda self, name: self.default  # type: ignore[method-assign]
+    Namespaces.settings_of = lambda self, name: self.default_settings  # type: ignore[method-assign]
 
 
-def cuts_unread() -> None:
+def purge_markers_unread() -> None:
     """A new owner does not know what its former one had purged."""
 
-    def recovered(self: ShardMemory, topics: Any, slots: Any, cuts: Any) -> Iterator[None]:
-        return original(self, topics, slots, ())
+    def recovered(self: ShardMemory, topics: Any, key_slots: Any, purge_markers: Any) -> Iterator[None]:
+        return original(self, topics, key_slots, ())
 
-    original = ShardMemory.recovered
-    ShardMemory.recovered = recovered  # type: ignore[method-assign]
+    original = ShardMemory.recover
+    ShardMemory.recover = recovered  # type: ignore[method-assign]
 
 
-def cuts_hide_nothing() -> None:
+def purge_markers_ignored() -> None:
     """What is purged can be handed out as long as its row is there."""
-    Cuts.hide = lambda self, find: find  # type: ignore[method-assign]
+    PurgeMarkers.hide_purged = lambda self, find: find  # type: ignore[method-assign]
 
 
 def purges_fail() -> None:
     """What a flush purges cannot be taken out of memory: the shard is taken over anew, from its rows, and nobody is harmed."""
 
-    def purged(self: ShardMemory, batch: Any, decision: Any, tells: Any) -> None:
+    def purged(self: ShardMemory, batch: Any, decision: Any, callbacks: Any) -> None:
         raise RuntimeError("a bug")
 
-    ShardMemory._purged = purged  # type: ignore[method-assign]
+    ShardMemory._apply_purges = purged  # type: ignore[method-assign]
 
 
 def refills_fail() -> None:
@@ -371,7 +376,7 @@ def refills_fail() -> None:
     def end_refill(self: ReadyIndex, refill: Any, keys: Any, complete: bool) -> None:
         raise RuntimeError("a bug")
 
-    ReadyIndex.end_refill = end_refill  # type: ignore[method-assign]
+    ReadyIndex.finish_refill = end_refill  # type: ignore[method-assign]
 
 
 @dataclass(slots=True, frozen=True)
@@ -387,8 +392,8 @@ SEEDS: Final = range(16)
 """These show every bug; most show it in the first."""
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "reply-before-commit": Bug(reply_before_commit, (4, 5, 8)),
-    "the-dead-vanish": Bug(the_dead_vanish, (1,)),
+    "reply-before-commit": Bug(answered_before_commit, (4, 5, 8)),
+    "the-dead-vanish": Bug(dead_items_deleted, (1,)),
     "rows-of-two-shards": Bug(rows_of_two_shards, (2,)),
     "keys-unwritten": Bug(keys_unwritten, (3,)),
     "keys-replaced": Bug(keys_for_ever_replaced, (3,)),
@@ -409,19 +414,19 @@ BUGS: Final[Mapping[str, Bug]] = {
     "no-fence": Bug(no_fence, (12,)),
     "reads-trusted": Bug(reads_trusted, (10, 11, 13)),
     "boundary-kept": Bug(boundary_kept, (13,)),
-    "rerun-unread": Bug(rerun_unread, (2, 5, 16)),
+    "rerun-unread": Bug(rerun_without_reading, (2, 5, 16)),
     "check-unlocked": Bug(check_unlocked, (2, 16)),
     "unknown-is-failure": Bug(unknown_is_failure, (16,)),
     "namespaces-ignored": Bug(namespaces_ignored, (17,)),
-    "pages-untold": Bug(pages_untold, (1,)),
+    "pages-untold": Bug(pages_unreported, (1,)),
     "dead-uncounted": Bug(dead_uncounted, (15,)),
     "walk-cut-short": Bug(walk_cut_short, (15,)),
     "pauses-ignored": Bug(pauses_ignored, (19,)),
     "limits-ignored": Bug(limits_ignored, (19,)),
-    "cuts-unread": Bug(cuts_unread, (19,)),
-    "cuts-hide-nothing": Bug(cuts_hide_nothing, (10, 13, 15, 19)),
-    "one-call-for-everybody": Bug(planted_access.one_call_for_everybody, (17,)),
-    "nobody-asked": Bug(planted_access.nobody_asked_who_he_is, (17,)),
+    "cuts-unread": Bug(purge_markers_unread, (19,)),
+    "cuts-hide-nothing": Bug(purge_markers_ignored, (10, 13, 15, 19)),
+    "one-call-for-everybody": Bug(planted_access.permission_missing_for_one_call, (17,)),
+    "nobody-asked": Bug(planted_access.authentication_skipped, (17,)),
     "grants-for-ever": Bug(planted_access.grants_for_ever, (17,)),
     "deleted-with-what-is-deferred": Bug(planted_access.deleted_with_what_is_deferred, (19,)),
     "leased-explained-as-ready": Bug(planted_access.leased_explained_as_ready, (15,)),

@@ -9,28 +9,28 @@ from typing import Any
 from foqs.catalog import changes
 from foqs.catalog.document import Document, Permission
 from foqs.core.counts import TopicCounts
-from foqs.core.explain import Explanation, Scene
+from foqs.core.explain import Explanation, ItemSnapshot
 from foqs.core.item import State
 from foqs.service import explain as service_explain
 from foqs.service.namespaces import Namespaces
-from foqs.wire.visitor import Visitor
+from foqs.wire.visitor import AuthSession
 from tests.simulation.planting import plant
 
 
-def one_call_for_everybody() -> None:
+def permission_missing_for_one_call() -> None:
     """The gate forgets one call: whoever has a token may make it."""
 
-    def permit(self: Visitor, method: Any, request: Any) -> None:
+    def permit(self: AuthSession, method: Any, request: Any) -> None:
         if method.name != "peek":
             original(self, method, request)
 
-    original = Visitor.permit
-    Visitor.permit = permit  # type: ignore[method-assign]
+    original = AuthSession.authorize
+    AuthSession.authorize = permit  # type: ignore[method-assign]
 
 
-def nobody_asked_who_he_is() -> None:
+def authentication_skipped() -> None:
     """Who has shown nothing is let in."""
-    Visitor.challenge = lambda self, method: None  # type: ignore[method-assign]
+    AuthSession.require_principal = lambda self, method: None  # type: ignore[method-assign]
 
 
 def grants_for_ever() -> None:
@@ -41,8 +41,8 @@ def grants_for_ever() -> None:
         return ever[principal, name]
 
     ever: dict[tuple[str, str], frozenset[Permission]] = {}
-    original = Namespaces.permissions
-    Namespaces.permissions = permissions  # type: ignore[method-assign]
+    original = Namespaces.permissions_of
+    Namespaces.permissions_of = permissions  # type: ignore[method-assign]
 
 
 def deleted_with_what_is_deferred() -> None:
@@ -52,46 +52,46 @@ def deleted_with_what_is_deferred() -> None:
         return original(self, namespace) - deferred(self, namespace)
 
     def deferred(counts: TopicCounts, namespace: str) -> int:
-        return sum(counts.of((namespace, topic), State.DEFERRED) for topic in counts.topics(namespace))
+        return sum(counts.count((namespace, topic), State.DEFERRED) for topic in counts.topic_names(namespace))
 
-    original = TopicCounts.items
-    TopicCounts.items = items  # type: ignore[method-assign]
+    original = TopicCounts.item_count
+    TopicCounts.item_count = items  # type: ignore[method-assign]
 
 
 def leased_explained_as_ready() -> None:
     """An item that somebody has is said to be the next of its topic."""
 
-    def told(scene: Scene) -> Explanation:
+    def told(scene: ItemSnapshot) -> Explanation:
         row = scene.row
         if row is not None and row.state is State.LEASED:
             scene = replace(scene, row=replace(row, state=State.READY))
         return original(scene)
 
-    original: Callable[[Scene], Explanation] = plant(service_explain, "explain", told)
+    original: Callable[[ItemSnapshot], Explanation] = plant(service_explain, "explain", told)
 
 
 def deferred_explained_as_gone() -> None:
     """An item that waits for its time is said not to be there."""
 
-    def told(scene: Scene, seen: Any) -> Any:
+    def told(scene: ItemSnapshot, seen: Any) -> Any:
         if seen is not None and seen.row.state is State.DEFERRED:
             scene, seen = replace(scene, row=None), None
         return original(scene, seen)
 
-    original = plant(service_explain, "_told", told)
+    original = plant(service_explain, "_item_explanation", told)
 
 
 def imports_without_grants() -> None:
     """An import brings namespaces without the grants in them."""
 
-    def restored(document: Document, other: Document, **made: int) -> Document:
-        bare = {name: replace(each, grants={}) for name, each in other.namespaces.items()}
+    def restored(document: Document, imported: Document, **incarnation: int) -> Document:
+        bare = {name: replace(each, grants={}) for name, each in imported.namespaces.items()}
         kept = {
             name: replace(each, grants=document.namespaces[name].grants)
             for name, each in bare.items()
             if name in document.namespaces
         }
-        return original(document, replace(other, namespaces={**bare, **kept}), **made)
+        return original(document, replace(imported, namespaces={**bare, **kept}), **incarnation)
 
     original = changes.restore
     changes.restore = restored

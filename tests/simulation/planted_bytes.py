@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from foqs.core.batch import HandOut
-from foqs.core.budget import Longest
-from foqs.core.item import Key, TopicName
-from foqs.core.rows import Load
+from foqs.core.budget import LongestPayloads
+from foqs.core.item import OrderKey, TopicName
+from foqs.core.rows import Prefetch
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryStore
 from foqs.store.port import ANY_LENGTH
@@ -20,9 +20,9 @@ def _read_whole() -> None:
     original = MemoryStore.flush
 
     async def flush(
-        self: MemoryStore, fence: Any, touched: Any, loaded: Mapping[int, int], keys: Any, decide: Any
+        self: MemoryStore, fence: Any, row_ids: Any, payload_limits: Mapping[int, int], key_names: Any, decide: Any
     ) -> None:
-        await original(self, fence, touched, dict.fromkeys(loaded, ANY_LENGTH), keys, decide)
+        await original(self, fence, row_ids, dict.fromkeys(payload_limits, ANY_LENGTH), key_names, decide)
 
     MemoryStore.flush = flush  # type: ignore[method-assign]
 
@@ -34,31 +34,31 @@ def heads_are_loaded() -> None:
     def hand_out(
         self: Any,
         namespace: str,
-        spans: Sequence[tuple[TopicName, Sequence[Key]]],
+        spans: Sequence[tuple[TopicName, Sequence[OrderKey]]],
         lease_ms: int | None,
         item_bytes_max: int,
-        finished: Callable[[], None],
+        on_finished: Callable[[], None],
     ) -> HandOut:
         cache = self.memory.cache
-        work = HandOut(namespace, spans, lease_ms, 0, finished)
+        work = HandOut(namespace, spans, lease_ms, 0, on_finished)
         if None in map(cache.get, work.numbers):
             work.read_bytes = max(item_bytes_max, cache.longest.of(namespace))
         self._intake.submit(work, internal=True)
         self._writer.poke()
         return work
 
-    Shard.hand_out = hand_out  # type: ignore[method-assign]
+    Shard.submit_lease = hand_out  # type: ignore[method-assign]
 
 
 def limits_of_now() -> None:
     """A row that is not remembered is taken to be within its namespace's limit, and read whole."""
     _read_whole()
-    Longest.of = lambda self, namespace: 0  # type: ignore[method-assign]
+    LongestPayloads.payload_bytes_max = lambda self, namespace: 0  # type: ignore[method-assign]
 
 
 def first_guess_trusted() -> None:
     """Rows are loaded ahead whole, however little was set aside for them."""
-    Load.payload_bytes_max = property(lambda self: ANY_LENGTH)  # type: ignore[assignment, method-assign]
+    Prefetch.payload_bytes_max = property(lambda self: ANY_LENGTH)  # type: ignore[assignment, method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {

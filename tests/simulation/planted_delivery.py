@@ -6,5 +6,5 @@ from foqs.service.dequeue import Dequeue
 
 
 def gives_up_with_nothing() -> None:
-    """A dequeue gives up after `handout_wait_ms_max` even if none of its items is committed."""
-    Dequeue._has_some = lambda self: True  # type: ignore[method-assign]
+    """A dequeue gives up after `delivery_wait_ms_max` even if none of its items is committed."""
+    Dequeue._has_leased_items = lambda self: True  # type: ignore[method-assign]

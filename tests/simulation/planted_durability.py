@@ -11,7 +11,7 @@ from tests.simulation.planted import Bug
 
 def durability_checked_at_start_only() -> None:
     """A store that reconnects does not look at the server's settings again."""
-    MemoryStore._check_fit = lambda self: None  # type: ignore[method-assign]
+    MemoryStore._check_durability = lambda self: None  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {

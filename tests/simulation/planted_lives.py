@@ -13,7 +13,7 @@ from tests.simulation.planting import plant
 
 def incarnations_ignored() -> None:
     """Keys of a deleted namespace are those of the next one of its name."""
-    plant(namespaces, "incarnation_mark", lambda incarnation: b"")
+    plant(namespaces, "incarnation_prefix", lambda incarnation: b"")
 
 
 def incarnations_repeated() -> None:

@@ -18,7 +18,7 @@ from shardmgr import plan as planning
 from shardmgr import planner
 from shardmgr.agent import Agent
 from shardmgr.model import Assignment, Member, ShardSpec
-from shardmgr.session import Turn
+from shardmgr.session import SessionEvent
 from tests.simulation import planted_tier
 from tests.simulation.planted import Bug, no_fence
 from tests.simulation.planting import plant
@@ -57,14 +57,14 @@ def handed_over_early() -> None:
     original, begin = planning._Draft.assign, planning._Draft.__init__
     planning._Draft.assign = assign  # type: ignore[method-assign]
     planning._Draft.__init__ = init  # type: ignore[method-assign]
-    plant(planning, "_given_back", given_back)
+    plant(planning, "_may_reassign", given_back)
 
 
-def wants_unheard() -> None:
+def taken_epochs_ignored() -> None:
     """The planner does not hear who needs a higher epoch."""
 
     def next_plan(layout: Any, plan: Any, members: Sequence[Member], overdue: Any, moves_max: int) -> Any:
-        return decide(layout, plan, [replace(member, wants={}) for member in members], overdue, moves_max)
+        return decide(layout, plan, [replace(member, taken_epochs={}) for member in members], overdue, moves_max)
 
     decide = planning.next_plan
     plant(planner, "next_plan", next_plan)
@@ -73,9 +73,9 @@ def wants_unheard() -> None:
 def session_outlived() -> None:
     """A host goes on serving when its session is over."""
 
-    def advance(self: Any, turn: Turn) -> None:
-        if turn is not Turn.OVER:
-            original(self, turn)
+    def advance(self: Any, event: SessionEvent) -> None:
+        if event is not SessionEvent.ENDED:
+            original(self, event)
 
     original = Agent._advance
     Agent._advance = advance  # type: ignore[method-assign]
@@ -88,18 +88,18 @@ def epoch_serves_twice() -> None:
         original(self, number)
         self._burned.pop(number, None)
 
-    original = Agent._drop
-    Agent._drop = drop  # type: ignore[method-assign]
+    original = Agent._drop_shard
+    Agent._drop_shard = drop  # type: ignore[method-assign]
 
 
 def lost_as_unwritten() -> None:
     """What is being written when a shard is dropped or fenced is said not to be written."""
 
-    def end(self: Writer, error: FoqsError, maybe_written: bool) -> None:
+    def end(self: Writer, error: FoqsError, is_maybe_written: bool) -> None:
         original(self, error, False)
 
-    original = Writer._end
-    Writer._end = end  # type: ignore[method-assign]
+    original = Writer._fail_all
+    Writer._fail_all = end  # type: ignore[method-assign]
 
 
 def any_shard_takes_any_key() -> None:
@@ -109,14 +109,14 @@ def any_shard_takes_any_key() -> None:
         serving = self._answering()
         return [holder or (serving[0] if serving else None) for holder in original(self, keys)]
 
-    original: Callable[..., list[Shard | None]] = Placement.holders_of
-    Placement.holders_of = holders_of  # type: ignore[method-assign]
+    original: Callable[..., list[Shard | None]] = Placement.shards_for_keys
+    Placement.shards_for_keys = holders_of  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
     "epochs-issued-again": Bug(epochs_issued_again, (12,)),
     "handed-over-early": Bug(handed_over_early, (12,)),
-    "wants-unheard": Bug(wants_unheard, (11,)),
+    "wants-unheard": Bug(taken_epochs_ignored, (11,)),
     "session-outlived": Bug(session_outlived, (12,)),
     "no-fence": Bug(no_fence, (12,)),
     "epoch-serves-twice": Bug(epoch_serves_twice, (2, 4, 6, 12)),
@@ -124,6 +124,6 @@ BUGS: Final[Mapping[str, Bug]] = {
     "any-shard-takes-any-key": Bug(any_shard_takes_any_key, (3,)),
     "unanswered-is-unsent": Bug(planted_tier.unanswered_is_unsent, (2, 16)),
     "unanswered-is-refused": Bug(planted_tier.unanswered_is_refused, (16,)),
-    "passed-on-twice": Bug(planted_tier.passed_on_twice, (2,)),
-    "results-in-the-peer-s-order": Bug(planted_tier.results_in_the_peer_s_order, (2, 3)),
+    "passed-on-twice": Bug(planted_tier.forwarded_twice, (2,)),
+    "results-in-the-peer-s-order": Bug(planted_tier.results_in_order_of_peer, (2, 3)),
 }

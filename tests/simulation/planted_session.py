@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from shardmgr.lifetime import Lifetime
+from shardmgr.lifetime import SessionLifetime
 from tests.simulation.planted import Bug
 
 
 def answer_prolongs_the_session() -> None:
     """A heartbeat that was answered counts at once, although the leader may not know of it."""
 
-    def answered(self: Lifetime, sent_ms: int, now_ms: int) -> None:
-        self.until_ms = max(self.until_ms, sent_ms + self.timeout_ms)
+    def answered(self: SessionLifetime, sent_ms: int, now_ms: int) -> None:
+        self.alive_until_ms = max(self.alive_until_ms, sent_ms + self.timeout_ms)
 
-    Lifetime.answered = answered  # type: ignore[method-assign]
+    SessionLifetime.on_sync_answered = answered  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {

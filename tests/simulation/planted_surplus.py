@@ -6,51 +6,51 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from foqs.tier import dequeues
-from foqs.tier.dequeues import Dequeues
+from foqs.tier.dequeues import DequeueForwarder
 from foqs_client import Client, Delivery, Nack, convert
-from foqs_client.attempts import ById
+from foqs_client.attempts import RetriedCallById
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
-from foqs_client.polls import Polls
+from foqs_client.message import ThriftMethod
+from foqs_client.polls import LongPolls
 from tests.simulation.planted import Bug
 
-_NACK: Final = Method("nack", writes=True)
+_NACK: Final = ThriftMethod("nack", is_write=True)
 
 
-def kept_by_hosts() -> None:
+def surplus_kept_by_hosts() -> None:
     """What a peer leased too late, or for somebody who has left, stays leased."""
-    Dequeues.give_back = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
+    DequeueForwarder.release = lambda self, peer, namespace, deliveries: None  # type: ignore[method-assign]
 
 
-def kept_by_clients() -> None:
+def surplus_kept_by_clients() -> None:
     """What a poll brings that no call takes stays leased."""
-    Polls.give_back = lambda self, deliveries: None  # type: ignore[method-assign]
+    LongPolls.release_in_background = lambda self, deliveries: None  # type: ignore[method-assign]
 
 
-def tried_by_hosts() -> None:
+def surplus_nacked_by_hosts() -> None:
     """What a peer leased in vain is nacked: that it was handed out counts."""
 
     async def release(self: Any, peer: Any, request: Any) -> None:
         nacks = [ttypes.Nack(lease.id, lease.token, delay_ms=0) for lease in request.leases]
         nacked = ttypes.NackRequest(request.namespace_name, nacks)
-        await self.peers.call(peer, _NACK, nacked, self._loop.time() + dequeues.RELEASE_S)
+        await self.peers.call(peer, _NACK, nacked, self._loop.time() + dequeues.RELEASE_TIMEOUT_S)
 
-    Dequeues._release = release  # type: ignore[method-assign]
+    DequeueForwarder._send_release = release  # type: ignore[method-assign]
 
 
-def tried_by_clients() -> None:
+def surplus_nacked_by_clients() -> None:
     """What a poll brings that no call takes is nacked: that it was handed out counts."""
 
     async def release_surplus(self: Any, deliveries: Sequence[Delivery]) -> None:
         nacks = convert.nacks([Nack(each.id, each.token, delay_ms=0) for each in deliveries])
-        await self._by_id(_NACK, ttypes.NackRequest, nacks, ById, self.timeout_ms, at_once=True)
+        await self._by_id(_NACK, ttypes.NackRequest, nacks, RetriedCallById, self.timeout_ms, at_once=True)
 
     Client._release_surplus = release_surplus  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "surplus-kept-by-hosts": Bug(kept_by_hosts, (8,)),
-    "surplus-kept-by-clients": Bug(kept_by_clients, (8,)),
-    "surplus-tried-by-hosts": Bug(tried_by_hosts, (8,)),
-    "surplus-tried-by-clients": Bug(tried_by_clients, (8,)),
+    "surplus-kept-by-hosts": Bug(surplus_kept_by_hosts, (8,)),
+    "surplus-kept-by-clients": Bug(surplus_kept_by_clients, (8,)),
+    "surplus-tried-by-hosts": Bug(surplus_nacked_by_hosts, (8,)),
+    "surplus-tried-by-clients": Bug(surplus_nacked_by_clients, (8,)),
 }

@@ -7,44 +7,44 @@ from typing import Any, Final
 
 from foqs.core.item import TopicName
 from foqs.shard.memory import ShardMemory
-from foqs.tier.journal import Changes, Journal
+from foqs.tier.journal import ChangeLog, Changes
 from tests.simulation.planted import Bug
 
 
-def gone_unsaid() -> None:
+def emptied_topics_unreported() -> None:
     """Nobody is told that a topic holds nothing any more."""
 
-    def changed(self: Journal, topic: TopicName, *, there: bool) -> None:
-        if there:
-            original(self, topic, there=there)
+    def changed(self: ChangeLog, topic: TopicName, *, exists: bool) -> None:
+        if exists:
+            original(self, topic, exists=exists)
 
-    original = Journal.changed
-    Journal.changed = changed  # type: ignore[method-assign]
+    original = ChangeLog.record
+    ChangeLog.record = changed  # type: ignore[method-assign]
 
 
-def moved_unsaid() -> None:
+def moved_shards_unreported() -> None:
     """What a shard holds that comes, or goes, is told only when it changes."""
 
-    ShardMemory.every_topic = lambda self: []  # type: ignore[method-assign]
+    ShardMemory.all_topics = lambda self: []  # type: ignore[method-assign]
 
 
-def told_is_heard() -> None:
+def sent_counts_as_received() -> None:
     """What was sent in an answer is not told again, though the answer was lost."""
 
-    def since(self: Journal, version: int | None, whole_since: int | None, topics_max: int) -> Changes:
+    def since(self: ChangeLog, version: int | None, full_since: int | None, topics_max: int) -> Changes:
         if version is not None:
             version = max(version, told.get(self, version))
-        changes = original(self, version, whole_since, topics_max)
+        changes = original(self, version, full_since, topics_max)
         told[self] = changes.version
         return changes
 
     told: dict[Any, int] = {}
-    original = Journal.since
-    Journal.since = since  # type: ignore[method-assign]
+    original = ChangeLog.changes_since
+    ChangeLog.changes_since = since  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {
-    "gone-unsaid": Bug(gone_unsaid, (15,)),
-    "moved-unsaid": Bug(moved_unsaid, (15,)),
-    "told-is-heard": Bug(told_is_heard, (15,)),
+    "gone-unsaid": Bug(emptied_topics_unreported, (15,)),
+    "moved-unsaid": Bug(moved_shards_unreported, (15,)),
+    "told-is-heard": Bug(sent_counts_as_received, (15,)),
 }

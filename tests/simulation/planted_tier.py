@@ -9,52 +9,52 @@ from collections.abc import Sequence
 from typing import Any
 
 from foqs.core.errors import Overloaded, UnknownOutcome
-from foqs.tier.enqueues import Enqueues
-from foqs.tier.peers import Peer, Unreached
+from foqs.tier.enqueues import EnqueueForwarder
+from foqs.tier.peers import Peer, PeerUnreachable
 
 
 def unanswered_is_unsent() -> None:
     """What a peer was sent and did not answer goes to the next one."""
-    _call_otherwise(Unreached)
+    _call_raising(PeerUnreachable)
 
 
 def unanswered_is_refused() -> None:
     """What a peer was sent and did not answer is said not to be written."""
-    _call_otherwise(Overloaded)
+    _call_raising(Overloaded)
 
 
-def passed_on_twice() -> None:
+def forwarded_twice() -> None:
     """Items go to one host that has room, and then to another."""
 
     async def to(
-        self: Any, peer: Peer | None, request: Any, told: list[Any], places: list[int], deadline: float
+        self: Any, peer: Peer | None, request: Any, results: list[Any], places: list[int], deadline: float
     ) -> None:
-        await original(self, peer, request, told, places, deadline)
+        await original(self, peer, request, results, places, deadline)
         if peer is None:
-            await original(self, peer, request, told, places, deadline)
+            await original(self, peer, request, results, places, deadline)
 
-    original = Enqueues._to
-    Enqueues._to = to  # type: ignore[method-assign]
+    original = EnqueueForwarder._forward_to
+    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
 
 
-def results_in_the_peer_s_order() -> None:
+def results_in_order_of_peer() -> None:
     """What a peer says of the first item that it was sent is told of the first item of the call."""
 
     async def to(
-        self: Any, peer: Peer | None, request: Any, told: list[Any], places: Sequence[int], deadline: float
+        self: Any, peer: Peer | None, request: Any, results: list[Any], places: Sequence[int], deadline: float
     ) -> None:
-        before = list(told)
-        await original(self, peer, request, told, list(places), deadline)
-        results = [told[place] for place in places if told[place] is not before[place]]
+        before = list(results)
+        await original(self, peer, request, results, list(places), deadline)
+        changed = [results[place] for place in places if results[place] is not before[place]]
         for place in places:
-            told[place] = before[place]
-        told[: len(results)] = results
+            results[place] = before[place]
+        results[: len(changed)] = changed
 
-    original = Enqueues._to
-    Enqueues._to = to  # type: ignore[method-assign]
+    original = EnqueueForwarder._forward_to
+    EnqueueForwarder._forward_to = to  # type: ignore[method-assign]
 
 
-def _call_otherwise(kind: type[Exception]) -> None:
+def _call_raising(kind: type[Exception]) -> None:
     """What a peer did not answer has another name."""
 
     def init(self: Any, local: Any, peers: Any) -> None:
@@ -69,5 +69,5 @@ def _call_otherwise(kind: type[Exception]) -> None:
         peers.call = careless
         original(self, local, peers)
 
-    original = Enqueues.__init__
-    Enqueues.__init__ = init  # type: ignore[method-assign]
+    original = EnqueueForwarder.__init__
+    EnqueueForwarder.__init__ = init  # type: ignore[method-assign]

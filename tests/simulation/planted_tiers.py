@@ -17,7 +17,7 @@ def tiers_ignored() -> None:
 
 def deleted_from_one_tier() -> None:
     """A namespace is gone when the shards of one tier hold nothing of it."""
-    Membership.everywhere = Membership.sharing  # type: ignore[method-assign]
+    Membership.all_shards = Membership.tier_shards  # type: ignore[method-assign]
 
 
 BUGS: Final[Mapping[str, Bug]] = {

@@ -11,11 +11,11 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from foqs.access.gate import Gate, GateLimits
+from foqs.access.gate import AuthenticationLimits, Authenticator
 from foqs.access.keyring import Keyring
-from foqs.access.rules import Grants
+from foqs.access.rules import PermissionLookup
 from foqs.catalog.document import Document, Namespace, Permission
-from tests.support.access import Counted
+from tests.support.access import RecordingObserver
 
 OPERATOR: Final = "operator"
 """An administrator: may do everything."""
@@ -28,7 +28,7 @@ _GRANTS: Final = {
     CONSUMER: frozenset((Permission.CONSUME,)),
 }
 """In every namespace that is there from the beginning."""
-_LIMITS: Final = GateLimits(timeout_s=2.0, failure_delay_s=0.02)
+_LIMITS: Final = AuthenticationLimits(timeout_s=2.0, failure_delay_s=0.02)
 
 
 def token(principal: str) -> str:
@@ -36,11 +36,11 @@ def token(principal: str) -> str:
     return f"token of {principal}"
 
 
-def gate(grants: Grants) -> Gate:
+def gate(grants: PermissionLookup) -> Authenticator:
     """A host's, which knows all of them."""
     names = (OPERATOR, PRODUCER, CONSUMER, GUEST)
     keyring = Keyring({hashlib.sha256(token(name).encode()).digest(): name for name in names}, None, None)
-    return Gate(keyring, [OPERATOR], grants, Counted(), _LIMITS)
+    return Authenticator(keyring, [OPERATOR], grants, RecordingObserver(), _LIMITS)
 
 
 def document(weights: Mapping[str, int]) -> Document:

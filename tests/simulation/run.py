@@ -31,16 +31,16 @@ from tests.simulation import (
     tally,
     weighing,
 )
-from tests.simulation.cluster import Cluster
+from tests.simulation.cluster import SimulatedCluster
 from tests.simulation.faults import Faults
-from tests.simulation.fleet import Fleet
+from tests.simulation.fleet import SimulatedFleet
 from tests.simulation.fleet_run import FLEET_PLAN, FleetRun
 from tests.simulation.heavy import HEAVY_PLAN, HeavyCluster, HeavyRun
 from tests.simulation.planted import BUGS, FAULTS, Bug, shows
 from tests.simulation.workload import Plan, Run
 from tests.support import admittance, explained, oversight, server
-from tests.support.casebook import open_casebook
-from tests.support.checker import judge, summary
+from tests.support.casebook import sort_by_item
+from tests.support.checker import check_histories, summary
 from tests.support.history import read
 from tests.support.virtual import VirtualLoop, run_virtual
 
@@ -77,17 +77,17 @@ def run_seed(
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         if fleet:
-            runs.append(FleetRun(Fleet(loop, seed), seed, plan or FLEET_PLAN))
+            runs.append(FleetRun(SimulatedFleet(loop, seed), seed, plan or FLEET_PLAN))
         elif heavy:
             runs.append(HeavyRun(HeavyCluster(loop, seed), seed, plan or HEAVY_PLAN))
         else:
-            runs.append(Run(Cluster(loop, seed), seed, plan or Plan()))
+            runs.append(Run(SimulatedCluster(loop, seed), seed, plan or Plan()))
         await runs[0].play()
 
     tally.install()
-    tally.begin()
+    tally.reset()
     weighing.install()
-    weighing.begin()
+    weighing.reset()
     crash: list[str] = []
     with Faults() as faults:
         try:
@@ -95,7 +95,7 @@ def run_seed(
         except Exception as error:
             crash.append(f"the run did not end: {error!r}")
     run = runs[0]
-    book = open_casebook(read(run.history.events))
+    book = sort_by_item(read(run.history.events))
     counts = {
         "calls": run.calls,
         "items": run.items,
@@ -106,9 +106,14 @@ def run_seed(
     }
     counts |= {name: tally.COUNTS[name] for name in tally.NAMES}
     counts |= {name: sum(each.counts[name] for each in run.cluster.servers.values()) for name in server.NAMES}
-    if isinstance(run.cluster, Fleet):
+    if isinstance(run.cluster, SimulatedFleet):
         counts |= run.cluster.counts
-    counts |= oversight.counts(book) | admittance.counts(book) | explained.counts(book) | summary(book)
+    counts |= (
+        oversight.count_occurrences(book)
+        | admittance.count_occurrences(book)
+        | explained.count_occurrences(book)
+        | summary(book)
+    )
     return Result(
         seed,
         [
@@ -117,7 +122,7 @@ def run_seed(
             *run.cluster.disorder,
             *weighing.OVER,
             *run.differences,
-            *(str(each) for each in judge(book, run.cluster.bounds())),
+            *(str(each) for each in check_histories(book, run.cluster.bounds())),
         ],
         counts,
         run.history.text() if keep_history else None,

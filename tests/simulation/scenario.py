@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 
 from foqs_client import Client, FoqsError, Item, Nack
-from tests.simulation.cluster import BOUNDS, URL, Cluster
+from tests.simulation.cluster import BOUNDS, URL, SimulatedCluster
 from tests.simulation.faults import Faults
 from tests.simulation.principals import OPERATOR, token
 from tests.support.checker import check
@@ -51,7 +51,7 @@ def play(kill_at: int | None) -> Play:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        cluster = Cluster(loop, 1, wild=False)
+        cluster = SimulatedCluster(loop, 1, wild=False)
         cluster.heal()
         history = History(lambda: loop.time() * 1000)
 
@@ -83,7 +83,7 @@ def play(kill_at: int | None) -> Play:
     return Play(steps, asked, [*faults.found, *differences, *(str(violation) for violation in check(events, BOUNDS))])
 
 
-def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
+def _client(cluster: SimulatedCluster, history: History, name: str) -> RecordingClient:
     client = Client(
         f"foqs://{URL}",
         timeout_ms=1_000,
@@ -94,14 +94,14 @@ def _client(cluster: Cluster, history: History, name: str) -> RecordingClient:
     return RecordingClient(client, history, name, cluster.clock.wall_ms)
 
 
-async def _produce(cluster: Cluster, history: History) -> None:
+async def _produce(cluster: SimulatedCluster, history: History) -> None:
     client = _client(cluster, history, "producer")
     await _try(client.enqueue([Item(topic="a", payload=b"1"), Item(topic="b", payload=b"2", lease_ms=100)]))
     await _try(client.enqueue([Item(topic="a", payload=b"3", delay_ms=30), Item(topic="a", payload=b"4", priority=-1)]))
     await client.client.close()
 
 
-async def _consume(cluster: Cluster, history: History) -> None:
+async def _consume(cluster: SimulatedCluster, history: History) -> None:
     """Every item of "a" is extended, nacked, released and acked; the lease of the one of "b" runs out once."""
     client = _client(cluster, history, "consumer")
     released: set[str] = set()
@@ -119,7 +119,7 @@ async def _consume(cluster: Cluster, history: History) -> None:
     await client.client.close()
 
 
-async def _purge(cluster: Cluster, history: History) -> None:
+async def _purge(cluster: SimulatedCluster, history: History) -> None:
     """Some items of "c", one of them leased and one deferred, are purged; what comes afterwards is not."""
     client = _client(cluster, history, "purger")
     items = [Item(topic="c", payload=b"5"), Item(topic="c", payload=b"6"), Item(topic="c", payload=b"7", delay_ms=40)]
@@ -131,7 +131,7 @@ async def _purge(cluster: Cluster, history: History) -> None:
     await client.client.close()
 
 
-async def _drain(cluster: Cluster, history: History) -> None:
+async def _drain(cluster: SimulatedCluster, history: History) -> None:
     client = _client(cluster, history, "drainer")
     while deliveries := await client.dequeue(dict.fromkeys(TOPICS, 10), wait_ms=900):
         await client.ack(deliveries)

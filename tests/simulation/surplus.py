@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from foqs_client import Delivery, Outcome
-from tests.support.dated import KEPT_S_MAX, DatedClient
+from tests.support.dated import SURPLUS_AGE_S_MAX, RequestTimeClient
 
 NAMES: Final = ("surplus released by hosts", "surplus released by clients")
 """Items."""
@@ -24,7 +24,7 @@ Row: TypeAlias = tuple[int, int]
 """An item's last token, and its attempts as they count now."""
 
 
-class Surplus:
+class SurplusLedger:
     """Args:
     counts: what is counted, by `NAMES`.
     now_s: on the observer's clock.
@@ -41,19 +41,19 @@ class Surplus:
         self._kept: dict[Leased, tuple[str, float]] = {}
         """By lease, who has it, and since when."""
 
-    def came(self, who: str, deliveries: Iterable[Any]) -> None:
+    def on_received(self, who: str, deliveries: Iterable[Any]) -> None:
         """Somebody got these, and has not yet said what becomes of them."""
         now_s = self._now_s()
         for each in deliveries:
             self._attempts[each.id, each.token] = each.attempt
             self._kept[each.id, each.token] = who, now_s
 
-    def told(self, deliveries: Iterable[Any]) -> None:
+    def on_accounted(self, deliveries: Iterable[Any]) -> None:
         """Callers got these; or somebody asks for their release."""
         for each in deliveries:
             self._kept.pop((each.id, each.token), None)
 
-    def released(self, name: str, leases: Iterable[Any], errors: Iterable[object]) -> None:
+    def on_released(self, name: str, leases: Iterable[Any], errors: Iterable[object]) -> None:
         """A release was answered, with an error or None for each."""
         for lease, error in zip(leases, errors, strict=False):
             attempt, row = self._attempts.get((lease.id, lease.token)), self._row(lease.id)
@@ -65,43 +65,52 @@ class Surplus:
                     f"invariant 8: nobody received attempt {attempt} of {lease.id}, which was released and counts"
                 ] = None
 
-    def kept(self, dead: Iterable[str]) -> list[str]:
+    def unreleased(self, dead: Iterable[str]) -> list[str]:
         """What was neither given to anybody nor released when all is over, but for what the dead had."""
         gone, now_s = set(dead), self._now_s()
         return [
             f"invariant 8: {who} kept {id}, token {token}, which no caller of its got, and did not release it"
             for (id, token), (who, since_s) in self._kept.items()
-            if who not in gone and now_s - since_s > KEPT_S_MAX
+            if who not in gone and now_s - since_s > SURPLUS_AGE_S_MAX
         ]
 
 
-class CountedClient(DatedClient):
+class CountedClient(RequestTimeClient):
     """Args:
     surplus: where it keeps what comes to it.
     name: of the client, for the story.
     """
 
-    def __init__(self, surplus: Surplus, name: str, *arguments: Any, **options: Any) -> None:
+    def __init__(self, surplus: SurplusLedger, name: str, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._surplus = surplus
         self._called = name
 
     async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
         deliveries = await super().dequeue(*arguments, **options)
-        self._surplus.told(deliveries)
+        self._surplus.on_accounted(deliveries)
         return deliveries
 
-    async def _dequeue_at(self, *arguments: Any) -> list[Delivery]:
-        deliveries = await super()._dequeue_at(*arguments)
-        self._surplus.came(self._called, deliveries)
+    async def _dequeue_from(self, *arguments: Any) -> list[Delivery]:
+        deliveries = await super()._dequeue_from(*arguments)
+        self._surplus.on_received(self._called, deliveries)
         return deliveries
 
-    async def _by_id(
-        self, method: Any, request: Any, entries: list[Any], kind: Any, timeout_ms: int | None, *, at_once: bool = False
+    async def _call_by_id(
+        self,
+        method: Any,
+        make_request: Any,
+        entries: list[Any],
+        retry_class: Any,
+        timeout_ms: int | None,
+        *,
+        immediate: bool = False,
     ) -> list[Outcome]:
-        if at_once:
-            self._surplus.told(entries)
-        outcomes = await super()._by_id(method, request, entries, kind, timeout_ms, at_once=at_once)
-        if at_once:
-            self._surplus.released(NAMES[1], entries, [outcome.error for outcome in outcomes])
+        if immediate:
+            self._surplus.on_accounted(entries)
+        outcomes = await super()._call_by_id(
+            method, make_request, entries, retry_class, timeout_ms, immediate=immediate
+        )
+        if immediate:
+            self._surplus.on_released(NAMES[1], entries, [outcome.error for outcome in outcomes])
         return outcomes

@@ -12,21 +12,21 @@ from typing import Any, Final
 
 from foqs.core import flush
 from foqs.core.batch import Batch
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.errors import KeyConflict
-from foqs.core.fence import Fence, Standing
+from foqs.core.fence import CommitOutcome, Fence
 from foqs.core.flush import Decision
 from foqs.core.intake import Intake
-from foqs.core.item import Key, Row, TopicName, key_number
+from foqs.core.item import OrderKey, Row, TopicName, order_key_number
 from foqs.core.ready import ReadyIndex, Refill
-from foqs.core.rows import Load, RowCache
+from foqs.core.rows import Prefetch, RowCache
 from foqs.core.work import HandOut, Work
 from foqs.service.dequeue import Dequeue
 from foqs.service.waiters import Waiters
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import NullObserver
 from foqs.shard.memory import ShardMemory
 from foqs.shard.writer import ShardLost, Writer
-from foqs.store.port import KeyTaken
+from foqs.store.port import IdempotencyKeyExists
 
 NAMES: Final = (
     "refills",
@@ -65,20 +65,20 @@ def _wrap(owner: Any, name: str, around: Callable[[Callable[..., Any]], Callable
 
 
 def _end_refill(original: Callable[..., Any]) -> Callable[..., Any]:
-    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[Key], complete: bool) -> None:
+    def end_refill(self: ReadyIndex, refill: Refill, keys: Sequence[OrderKey], complete: bool) -> None:
         window = self._windows.get(refill.topic)
         if window is None or window.refill is not refill:
             COUNTS["refills void"] += 1
         else:
             COUNTS["refills"] += bool(keys)
-            COUNTS["reads distrusted"] += any(key_number(key) in refill.noted for key in keys)
+            COUNTS["reads distrusted"] += any(order_key_number(key) in refill.changes for key in keys)
         original(self, refill, keys, complete)
 
     return end_refill
 
 
 def _enter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def enter(self: ReadyIndex, window: Any, keys: Sequence[Key]) -> None:
+    def enter(self: ReadyIndex, window: Any, keys: Sequence[OrderKey]) -> None:
         COUNTS["overtakings"] += bool(len(window)) and keys[0] < window.keys[window.start]
         original(self, window, keys)
 
@@ -94,9 +94,9 @@ def _lower(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    def end_load(self: RowCache, load: Load, rows: Sequence[Row]) -> None:
+    def end_load(self: RowCache, load: Prefetch, rows: Sequence[Row]) -> None:
         COUNTS["loads"] += bool(rows)
-        COUNTS["loads distrusted"] += any(self._loading.get(row.id) is not load for row in rows)
+        COUNTS["loads distrusted"] += any(self._prefetching.get(row.id) is not load for row in rows)
         original(self, load, rows)
 
     return end_load
@@ -111,7 +111,7 @@ def _join(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _claim(original: Callable[..., Any]) -> Callable[..., Any]:
-    def claim(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[Key]) -> HandOut:
+    def claim(self: Dequeue, shard: Any, topic: TopicName, keys: Sequence[OrderKey]) -> HandOut:
         COUNTS["claims"] += 1
         work: HandOut = original(self, shard, topic, keys)
         CLAIMED.add(work)
@@ -134,7 +134,7 @@ def _record(original: Callable[..., Any]) -> Callable[..., Any]:
     def record(self: HandOut, start: int, results: Sequence[Any], tells: Any) -> None:
         if self in CLAIMED:
             CLAIMED.discard(self)
-            COUNTS["claims for nobody"] += self.abandoned and any(row is not None for row in results)
+            COUNTS["claims for nobody"] += self.is_abandoned and any(row is not None for row in results)
             COUNTS["claims that came to nothing"] += all(row is None for row in results)
         original(self, start, results, tells)
 
@@ -150,7 +150,7 @@ def _submit_in_parts(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _key_taken(original: Callable[..., Any]) -> Callable[..., Any]:
-    def init(self: KeyTaken, message: str) -> None:
+    def init(self: IdempotencyKeyExists, message: str) -> None:
         COUNTS["keys taken"] += 1
         original(self, message)
 
@@ -172,7 +172,7 @@ def _firsts(original: Callable[..., Any]) -> Callable[..., Any]:
 def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
     names = {"open": "breakers opened", "half-open": "breakers tried", "closed": "breakers closed"}
 
-    def breaker_changed(self: NoFacts, shard: int, state: str) -> None:
+    def breaker_changed(self: NullObserver, shard: int, state: str) -> None:
         COUNTS[names[state]] += 1
         original(self, shard, state)
 
@@ -180,8 +180,8 @@ def _breaker_changed(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _cut(original: Callable[..., Any]) -> Callable[..., Any]:
-    def cut(self: ShardMemory, made: Cut) -> int:
-        COUNTS["cuts risen" if self.cuts.last((made.namespace, made.topic)) else "cuts made"] += 1
+    def cut(self: ShardMemory, made: PurgeMarker) -> int:
+        COUNTS["cuts risen" if self.purge_markers.last_number((made.namespace, made.topic)) else "cuts made"] += 1
         items: int = original(self, made)
         return items
 
@@ -206,11 +206,11 @@ def _not_purged(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _resolve(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def resolve(self: Writer, fence: Fence, why: str) -> Standing:
+    async def resolve(self: Writer, fence: Fence, why: str) -> CommitOutcome:
         try:
-            found: Standing = await original(self, fence, why)
+            found: CommitOutcome = await original(self, fence, why)
         except ShardLost:
-            COUNTS["unknown and fenced"] += fence.flush > self.flush_number and bool(self._current.inserts)
+            COUNTS["unknown and fenced"] += fence.flush > self.flush_number and bool(self._flushing_batch.inserts)
             raise
         return found
 
@@ -226,25 +226,25 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    _wrap(ReadyIndex, "end_refill", _end_refill)
-    _wrap(ReadyIndex, "_enter", _enter)
-    _wrap(ReadyIndex, "_lower", _lower)
-    _wrap(RowCache, "end_load", _end_load)
-    _wrap(Waiters, "join", _join)
-    _wrap(Dequeue, "claim", _claim)
-    _wrap(HandOut, "record", _record)
+    _wrap(ReadyIndex, "finish_refill", _end_refill)
+    _wrap(ReadyIndex, "_insert_keys", _enter)
+    _wrap(ReadyIndex, "_lower_boundary", _lower)
+    _wrap(RowCache, "finish_prefetch", _end_load)
+    _wrap(Waiters, "add", _join)
+    _wrap(Dequeue, "assign", _claim)
+    _wrap(HandOut, "record_results", _record)
     _wrap(Intake, "_submit_in_parts", _submit_in_parts)
-    _wrap(KeyTaken, "__init__", _key_taken)
-    _wrap(flush, "_firsts", _firsts)
-    _wrap(NoFacts, "breaker_changed", _breaker_changed)
-    _wrap(ShardMemory, "claims", _claims)
-    _wrap(ShardMemory, "_cut", _cut)
-    _wrap(ShardMemory, "_purged", _purged)
+    _wrap(IdempotencyKeyExists, "__init__", _key_taken)
+    _wrap(flush, "_add_keys", _firsts)
+    _wrap(NullObserver, "breaker_changed", _breaker_changed)
+    _wrap(ShardMemory, "assign_to_waiters", _claims)
+    _wrap(ShardMemory, "_apply_purge_marker", _cut)
+    _wrap(ShardMemory, "_apply_purges", _purged)
     _wrap(flush, "_not_purged", _not_purged)
-    _wrap(Writer, "_resolve", _resolve)
+    _wrap(Writer, "_resolve_outcome", _resolve)
 
 
-def begin() -> None:
+def reset() -> None:
     """A run begins."""
     COUNTS.clear()
     COUNTS.update(dict.fromkeys(NAMES, 0))

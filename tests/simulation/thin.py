@@ -1,6 +1,6 @@
 """What a producer does that knows one host and nothing of the others: a thin client, or one behind a balancer.
 
-Holds `ThinProducer`. Always true: every payload is unique; it moves on to
+Holds `SingleEndpointProducer`. Always true: every payload is unique; it moves on to
 another host now and then, with a client that has learned nothing. Judges nothing.
 """
 
@@ -20,7 +20,7 @@ _BURST: Final = 14
 """Calls at once, now and then: more than a host has room for while its database is slow."""
 
 
-class ThinProducer:
+class SingleEndpointProducer:
     """Args:
     open_client: of a host, by its address.
     sent: told of each call, with how many items it has.

@@ -1,6 +1,6 @@
 """What a consumer does that knows one host and nothing of the others: a thin client, or one behind a balancer.
 
-Holds `ThinConsumer`. Always true: it moves on to another host now and then, with
+Holds `SingleEndpointConsumer`. Always true: it moves on to another host now and then, with
 a client that has learned nothing, and takes leases along. So hosts fill its
 dequeues from each other, and pass on what it says of its items. Judges nothing.
 """
@@ -19,7 +19,7 @@ _CALLS: Final = 8
 """With one client."""
 
 
-class ThinConsumer:
+class SingleEndpointConsumer:
     """Args:
     open_client: of a host, by its address.
     treat: does to what came what consumers do.
@@ -48,7 +48,7 @@ class ThinConsumer:
         while not is_over():
             client = self._open_client(rng.choice(self._addresses))
             for _ in range(_CALLS):
-                takers = [asyncio.ensure_future(self._take(client)) for _ in range(rng.choice((1, 2, 3)))]
+                takers = [asyncio.ensure_future(self._dequeue(client)) for _ in range(rng.choice((1, 2, 3)))]
                 if rng.random() < 0.2:
                     await asyncio.sleep(rng.uniform(0, 0.03))
                     break  # it goes, and closes the connection on calls under way
@@ -57,7 +57,7 @@ class ThinConsumer:
             await client.client.close()
             await asyncio.gather(*takers)
 
-    async def _take(self, client: RecordingClient) -> None:
+    async def _dequeue(self, client: RecordingClient) -> None:
         rng = self._rng
         wants = {topic: rng.choice((1, 2)) for topic in rng.sample(self._topics, rng.randint(1, 2))}
         wait_ms, timeout_ms = rng.choice((0, 400, 400)), rng.choice((300, 1_500))

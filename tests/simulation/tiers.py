@@ -18,7 +18,7 @@ from random import Random
 from typing import Final
 
 from foqs.catalog.document import Document, Namespace, parse, render
-from foqs.catalog.shared import NAME as CATALOG
+from foqs.catalog.shared import DOCUMENT_NAME as CATALOG
 from foqs.core.errors import FoqsError
 from foqs.core.item import format_id
 from tests.simulation import planted_tiers
@@ -42,17 +42,17 @@ def play(seed: int) -> tuple[list[str], int]:
     async def main() -> None:
         nonlocal made
         world = ClusterWorld(4, TIERS)
-        await world.begin()
+        await world.set_up()
         document = Document(1, {OLD: Namespace()})
         await world.administrator.replace(CATALOG, render(document).encode(), None)
         hosts = [await world.host(tier) for tier in TIERS]
-        await world.settled(*hosts)
+        await world.wait_until_settled(*hosts)
         rngs = [Random(f"{seed}/{number}") for number in range(_CLIENTS)]
         made = sum(await asyncio.gather(*(_client(world, rng) for rng in rngs)))
         await world.pass_s(1)
         entry = await world.administrator.read(CATALOG)
         assert entry is not None
-        found.extend(_strays(world, parse(entry.data)))
+        found.extend(_misplaced_items(world, parse(entry.data)))
 
     run_virtual(main, until_s=3_600.0)
     return found, made
@@ -65,7 +65,7 @@ async def _client(world: ClusterWorld, rng: Random) -> int:
         host, name = rng.choice(world.hosts), rng.choice(NAMES)
         caller, admin, kind = Caller(world, host.engine, name), host.engine.admin, rng.random()
         with contextlib.suppress(FoqsError):
-            host.engine.queue.namespace(name)
+            host.engine.queue.namespace_settings(name)
             if kind < 0.5:
                 made += len(await caller.put(count=rng.choice((1, 3))))
             elif kind < 0.7:
@@ -74,15 +74,15 @@ async def _client(world: ClusterWorld, rng: Random) -> int:
                     items = (await caller.get(count=20)).items
                     await caller.cancel(*(format_id(seen.shard, seen.row.id) for seen in items))
             elif kind < 0.9:
-                await admin.delete(name, world.in_s(4))
+                await admin.delete(name, world.deadline_in(4))
         if name != OLD and kind >= 0.9:
             with contextlib.suppress(FoqsError):
-                await admin.create(name, None, {}, world.in_s(2))
+                await admin.create(name, None, {}, world.deadline_in(2))
         await asyncio.sleep(rng.expovariate(20))
     return made
 
 
-def _strays(world: ClusterWorld, document: Document) -> Sequence[str]:
+def _misplaced_items(world: ClusterWorld, document: Document) -> Sequence[str]:
     """Items that nobody can reach, or that are in another tier than their namespace."""
     found = []
     for shard, table in sorted(world.database.tables.items()):

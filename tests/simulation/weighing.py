@@ -13,7 +13,7 @@ from foqs.core.batch import Batch
 from foqs.core.fence import Fence
 from foqs.core.item import Row
 from foqs.core.keys import KeyName
-from foqs.core.rows import Load, RowCache
+from foqs.core.rows import Prefetch, RowCache
 from foqs.shard.writer import Writer
 from foqs.store.memory import MemoryStore
 from foqs.store.port import Decide, Writes
@@ -24,7 +24,7 @@ _BUDGETS: Final[dict[MemoryStore, tuple[Collection[int], int]]] = {}
 """Of the flush under way in each store: ids of due items that are handed out, which have a budget of their own, and the budget."""
 
 
-def begin() -> None:
+def reset() -> None:
     """A run begins."""
     OVER.clear()
     _BUDGETS.clear()
@@ -35,13 +35,13 @@ def install() -> None:
     if not hasattr(MemoryStore.flush, "weighed"):
         Writer._flush_once = _flush_once(Writer._flush_once)  # type: ignore[method-assign]
         MemoryStore.flush = _flush(MemoryStore.flush)  # type: ignore[method-assign]
-        RowCache.end_load = _end_load(RowCache.end_load)  # type: ignore[method-assign]
+        RowCache.finish_prefetch = _end_load(RowCache.finish_prefetch)  # type: ignore[method-assign]
 
 
 def _flush_once(original: Callable[..., Any]) -> Callable[..., Any]:
     async def flush_once(self: Writer, batch: Batch, *moments: int) -> Any:
         assert isinstance(self._store, MemoryStore)
-        _BUDGETS[self._store] = batch.wanted(), self._intake._limits.flush_bytes_max
+        _BUDGETS[self._store] = batch.dues_with_waiter(), self._intake._limits.flush_bytes_max
         return await original(self, batch, *moments)
 
     return flush_once
@@ -72,10 +72,10 @@ def _flush(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _end_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    def end_load(self: RowCache, load: Load, rows: Sequence[Row]) -> None:
-        _weigh("rows loaded ahead", rows, load.bytes)
+    def end_load(self: RowCache, load: Prefetch, rows: Sequence[Row]) -> None:
+        _weigh("rows loaded ahead", rows, load.reserved_bytes)
         original(self, load, rows)
-        for budget in (self._written, self._loaded):
+        for budget in (self._written_budget, self._prefetch_budget):
             if budget.bytes > budget.bytes_max or budget.items > budget.items_max:
                 OVER[f"invariant 18: {budget.items} rows of {budget.bytes} bytes are remembered"] = None
 

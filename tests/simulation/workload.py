@@ -15,13 +15,13 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from foqs_client import Change, Client, Delivery, FoqsError, Item, Nack
 from tests.simulation.administrator import SWEPT, Administrator
-from tests.simulation.cluster import NAMESPACES, URL, Cluster, Incarnation
+from tests.simulation.cluster import NAMESPACES, URL, Incarnation, SimulatedCluster
 from tests.simulation.crowd import CALLERS, Crowd
 from tests.simulation.guest import Guest
-from tests.simulation.operator import BRIEF, TOPIC, Operator
+from tests.simulation.operator import BRIEF, TOPIC, NamespaceOperator
 from tests.simulation.principals import CONSUMER, GUEST, OPERATOR, PRODUCER, token
 from tests.support.admittance import NOBODY
-from tests.support.dated import DatedClient
+from tests.support.dated import RequestTimeClient
 from tests.support.history import History
 from tests.support.recording import RecordingClient
 from tests.support.recording_admin import RecordingAdmin
@@ -62,7 +62,7 @@ class Run:
     url: ClassVar[str] = URL
     steps_between_troubles: ClassVar[tuple[int, int]] = (900, 5_600)
 
-    def __init__(self, cluster: Cluster, seed: int, plan: Plan) -> None:
+    def __init__(self, cluster: SimulatedCluster, seed: int, plan: Plan) -> None:
         self.cluster = cluster
         self.plan = plan
         self.history = History(lambda: cluster.loop.time() * 1000)
@@ -81,13 +81,13 @@ class Run:
         """Works, heals, drains, and writes down what is left."""
         self._schedule_trouble()
         self.cluster.loop.on_step = self._on_step
-        await self._begin()
+        await self._set_up()
         workers = [asyncio.ensure_future(self._produce(f"producer-{n}", space)) for n, space in enumerate(PRODUCERS)]
         workers += [asyncio.ensure_future(self._consume(f"consumer-{n}", space)) for n, space in enumerate(CONSUMERS)]
         administrators = {name: self._administrator(name) for name in NAMESPACES}
         workers += [asyncio.ensure_future(each.work(lambda: not self._working)) for each in administrators.values()]
         rng = Random(f"{self._rng.random()}/operator")
-        operator = Operator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
+        operator = NamespaceOperator(self._administering("operator", BRIEF, token(OPERATOR)), rng, self._count_call)
         workers.append(asyncio.ensure_future(operator.work(lambda: not self._working)))
         workers += [asyncio.ensure_future(each) for each in (*self._guests(), self._crowd(), *self._more())]
         await self._until(lambda: self._is_enough())
@@ -106,7 +106,7 @@ class Run:
         await asyncio.gather(operator.close(), *(each.close() for each in administrators.values()))
         self.history.present(self.cluster.rows())
 
-    async def _begin(self) -> None:
+    async def _set_up(self) -> None:
         """Before any client works."""
         self.cluster.start("alpha")
 
@@ -235,7 +235,7 @@ class Run:
 
     def _open(self, name: str, *arguments: Any, **options: Any) -> Client:
         """A client, that somebody calls `name`."""
-        return DatedClient(*arguments, **options)
+        return RequestTimeClient(*arguments, **options)
 
     def _recording(self, name: str, namespace: str, principal: str, url: str | None = None) -> RecordingClient:
         client = self._client(name, namespace, token(principal), url)
@@ -300,7 +300,7 @@ class Run:
                 if rng.random() < 0.1 and known:
                     await self._call(client.explain(rng.choice(known[-60:])))
                 if rng.random() < 0.06:
-                    await self._meddle(client, rng)
+                    await self._attack_other_namespace(client, rng)
                 if rng.random() < 0.03:
                     await self._purge(client, rng, rng.choice(TOPICS))
             except FoqsError:
@@ -331,7 +331,7 @@ class Run:
         plain = [_item(rng, topic, f"purged/{rng.random()}".encode()) for _ in range(count)]
         return [replace(item, priority=priority, delay_ms=None) for item in plain]
 
-    async def _meddle(self, client: RecordingClient, rng: Random) -> None:
+    async def _attack_other_namespace(self, client: RecordingClient, rng: Random) -> None:
         """Reaches for items of another namespace."""
         others = [id for name in NAMESPACES if name != client.client.namespace for id in self._known[name][-5:]]
         if others:
@@ -366,7 +366,7 @@ class Run:
                     await self._give_up_on(asked, rng.uniform(0, 0.05))
                     continue
                 deliveries = await self._call(asked)
-                await self._treat(client, rng, deliveries, old)
+                await self._settle_deliveries(client, rng, deliveries, old)
             except FoqsError:
                 pass
             await asyncio.sleep(rng.expovariate(100))
@@ -380,7 +380,7 @@ class Run:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    async def _treat(
+    async def _settle_deliveries(
         self, client: RecordingClient, rng: Random, deliveries: Sequence[Delivery], old: list[Delivery]
     ) -> None:
         """Acks most, and does to the others what consumers do; some of it twice, some of it late."""

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 
 from foqs_client import Client, ItemFilter, ItemView
 from foqs_client.spark.columns import COLUMNS
-from foqs_client.spark.options import KNOWN, NUMBERS
+from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES
 from tests.support.aio import run
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.tour import ADDRESS, ADDRESSES, part
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
@@ -29,8 +29,8 @@ def job(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
-    with HostProcess(tmp_path_factory.mktemp("host"), "memory:") as host:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
+    with RestartableHost(tmp_path_factory.mktemp("host"), "memory:") as host:
         host.start()
         yield host
 
@@ -45,7 +45,7 @@ async def deferred(address: str, topic: str) -> list[ItemView]:
         return (await client.peek(topic, "deferred", with_payload=True)).items
 
 
-def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host: HostProcess) -> None:
+def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, host: RestartableHost) -> None:
     [program] = [block.text for block in part("A Spark job") if block.language == "python"]
     assert ADDRESSES in program
     exec(program.replace(ADDRESSES, host.address), {})
@@ -53,7 +53,7 @@ def test_the_job_of_the_tour_enqueues_its_thousand_letters(spark: SparkSession, 
     assert run(held(host.address, "letters.spark", 9)) == 100
 
 
-def test_the_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: HostProcess) -> None:
+def test_the_job_of_the_page_enqueues_its_invoices_once(spark: SparkSession, host: RestartableHost) -> None:
     exec(job(PAGE).replace(ADDRESS, host.address), {})
     found = {item.payload: item.priority for item in run(deferred(host.address, "invoices"))}
     assert found == {b'{"id":17,"customer":"Ada"}': 3, b'{"id":18,"customer":"Grace"}': 1}
@@ -63,7 +63,7 @@ def test_the_page_names_every_column_and_every_option_with_its_default() -> None
     columns, _, options = PAGE.partition("\n## Options\n")
     for name in COLUMNS:
         assert f"\n| `{name}` |" in columns
-    for name in KNOWN:
+    for name in OPTION_NAMES:
         assert f"`{name}`" in options or name in COLUMNS
-    for name, allowed in NUMBERS.items():
+    for name, allowed in NUMBER_OPTIONS.items():
         assert f"\n| `{name}` | {allowed.default:,} |" in options

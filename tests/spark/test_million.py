@@ -18,7 +18,7 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from foqs.dev.cluster import DATABASE, Cluster
+from foqs.dev.cluster import DATABASE, LocalCluster
 from tests.support.poll import until
 from tests.support.ports import free_port
 
@@ -41,16 +41,16 @@ def forms() -> pytest.MarkDecorator:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
+def cluster() -> Iterator[LocalCluster]:
     options = {"log.level": "info", "cluster.session_timeout_ms": 6_000}
-    with Cluster(shards=SHARDS, port=free_port, options=options) as found:
+    with LocalCluster(shards=SHARDS, port=free_port, options=options) as found:
         yield found
 
 
 class Tables:
     """What the databases hold, read past the hosts."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: LocalCluster) -> None:
         self._items = [
             (server, table)
             for server in cluster.databases
@@ -73,7 +73,7 @@ class Tables:
 
 @forms()
 def test_every_row_is_one_item_although_a_task_fails_and_a_host_dies(
-    spark: SparkSession, cluster: Cluster, tmp_path: Path, rows: int, partitions: int
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path, rows: int, partitions: int
 ) -> None:
     tables, failed = Tables(cluster), tmp_path / "failed"
 

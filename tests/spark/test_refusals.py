@@ -14,7 +14,7 @@ from foqs_client.spark.errors import SinkError
 from foqs_client.spark.source import FoqsDataSource
 from tests.support.certificates import secret_file
 from tests.support.ports import free_port
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
 
@@ -23,7 +23,7 @@ SCHEMA = StructType().add("topic", "string").add("payload", "string")
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableHost]:
     """It asks who calls; the clerk has no grants."""
     folder = tmp_path_factory.mktemp("guarded")
     options = {
@@ -33,13 +33,13 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostProcess]:
         "auth.principals.boss.admin": True,
         "auth.principals.clerk.token_file": str(secret_file(folder / "clerk", CLERK.encode())),
     }
-    with HostProcess(folder / "host", "memory:", options) as host:
+    with RestartableHost(folder / "host", "memory:", options) as host:
         host.start()
         yield host
 
 
 @pytest.fixture
-def token_file(host: HostProcess) -> str:
+def token_file(host: RestartableHost) -> str:
     return str(host.folder.parent / "boss")
 
 
@@ -75,14 +75,14 @@ def test_hosts_that_nobody_reaches_are_named() -> None:
     assert "connection refused; is the host running there?" in said
 
 
-def test_a_namespace_that_is_not_there_is_named(host: HostProcess, token_file: str) -> None:
+def test_a_namespace_that_is_not_there_is_named(host: RestartableHost, token_file: str) -> None:
     said = refusal({"url": host.address, "token_file": token_file, "namespace": "nope"})
     assert said.startswith("the hosts refuse this write: NAMESPACE_NOT_FOUND")
     assert "'nope'; make it with createNamespace (foqs namespace create)" in said
 
 
 def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
-    host: HostProcess, token_file: str, monkeypatch: pytest.MonkeyPatch
+    host: RestartableHost, token_file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = {"url": host.address}
     assert refusal(url).startswith("the hosts refuse this write: UNAUTHENTICATED")
@@ -108,7 +108,7 @@ def test_who_has_no_token_a_wrong_one_or_no_grant_is_told_so(
     ],
 )
 def test_a_bad_row_ends_the_job_with_partition_column_and_reason(
-    spark: SparkSession, host: HostProcess, token_file: str, row: str, said: str
+    spark: SparkSession, host: RestartableHost, token_file: str, row: str, said: str
 ) -> None:
     frame = spark.sql(f"SELECT {row} FROM range(0, 1, 1, 1)")
     writer = frame.write.format("foqs").option("url", host.address).option("token_file", token_file)
@@ -120,7 +120,7 @@ def test_a_bad_row_ends_the_job_with_partition_column_and_reason(
 
 
 def test_the_driver_says_why_a_write_cannot_begin_and_a_token_is_nowhere_to_be_read(
-    spark: SparkSession, host: HostProcess, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, host: RestartableHost, capfd: pytest.CaptureFixture[str]
 ) -> None:
     writer = spark.sql("SELECT 't' AS topic, 'x' AS payload").write.format("foqs").option("url", host.address)
     writer.option("token", BOSS).mode("append").save()

@@ -17,7 +17,7 @@ from pyspark.sql.functions import col, rpad, spark_partition_id
 from foqs_client import Client, ItemFilter, Namespace, SyncClient
 from tests.support.aio import run
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.tables import Tables, in_sqlite
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.timeout(240)]
@@ -29,7 +29,7 @@ _topics = itertools.count()
 class Queue:
     """A host and its tables."""
 
-    def __init__(self, host: HostProcess, tables: Tables) -> None:
+    def __init__(self, host: RestartableHost, tables: Tables) -> None:
         self.host = host
         self.tables = tables
 
@@ -46,7 +46,7 @@ class Queue:
 @pytest.fixture(scope="module")
 def queue(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queue]:
     folder = tmp_path_factory.mktemp("host")
-    with HostProcess(folder / "host", f"sqlite:{folder / 'data'}", {"store.shards": SHARDS}) as host:
+    with RestartableHost(folder / "host", f"sqlite:{folder / 'data'}", {"store.shards": SHARDS}) as host:
         host.start()
         yield Queue(host, in_sqlite(folder / "data", SHARDS))
 

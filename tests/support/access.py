@@ -6,14 +6,14 @@ import hashlib
 from collections.abc import Collection
 from typing import Any
 
-from foqs.access.gate import Gate, GateLimits
+from foqs.access.gate import AuthenticationLimits, Authenticator
 from foqs.access.keyring import Keyring
 
 ORDERS, ADMIN = "orders-0123456789", "admin-0123456789"
 """Tokens of the principals `orders` and `admin`; the second is an administrator."""
 
 
-class Counted:
+class RecordingObserver:
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Counted:
         self.failures += 1
 
 
-class Granted:
+class EditableGrants:
     """Grants, to be changed by the test."""
 
     def __init__(self, *permissions: int) -> None:
@@ -43,7 +43,15 @@ def keyring(client_ca: bytes | None = None, **tokens: str) -> Keyring:
     return Keyring({hashlib.sha256(token.encode()).digest(): name for name, token in whole.items()}, None, client_ca)
 
 
-def gate(granted: Granted | None = None, counted: Counted | None = None, **limits: Any) -> Gate:
+def gate(
+    granted: EditableGrants | None = None, counted: RecordingObserver | None = None, **limits: Any
+) -> Authenticator:
     """A gate for `orders`, who may what is granted, and `admin`, who may all."""
     values = {"failure_delay_s": 0.01, "timeout_s": 3_600.0} | limits
-    return Gate(keyring(), ["admin"], granted or Granted(), counted or Counted(), GateLimits(**values))
+    return Authenticator(
+        keyring(),
+        ["admin"],
+        granted or EditableGrants(),
+        counted or RecordingObserver(),
+        AuthenticationLimits(**values),
+    )

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tests.support.casebook import PAGES, Case, Casebook
-from tests.support.history import Call, End
-from tests.support.holding import SPREAD_MS, holds
+from tests.support.casebook import PAGES, ItemHistories, ItemHistory
+from tests.support.history import Call, CallEnd
+from tests.support.holding import SPREAD_MS, certainly_held
 
 NOBODY: Final = "nobody"
 """The principal of who has shown no token, or a wrong one."""
@@ -42,87 +42,89 @@ _CHANGES: Final = ("limit", "pause", "resume", "grant", "create", "delete", "imp
 Finding = tuple[list[str], str]
 
 
-def counts(book: Casebook) -> dict[str, int]:
+def count_occurrences(book: ItemHistories) -> dict[str, int]:
     """How often it mattered, for people."""
     count = dict.fromkeys(NAMES, 0)
     for call in book.record.calls:
         if "principal" in call.args:
-            count["let in"] += call.end is End.OK
+            count["let in"] += call.end is CallEnd.OK
             count["denied"] += call.code == "PERMISSION_DENIED"
             count["unauthenticated"] += call.code == "UNAUTHENTICATED"
         elif call.op == "delete":
-            count["namespaces deleted"] += call.end is End.OK
+            count["namespaces deleted"] += call.end is CallEnd.OK
             count["namespaces kept"] += call.code == "INVALID_ARGUMENT"
-        count["imports"] += call.op == "import" and call.end is End.OK
+        count["imports"] += call.op == "import" and call.end is CallEnd.OK
     return count
 
 
-def nobody_gets_in(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
+def check_refusals(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """17: no call without its grant is answered, whoever makes it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
-        if principal is None or call.end is not End.OK:
+        if principal is None or call.end is not CallEnd.OK:
             continue
         if principal == NOBODY:
             yield _ids(call), f"{call.name} of somebody unknown was answered"
-        elif all(_surely(book, call, permission, spread_ms, granted=False) for permission in NEEDS[call.op]):
+        elif all(_certainly(book, call, permission, spread_ms, granted=False) for permission in NEEDS[call.op]):
             needed = " or ".join(sorted(NEEDS[call.op])) or "an administrator"
             yield _ids(call), f"{call.name} of {principal}, which needs {needed}, was answered"
 
 
-def grants_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
+def check_grants(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: who was granted something is not denied it."""
     for call in book.record.calls:
         principal = call.args.get("principal")
         if principal is None or principal == NOBODY or call.code != "PERMISSION_DENIED":
             continue
         for permission in NEEDS[call.op]:
-            if _surely(book, call, permission, spread_ms, granted=True):
+            if _certainly(book, call, permission, spread_ms, granted=True):
                 yield [], f"{call.name} of {principal} was denied, although it was granted {permission}"
 
 
-def _surely(book: Casebook, call: Call, permission: str, spread_ms: float, *, granted: bool) -> bool:
+def _certainly(book: ItemHistories, call: Call, permission: str, spread_ms: float, *, granted: bool) -> bool:
     """While the call was made, its principal certainly had the permission, or certainly did not."""
     assert call.returned is not None
     where = (call.args["namespace"], call.args["principal"])
     alike: list[Call] = []
-    others = [other for other in book.of("import") if other.end is not End.FAILED]
-    for each in book.of("grant"):
+    others = [other for other in book.calls_of("import") if other.end is not CallEnd.FAILED]
+    for each in book.calls_of("grant"):
         if (each.args["namespace"], each.args["to"]) == where:
             (alike if (permission in each.args["permissions"]) is granted else others).append(each)
-    if not granted and not any(not call.returned.before(other.invoked) for other in others if other.maybe):
+    if not granted and not any(not call.returned.before(other.invoked) for other in others if other.may_have_effect):
         return True
     healed = book.record.healed
-    return any(holds(each, others, call.invoked, call.returned, healed, spread_ms) for each in alike)
+    return any(certainly_held(each, others, call.invoked, call.returned, healed, spread_ms) for each in alike)
 
 
 # ----------------------------------------------------------------- namespaces
 
 
-def deletions_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
+def check_deletions(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: a namespace that was deleted serves nothing until somebody asks to have it made again."""
-    for deletion in book.of("delete"):
+    for deletion in book.calls_of("delete"):
         namespace = deletion.args["namespace"]
-        makes = [each for op in _MAKES for each in book.of(op) if op == "import" or each.args["namespace"] == namespace]
+        makes = [
+            each for op in _MAKES for each in book.calls_of(op) if op == "import" or each.args["namespace"] == namespace
+        ]
         for call in book.record.calls:
-            if call.op in _CHANGES or call.end is not End.OK or call.args["namespace"] != namespace:
+            if call.op in _CHANGES or call.end is not CallEnd.OK or call.args["namespace"] != namespace:
                 continue
             assert call.returned is not None
             asked_of_all = call.op in ("namespaces", "export")
             if asked_of_all:
                 continue
-            if holds(deletion, makes, call.invoked, call.returned, book.record.healed, spread_ms):
+            if certainly_held(deletion, makes, call.invoked, call.returned, book.record.healed, spread_ms):
                 yield (
                     _ids(call),
                     f"{call.name} in namespace {namespace} was answered, which {deletion.name} had deleted",
                 )
 
 
-def went_with_its_namespace(case: Case) -> Iterator[str]:
+def went_with_its_namespace(case: ItemHistory) -> Iterator[str]:
     """19: what was there before a namespace's deletion was asked for is neither delivered afterwards nor kept."""
     known = [entry.returned for entry in case.enqueued] + [each.received for each in case.receipts]
-    for call in case.book.of("delete"):
-        if call.end is not End.OK or call.returned is None or call.args["namespace"] != case.namespace:
+    for call in case.histories.calls_of("delete"):
+        if call.end is not CallEnd.OK or call.returned is None or call.args["namespace"] != case.namespace:
             continue
         if not any(stamp is not None and stamp.before(call.invoked) for stamp in known):
             continue
@@ -133,15 +135,17 @@ def went_with_its_namespace(case: Case) -> Iterator[str]:
                 yield f"{each} was asked for after {call.name} had succeeded"
 
 
-def imports_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
+def check_imports(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[Finding]:
     """19: what was imported is what is exported, until somebody asks for a change."""
-    changes = [call for op in _CHANGES for call in book.of(op)]
-    for call in book.of("import"):
-        for export in book.of("export"):
-            if export.end is not End.OK or export.returned is None:
+    changes = [call for op in _CHANGES for call in book.calls_of(op)]
+    for call in book.calls_of("import"):
+        for export in book.calls_of("export"):
+            if export.end is not CallEnd.OK or export.returned is None:
                 continue
             differs = export.results[0]["namespaces"] != call.args["namespaces"]
-            if differs and holds(call, changes, export.invoked, export.returned, book.record.healed, spread_ms):
+            if differs and certainly_held(
+                call, changes, export.invoked, export.returned, book.record.healed, spread_ms
+            ):
                 yield [], f"{export.name} differs from what {call.name} had imported"
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from foqs.service.api import HandOut, Pending
+from foqs.service.api import Deliveries, PendingCall
 
 T = TypeVar("T")
 
@@ -29,20 +29,20 @@ def run(coro: Coroutine[Any, Any, T], timeout: float = 60.0) -> T:
     return asyncio.run(bounded())
 
 
-async def answer(begin: Callable[[Callable[[Any], None]], Pending]) -> Any:
+async def call_result(start: Callable[[Callable[[Any], None]], PendingCall]) -> Any:
     """What a call by callback is done with; cancelling this abandons it."""
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    pending = begin(lambda result: give_back(result) if future.done() else future.set_result(result))
+    pending = start(lambda result: release_unwanted(result) if future.done() else future.set_result(result))
     try:
         return await future
     except asyncio.CancelledError:
         pending.abandon()
         if future.done() and not future.cancelled():
-            give_back(future.result())
+            release_unwanted(future.result())
         raise
 
 
-def give_back(result: Any) -> None:
+def release_unwanted(result: Any) -> None:
     """Nobody takes a call's result any more."""
-    if isinstance(result, HandOut):
-        result.give_back()
+    if isinstance(result, Deliveries):
+        result.release()

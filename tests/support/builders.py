@@ -8,10 +8,10 @@ from typing import Any
 
 from foqs.catalog.document import Document, Namespace
 from foqs.catalog.memory import MemoryCatalog
-from foqs.core.item import DatedItem, Delivery, KeyedDatedItem, KeyedItem, NewItem, Row, State
-from foqs.core.keys import digest_of
+from foqs.core.item import AbsoluteTimeItem, DeliveryPolicy, KeyedAbsoluteTimeItem, KeyedItem, NewItem, Row, State
+from foqs.core.keys import item_digest
 from foqs.service.api import CallLimits, NamespaceSettings
-from foqs.service.engine import BufferSettings, EngineSettings
+from foqs.service.engine import EngineSettings, RowCacheSettings
 from foqs.shard.settings import ShardSettings
 
 NAMESPACE = NamespaceSettings(
@@ -34,16 +34,16 @@ CALLS = CallLimits(
     wait_ms_max=60_000,
 )
 
-BUFFER = BufferSettings(
+ROW_CACHE = RowCacheSettings(
     written_bytes_max=40_000,
     written_items_max=1_000,
-    loaded_bytes_max=40_000,
-    loaded_items_max=40,
-    topic_items_max=20,
-    horizon_ms=250,
-    memory_ms=1_000,
-    quiet_ms=5_000,
-    topics_max=100,
+    prefetched_bytes_max=40_000,
+    prefetched_items_max=40,
+    prefetch_topic_items_max=20,
+    prefetch_horizon_ms=250,
+    demand_decay_ms=1_000,
+    prefetch_idle_ms=5_000,
+    demand_topics_max=100,
 )
 
 
@@ -55,19 +55,19 @@ def shard_settings(**changes: Any) -> ShardSettings:
         "queue_items_max": 5_000,
         "queue_bytes_max": 1 << 24,
         "ready_window_items_max": 50,
-        "ready_keys_max": 1_000,
+        "ready_index_items_max": 1_000,
         "flush_items_min": 10,
         "flush_ms_target": 1_000,
-        "flush_shared_ms_target": 1_000,
-        "flush_express_items": 8,
-        "topic_linger_ms": 1_000,
+        "flush_contended_ms_target": 1_000,
+        "small_flush_items_max": 8,
+        "empty_topic_linger_ms": 1_000,
         "timer_page_items": 20,
         "timer_tick_ms_min": 5,
         "sweep_interval_ms": 5_000,
         "purge_page_items": 20,
         "purge_topics_max": 100,
         "purge_topics_per_namespace_max": 100,
-        "clock_sample_ms": 10**9,
+        "clock_sample_interval_ms": 10**9,
         "clock_slew_permille": 50,
         "clock_skew_ms_max": 0,
         "retry_ms_min": 5,
@@ -84,20 +84,20 @@ def shard_settings(**changes: Any) -> ShardSettings:
 def engine_settings(
     *shards: int,
     alone: bool = True,
-    handout_wait_ms_max: int = 1_000,
-    handout_bytes_max: int = 1 << 24,
-    buffer: BufferSettings | None = None,
+    delivery_wait_ms_max: int = 1_000,
+    delivery_bytes_max: int = 1 << 24,
+    buffer: RowCacheSettings | None = None,
     **changes: Any,
 ) -> EngineSettings:
     """An engine of these shards, or of what it is assigned, for the namespaces `default` and `other`, which have the defaults."""
     return EngineSettings(
-        shards=shards if alone else None,
+        standalone_shards=shards if alone else None,
         namespace_default=NAMESPACE,
         limits=CALLS,
         shard=shard_settings(**changes),
-        buffer=buffer or BUFFER,
-        handout_wait_ms_max=handout_wait_ms_max,
-        handout_bytes_max=handout_bytes_max,
+        row_cache=buffer or ROW_CACHE,
+        delivery_wait_ms_max=delivery_wait_ms_max,
+        delivery_bytes_max=delivery_bytes_max,
     )
 
 
@@ -113,23 +113,23 @@ def new_item(topic: str = "t", **changes: Any) -> NewItem:
         "deliver_after_ms": None,
         "lease_ms": 30_000,
         "ttl_ms": None,
-        "policy": Delivery.AT_LEAST_ONCE,
+        "policy": DeliveryPolicy.AT_LEAST_ONCE,
         "attempts_max": 0,
     }
     values |= changes
     if values["deliver_after_ms"] is None:
         return NewItem(**values)
     values["delay_ms"] = None
-    return NewItem(**values) if values["ttl_ms"] is None else DatedItem(**values)
+    return NewItem(**values) if values["ttl_ms"] is None else AbsoluteTimeItem(**values)
 
 
 def keyed_item(key: str | bytes, topic: str = "t", **changes: Any) -> KeyedItem:
     """The same with an idempotency key; items of equal values are the same item."""
     item = new_item(topic, **changes)
     numbers = (item.delay_ms, item.deliver_after_ms, item.lease_ms, item.ttl_ms, item.policy, item.attempts_max)
-    digest = digest_of(topic.encode(), item.priority, item.payload, item.metadata, numbers)
-    kind = KeyedDatedItem if isinstance(item, DatedItem) else KeyedItem
-    return kind(**asdict(item), key=key if isinstance(key, bytes) else key.encode(), digest=digest)
+    digest = item_digest(topic.encode(), item.priority, item.payload, item.metadata, numbers)
+    kind = KeyedAbsoluteTimeItem if isinstance(item, AbsoluteTimeItem) else KeyedItem
+    return kind(**asdict(item), idempotency_key=key if isinstance(key, bytes) else key.encode(), digest=digest)
 
 
 def row(number: int = 1, **changes: Any) -> Row:
@@ -144,7 +144,7 @@ def row(number: int = 1, **changes: Any) -> Row:
         "lease_ms": 500,
         "ttl_ms": None,
         "expires_at_ms": None,
-        "policy": Delivery.AT_LEAST_ONCE,
+        "policy": DeliveryPolicy.AT_LEAST_ONCE,
         "attempts_max": 0,
         "payload_bytes": 1,
         "payload": b"p",
@@ -163,7 +163,7 @@ def catalog(**settings: Mapping[str, int]) -> MemoryCatalog:
     return MemoryCatalog(Document(1, {name: Namespace(settings=values) for name, values in own.items()}))
 
 
-class MemoryBook:
+class MemoryEpochBook:
     """A coordinator's book that lives as long as this object."""
 
     def __init__(self) -> None:

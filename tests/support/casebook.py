@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tests.support.history import Call, End, Entry, Event, Record, Stamp, entries
+from tests.support.history import Call, CallEnd, Entry, Event, Record, Stamp, entries
 
 ENDING = ("nack", "release")
 """The operations that end a lease and leave the item."""
@@ -23,7 +23,7 @@ BY_ID = ("ack", "nack", "extend", "release", "cancel", "redrive", "update")
 
 
 @dataclass(slots=True)
-class Receipt:
+class DeliveryReceipt:
     """One delivery, as its consumer saw it."""
 
     call: Call
@@ -49,14 +49,14 @@ class Receipt:
 
 
 @dataclass
-class Case:
+class ItemHistory:
     """One item id. What is derived is kept, so ask only when the casebook is complete."""
 
     id: str
-    book: Casebook
+    histories: ItemHistories
     enqueued: list[Entry] = field(default_factory=list)
     """Enqueues that returned this id."""
-    receipts: list[Receipt] = field(default_factory=list)
+    receipts: list[DeliveryReceipt] = field(default_factory=list)
     ops: dict[str, list[Entry]] = field(default_factory=lambda: {op: [] for op in BY_ID})
     explained: list[Call] = field(default_factory=list)
     """Calls that asked why it is not delivered."""
@@ -75,7 +75,7 @@ class Case:
     @cached_property
     def marks(self) -> list[str]:
         """The payloads that were seen under this id, as enqueued, delivered or present."""
-        seen = [entry.asked["mark"] for entry in self.enqueued] + [each.result["mark"] for each in self.receipts]
+        seen = [entry.requested["mark"] for entry in self.enqueued] + [each.result["mark"] for each in self.receipts]
         if self.row is not None and self.row.get("mark") is not None:
             seen.append(self.row["mark"])
         return list(dict.fromkeys(seen))
@@ -85,43 +85,43 @@ class Case:
         """The enqueues that may have made this item; those that failed cannot have."""
         if not self.marks:
             return []
-        maybe = self.book.by_mark.get(self.marks[0], [])
-        return [e for e in maybe if e.end is End.UNKNOWN or (e.end is End.OK and e.result.get("id") == self.id)]
+        maybe = self.histories.by_mark.get(self.marks[0], [])
+        return [e for e in maybe if e.end is CallEnd.UNKNOWN or (e.end is CallEnd.OK and e.result.get("id") == self.id)]
 
-    def asked(self, name: str, default: Any = None) -> Any:
+    def requested(self, name: str, default: Any = None) -> Any:
         """A property that the item was enqueued with."""
         for entry in self.origins:
-            value = entry.asked.get(name)
+            value = entry.requested.get(name)
             return default if value is None else value
         return default
 
-    def maybe(self, *ops: str, token: int | None = None) -> list[Entry]:
+    def possible_operations(self, *ops: str, token: int | None = None) -> list[Entry]:
         """Operations on this item that took effect or may have."""
         return [
             entry
             for op in ops
             for entry in self.ops[op]
-            if entry.maybe and (token is None or entry.asked.get("token") == token)
+            if entry.may_have_effect and (token is None or entry.requested.get("token") == token)
         ]
 
-    def done(self, *ops: str, token: int | None = None) -> list[Entry]:
+    def acknowledged_operations(self, *ops: str, token: int | None = None) -> list[Entry]:
         """Operations on this item that were acknowledged."""
-        return [entry for entry in self.maybe(*ops, token=token) if entry.end is End.OK]
+        return [entry for entry in self.possible_operations(*ops, token=token) if entry.end is CallEnd.OK]
 
     def dequeues(self) -> list[Call]:
         """Calls that may have leased the item, whether or not they brought it."""
-        topics = {(e.call.args.get("namespace"), e.asked["topic"]) for e in self.origins}
-        return [call for key in sorted(topics, key=str) for call in self.book.dequeues.get(key, [])]
+        topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
+        return [call for key in sorted(topics, key=str) for call in self.histories.dequeues.get(key, [])]
 
     def purges(self) -> list[Call]:
         """Purges of its topic that took effect or may have."""
-        topics = {(e.call.args.get("namespace"), e.asked["topic"]) for e in self.origins}
-        return [call for key in sorted(topics, key=str) for call in self.book.purges.get(key, [])]
+        topics = {(e.call.args.get("namespace"), e.requested["topic"]) for e in self.origins}
+        return [call for key in sorted(topics, key=str) for call in self.histories.purges.get(key, [])]
 
-    def story(self) -> list[str]:
+    def timeline(self) -> list[str]:
         """Every event of the item, in time order, one line each."""
-        lines = [line for entry in self._tried_enqueues() for line in _tell(entry)]
-        lines += [line for op in BY_ID for entry in self.ops[op] for line in _tell(entry)]
+        lines = [line for entry in self._tried_enqueues() for line in _format_entry(entry)]
+        lines += [line for op in BY_ID for entry in self.ops[op] for line in _format_entry(entry)]
         for each in self.receipts:
             who = f"{each.call.process}: {each.call.name}"
             got = " ".join(f"{name}={each.result[name]}" for name in sorted(each.result) if name != "id")
@@ -134,23 +134,23 @@ class Case:
         if self.dropped is not None:
             stamp = Stamp(self.dropped["at"], self.dropped["source"], self.dropped["seq"])
             lines.append((stamp, f"the server drops it: {self.dropped['why']}"))
-        ended = self.book.record.ended
-        if ended is not None and self.book.record.present is not None:
+        ended = self.histories.record.ended
+        if ended is not None and self.histories.record.present is not None:
             shown = "not in the tables" if self.row is None else f"in the tables: {_fields(self.row)}"
             lines.append((ended, f"at the end: {shown}"))
         lines.sort(key=lambda line: (line[0].at_ms, line[0].source, line[0].seq))
         return [f"{stamp.at_ms:>12.3f} ms  {text}" for stamp, text in lines]
 
     def _tried_enqueues(self) -> list[Entry]:
-        return [entry for each in self.marks for entry in self.book.by_mark.get(each, [])]
+        return [entry for each in self.marks for entry in self.histories.by_mark.get(each, [])]
 
 
 @dataclass(slots=True)
-class Casebook:
+class ItemHistories:
     """All items of a record."""
 
     record: Record
-    cases: dict[str, Case] = field(default_factory=dict)
+    item_histories: dict[str, ItemHistory] = field(default_factory=dict)
     by_mark: dict[str, list[Entry]] = field(default_factory=dict)
     dequeues: dict[tuple[str | None, str], list[Call]] = field(default_factory=dict)
     """By namespace and topic; without those that failed."""
@@ -158,80 +158,80 @@ class Casebook:
     """Likewise."""
     by_op: dict[str, list[Call]] = field(default_factory=dict)
 
-    def of(self, op: str) -> list[Call]:
+    def calls_of(self, op: str) -> list[Call]:
         """All calls of an operation."""
         return self.by_op.get(op, [])
 
-    def __iter__(self) -> Iterator[Case]:
-        return iter(self.cases.values())
+    def __iter__(self) -> Iterator[ItemHistory]:
+        return iter(self.item_histories.values())
 
-    def case(self, number: str) -> Case:
-        if number not in self.cases:
-            self.cases[number] = Case(number, self)
-        return self.cases[number]
+    def item_history(self, number: str) -> ItemHistory:
+        if number not in self.item_histories:
+            self.item_histories[number] = ItemHistory(number, self)
+        return self.item_histories[number]
 
 
-def open_casebook(record: Record) -> Casebook:
+def sort_by_item(record: Record) -> ItemHistories:
     """Sorts a record by item."""
-    book = Casebook(record)
+    book = ItemHistories(record)
     for call in record.calls:
         book.by_op.setdefault(call.op, []).append(call)
         if call.op == "enqueue":
             for entry in entries(call):
-                book.by_mark.setdefault(entry.asked["mark"], []).append(entry)
-                if entry.end is End.OK:
-                    book.case(entry.result["id"]).enqueued.append(entry)
+                book.by_mark.setdefault(entry.requested["mark"], []).append(entry)
+                if entry.end is CallEnd.OK:
+                    book.item_history(entry.result["id"]).enqueued.append(entry)
         elif call.op == "dequeue":
             _sort_dequeue(book, call)
         elif call.op == "purge":
-            if call.end is not End.FAILED:
+            if call.end is not CallEnd.FAILED:
                 book.purges.setdefault((call.args.get("namespace"), call.args["topic"]), []).append(call)
         elif call.op == "explain":
-            book.case(call.args["id"]).explained.append(call)
+            book.item_history(call.args["id"]).explained.append(call)
         elif call.op in BY_ID:
             for entry in entries(call):
-                book.case(entry.asked["id"]).ops[call.op].append(entry)
+                book.item_history(entry.requested["id"]).ops[call.op].append(entry)
     for number, row in (record.present or {}).items():
-        book.case(number).row = row
+        book.item_history(number).row = row
     for number, event in record.dropped.items():
-        book.case(number).dropped = event
+        book.item_history(number).dropped = event
     for case in book:
         case.receipts.sort(key=lambda each: each.token)
         for op, found in case.ops.items():
             case.foreign += [entry for entry in found if _is_foreign(case, entry.call)]
             case.ops[op] = [entry for entry in found if not _is_foreign(case, entry.call)]
     for call in record.calls:
-        if call.op in PAGES and call.end is not End.FAILED:
+        if call.op in PAGES and call.end is not CallEnd.FAILED:
             _sort_page(book, call)
     return book
 
 
-def _is_foreign(case: Case, call: Call) -> bool:
+def _is_foreign(case: ItemHistory, call: Call) -> bool:
     return case.namespace is not None and call.args.get("namespace") != case.namespace
 
 
-def _sort_page(book: Casebook, call: Call) -> None:
+def _sort_page(book: ItemHistories, call: Call) -> None:
     """Whatever matched may have been changed, and nobody is told what did."""
-    over, topic = call.returned if call.end is End.OK else None, call.args["topic"]
+    over, topic = call.returned if call.end is CallEnd.OK else None, call.args["topic"]
     for case in book:
-        if case.namespace != call.args.get("namespace") or (topic is not None and case.asked("topic") != topic):
+        if case.namespace != call.args.get("namespace") or (topic is not None and case.requested("topic") != topic):
             continue
         if over is None or not all(over.before(entry.invoked) for entry in case.origins):
             asked = {"id": case.id, **call.args["change"]}
-            case.ops[PAGES[call.op]].append(Entry(call, asked, End.UNKNOWN, None, {}))
+            case.ops[PAGES[call.op]].append(Entry(call, asked, CallEnd.UNKNOWN, None, {}))
 
 
-def _sort_dequeue(book: Casebook, call: Call) -> None:
-    if call.end is not End.FAILED:
+def _sort_dequeue(book: ItemHistories, call: Call) -> None:
+    if call.end is not CallEnd.FAILED:
         for topic in call.args["topics"]:
             book.dequeues.setdefault((call.args.get("namespace"), topic), []).append(call)
     for result in call.results:
-        book.case(result["id"]).receipts.append(Receipt(call, result))
+        book.item_history(result["id"]).receipts.append(DeliveryReceipt(call, result))
 
 
-def _tell(entry: Entry) -> list[tuple[Stamp, str]]:
+def _format_entry(entry: Entry) -> list[tuple[Stamp, str]]:
     who = f"{entry.call.process}: {entry.call.name}"
-    lines = [(entry.invoked, f"{who} asks: {_fields(entry.asked)}")]
+    lines = [(entry.invoked, f"{who} asks: {_fields(entry.requested)}")]
     if entry.call.returned is None:
         return lines
     answer = entry.end.value if entry.code is None else f"{entry.end.value} {entry.code}"

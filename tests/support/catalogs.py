@@ -10,7 +10,7 @@ from foqs.service.engine import Engine
 from tests.support.engines import World
 
 
-class Gated(MemoryCatalog):
+class GatedCatalog(MemoryCatalog):
     """A catalog whose replacements wait for `gate`, or fail with `failure` after they were done."""
 
     def __init__(self, document: Document) -> None:
@@ -21,10 +21,10 @@ class Gated(MemoryCatalog):
         self.replacing = 0
         """So many have found the gate closed."""
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
         self.replacing += not self.gate.is_set()
         await self.gate.wait()
-        await super().replace(document, before)
+        await super().replace(document, expected)
         if self.failure is not None:
             raise self.failure
 
@@ -33,9 +33,9 @@ class Gated(MemoryCatalog):
         self._document = document
 
 
-async def gated(world: World) -> Gated:
+async def install_gated_catalog(world: World) -> GatedCatalog:
     """In place of the world's catalog, with what that one holds."""
-    catalog = world.catalog = Gated(await world.catalog.load())
+    catalog = world.catalog = GatedCatalog(await world.catalog.load())
     return catalog
 
 

@@ -23,9 +23,9 @@ from itertools import pairwise
 from typing import Any
 
 from tests.support import admittance, explained, lives, oversight, reckon
-from tests.support.casebook import DESTROYING, ENDING, PAGES, Case, Casebook, open_casebook
-from tests.support.history import End, Event, read
-from tests.support.reckon import Bounds
+from tests.support.casebook import DESTROYING, ENDING, PAGES, ItemHistories, ItemHistory, sort_by_item
+from tests.support.history import CallEnd, Event, read
+from tests.support.reckon import ClockBounds
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,31 +42,31 @@ class Violation:
         return "\n".join([head, *(f"  {line}" for line in self.story)])
 
 
-def check(events: Iterable[Event], bounds: Bounds | None = None) -> list[Violation]:
+def check(events: Iterable[Event], bounds: ClockBounds | None = None) -> list[Violation]:
     """All violations in a history, in the order of its items."""
-    return judge(open_casebook(read(events)), bounds)
+    return check_histories(sort_by_item(read(events)), bounds)
 
 
-def judge(book: Casebook, bounds: Bounds | None = None) -> list[Violation]:
+def check_histories(book: ItemHistories, bounds: ClockBounds | None = None) -> list[Violation]:
     """All violations in a history that was sorted by item."""
-    limits = bounds or Bounds()
+    limits = bounds or ClockBounds()
     found = [*_one_item_each(book), *_one_id_a_key(book, limits), *_replies(book), *_oversight(book, limits)]
     for case in book:
         for rule in _RULES:
             for invariant, what in rule(case, limits):
-                found.append(Violation(invariant, (case.id,), what, tuple(case.story())))
+                found.append(Violation(invariant, (case.id,), what, tuple(case.timeline())))
     return found
 
 
-def summary(book: Casebook) -> dict[str, int]:
+def summary(book: ItemHistories) -> dict[str, int]:
     """Counts of what happened to items, for people."""
     count = dict.fromkeys(("enqueued", "unknown", "delivered", "acked", "cancelled", "dropped", "present"), 0)
-    count["unknown"] = sum(entry.end is End.UNKNOWN for tried in book.by_mark.values() for entry in tried)
+    count["unknown"] = sum(entry.end is CallEnd.UNKNOWN for tried in book.by_mark.values() for entry in tried)
     for case in book:
         count["enqueued"] += bool(case.enqueued)
         count["delivered"] += len(case.receipts)
-        count["acked"] += bool(case.done("ack"))
-        count["cancelled"] += bool(case.done("cancel"))
+        count["acked"] += bool(case.acknowledged_operations("ack"))
+        count["cancelled"] += bool(case.acknowledged_operations("cancel"))
         count["dropped"] += case.dropped is not None
         count["present"] += case.row is not None
     return count
@@ -78,12 +78,12 @@ Finding = tuple[int, str]
 # ------------------------------------------------------- rules over all items
 
 
-def _violation(book: Casebook, invariant: int, items: Iterable[str], what: str) -> Violation:
+def _violation(book: ItemHistories, invariant: int, items: Iterable[str], what: str) -> Violation:
     ids = tuple(items)
-    return Violation(invariant, ids, what, tuple(line for each in ids for line in book.case(each).story()))
+    return Violation(invariant, ids, what, tuple(line for each in ids for line in book.item_history(each).timeline()))
 
 
-def _one_item_each(book: Casebook) -> Iterator[Violation]:
+def _one_item_each(book: ItemHistories) -> Iterator[Violation]:
     """2 and 16: an enqueue makes one item at most, and one that failed makes none."""
     ids: dict[str, list[str]] = {}
     for case in list(book):
@@ -91,8 +91,8 @@ def _one_item_each(book: Casebook) -> Iterator[Violation]:
             ids.setdefault(each, []).append(case.id)
     for each, named in ids.items():
         tried = book.by_mark.get(each, [])
-        returned = {entry.result["id"] for entry in tried if entry.end is End.OK}
-        unknown = sum(entry.end is End.UNKNOWN for entry in tried)
+        returned = {entry.result["id"] for entry in tried if entry.end is CallEnd.OK}
+        unknown = sum(entry.end is CallEnd.UNKNOWN for entry in tried)
         extra = [number for number in named if number not in returned]
         if len(extra) <= unknown:
             continue
@@ -101,32 +101,32 @@ def _one_item_each(book: Casebook) -> Iterator[Violation]:
         elif not returned and not unknown:
             codes = ", ".join(sorted({str(entry.code) for entry in tried}))
             yield _violation(book, 16, extra, f"its enqueue failed with {codes}, and yet it exists")
-        elif any(entry.end is End.FAILED for entry in tried):
+        elif any(entry.end is CallEnd.FAILED for entry in tried):
             yield _violation(book, 16, named, "more items than enqueues that did not fail")
         else:
             yield _violation(book, 2, named, "one enqueue made several items")
 
 
-def _one_id_a_key(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
+def _one_id_a_key(book: ItemHistories, bounds: ClockBounds) -> Iterator[Violation]:
     """3: within its window, and the life of its namespace, a key names one id."""
     uses: dict[tuple[Any, str], list[tuple[float, float, str]]] = {}
     for case in book:
-        key = case.asked("key")
+        key = case.requested("key")
         if key is not None:
-            first_ms, last_ms = reckon.born_between_ms(case)
+            first_ms, last_ms = reckon.inserted_between_ms(case)
             uses.setdefault((case.origins[0].call.args.get("namespace"), key), []).append((last_ms, first_ms, case.id))
-    window = float("inf") if bounds.key_window_ms is None else bounds.shortest(bounds.key_window_ms)
-    for ids, what in lives.named_from_before(book):
+    window = float("inf") if bounds.key_window_ms is None else bounds.shortest_ms(bounds.key_window_ms)
+    for ids, what in lives.ids_of_earlier_incarnations(book):
         yield _violation(book, 3, ids, what)
     for (namespace, key), used in uses.items():
         used.sort()
         for (_, first_ms, number), (last_ms, other_first_ms, other) in pairwise(used):
             begun_ms = min(first_ms, other_first_ms)
-            if last_ms - begun_ms < window and not lives.may_have_ended(book, namespace, begun_ms, last_ms):
+            if last_ms - begun_ms < window and not lives.incarnation_may_have_ended(book, namespace, begun_ms, last_ms):
                 yield _violation(book, 3, (number, other), f"key {key} named two ids within its window")
 
 
-def _replies(book: Casebook) -> Iterator[Violation]:
+def _replies(book: ItemHistories) -> Iterator[Violation]:
     """2: a dequeue brings what it asked for, and no more of it."""
     for call in book.record.calls:
         if call.op != "dequeue":
@@ -141,18 +141,21 @@ def _replies(book: Casebook) -> Iterator[Violation]:
                 yield _violation(book, 2, numbers, what)
 
 
-def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
+def _oversight(book: ItemHistories, bounds: ClockBounds) -> Iterator[Violation]:
     """1, 17 and 19: what administrators do, and for whom."""
 
-    def gone(case: Case) -> bool:
-        pages = [entry.call for entry in case.maybe("cancel") if entry.call.op in PAGES]
+    def gone(case: ItemHistory) -> bool:
+        pages = [entry.call for entry in case.possible_operations("cancel") if entry.call.op in PAGES]
         return (
-            bool(pages) and _is_gone(case) and len(pages) == len(case.maybe(*DESTROYING)) and not _dropped(case, bounds)
+            bool(pages)
+            and _is_finished(case)
+            and len(pages) == len(case.possible_operations(*DESTROYING))
+            and not _may_be_dropped(case, bounds)
         )
 
-    for ids, what in oversight.pages_tell(book, gone):
+    for ids, what in oversight.check_pages(book, gone):
         yield _violation(book, 1, ids, what)
-    for ids, what in admittance.nobody_gets_in(book, bounds.spread_ms):
+    for ids, what in admittance.check_refusals(book, bounds.spread_ms):
         yield _violation(book, 17, ids, what)
     for rule in _SETTINGS:
         for ids, what in rule(book, bounds.spread_ms):
@@ -162,9 +165,9 @@ def _oversight(book: Casebook, bounds: Bounds) -> Iterator[Violation]:
 # ---------------------------------------------------------- rules for one item
 
 
-def _nothing_is_lost(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _nothing_is_lost(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """1: an acknowledged item is in the tables, or there is a reason why not."""
-    if _is_gone(case) and not case.maybe(*DESTROYING) and not _dropped(case, bounds):
+    if _is_finished(case) and not case.possible_operations(*DESTROYING) and not _may_be_dropped(case, bounds):
         failed = [entry for op in DESTROYING for entry in case.ops[op]]
         if failed:
             yield (
@@ -175,15 +178,15 @@ def _nothing_is_lost(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 1, "its enqueue was acknowledged, nothing removed it, and it is gone"
 
 
-def _is_gone(case: Case) -> bool:
-    return case.book.record.present is not None and bool(case.enqueued) and case.row is None
+def _is_finished(case: ItemHistory) -> bool:
+    return case.histories.record.present is not None and bool(case.enqueued) and case.row is None
 
 
-def _dropped(case: Case, bounds: Bounds) -> bool:
+def _may_be_dropped(case: ItemHistory, bounds: ClockBounds) -> bool:
     """The server dropped it by itself, or with its topic, or may have."""
     if reckon.may_have_been_purged(case):
         return True
-    if case.book.record.drops_known:
+    if case.histories.record.drops_known:
         return case.dropped is not None
     return (
         reckon.may_have_expired(case, bounds)
@@ -192,7 +195,7 @@ def _dropped(case: Case, bounds: Bounds) -> bool:
     )
 
 
-def _drops_have_reasons(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _drops_have_reasons(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """1: the server drops nothing without the right to."""
     if case.dropped is None or not case.origins:
         return
@@ -201,15 +204,15 @@ def _drops_have_reasons(case: Case, bounds: Bounds) -> Iterator[Finding]:
         yield 1, f"it was dropped ({why}) and is still in the tables"
     if why == "expired" and not reckon.may_have_expired(case, bounds, case.dropped["at"]):
         yield 1, "it was dropped as expired before its TTL was over"
-    if why == "at most once" and not case.asked("at_most_once", False):
+    if why == "at most once" and not case.requested("at_most_once", False):
         yield 1, "it was dropped as delivered at most once, but its policy is at least once"
     if why == "retention" and not reckon.may_have_aged(case, bounds, case.dropped["at"]):
         yield 1, "it was dropped by retention, but cannot have been dead that long"
 
 
-def _is_as_enqueued(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _is_as_enqueued(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """2: no delivery without an enqueue, and nothing of it changed on the way."""
-    keys = [entry.asked.get("key") for entry in case.enqueued]
+    keys = [entry.requested.get("key") for entry in case.enqueued]
     if len(case.marks) > 1:
         one_key = len(keys) > 1 and keys[0] is not None and len(set(keys)) == 1
         yield (3 if one_key else 2), f"one id names several payloads: {', '.join(case.marks)}"
@@ -222,9 +225,9 @@ def _is_as_enqueued(case: Case, bounds: Bounds) -> Iterator[Finding]:
         views.append(("the row", case.row))
     if not origins:
         return
-    topics = {entry.asked["topic"] for entry in origins}
-    changes = [entry.asked for entry in case.maybe("nack", "update")]
-    asked = [entry.asked for entry in origins]
+    topics = {entry.requested["topic"] for entry in origins}
+    changes = [entry.requested for entry in case.possible_operations("nack", "update")]
+    asked = [entry.requested for entry in origins]
     priorities = {each.get("priority", 0) for each in asked} | {each.get("priority") for each in changes} - {None}
     metadata = {each.get("metadata") for each in asked} | {each.get("metadata") for each in changes} - {None}
     for name, view in views:
@@ -239,11 +242,11 @@ def _is_as_enqueued(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 2, f"{each} came before its enqueue was asked for"
 
 
-def _gone_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _gone_is_gone(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """4: after an acknowledged ack or cancel there is no hand-out and no row."""
-    for entry in case.done(*DESTROYING):
+    for entry in case.acknowledged_operations(*DESTROYING):
         for each in case.receipts:
-            token = entry.asked.get("token")
+            token = entry.requested.get("token")
             if entry.returned is not None and entry.returned.before(each.requested):
                 yield 4, f"{each} was asked for after {entry.call.name} had succeeded"
             elif token is not None and each.token > token and not entry.result.get("already_gone"):
@@ -255,7 +258,7 @@ def _gone_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 4, f"it is in the tables after {entry.call.name} had succeeded"
 
 
-def _leases_exclude(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _leases_exclude(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """5: nobody else receives an item during its lease, unless it was given back."""
     for at, first in enumerate(case.receipts):
         later = case.receipts[at + 1 :]
@@ -265,27 +268,29 @@ def _leases_exclude(case: Case, bounds: Bounds) -> Iterator[Finding]:
         if any(each.token == first.token for each in later):
             yield 5, f"one lease was handed out twice: {first}, {later[0]}"
             continue
-        over_ms = reckon.lease_over_ms(case, first, bounds)
+        over_ms = reckon.earliest_lease_end_ms(case, first, bounds)
         if second.received.at_ms >= over_ms:
             continue
-        back = [e for e in case.maybe(*ENDING, token=first.token) if not second.received.before(e.invoked)]
-        if not back and not reckon.redriven(case):
+        back = [
+            e for e in case.possible_operations(*ENDING, token=first.token) if not second.received.before(e.invoked)
+        ]
+        if not back and not reckon.may_have_been_redriven(case):
             yield 5, f"{second} was received before the lease of {first} can have ended, at {over_ms:.3f} ms"
 
 
-def _stale_tokens_do_nothing(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _stale_tokens_do_nothing(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """6: only the holder of the last lease changes an item; tokens rise."""
-    for entry in case.done("nack", "extend", "release"):
-        token = entry.asked["token"]
+    for entry in case.acknowledged_operations("nack", "extend", "release"):
+        token = entry.requested["token"]
         for each in case.receipts:
             if each.token > token and each.received.before(entry.invoked):
                 yield 6, f"{entry.call.name} succeeded with token {token}, superseded by {each}"
-        for ended in case.done("ack", "cancel", *ENDING):
-            same = ended.call.op == "cancel" or ended.asked.get("token") == token
+        for ended in case.acknowledged_operations("ack", "cancel", *ENDING):
+            same = ended.call.op == "cancel" or ended.requested.get("token") == token
             if same and ended is not entry and ended.returned is not None and ended.returned.before(entry.invoked):
                 yield 6, f"{entry.call.name} succeeded with token {token} after {ended.call.name} had ended that lease"
-    for token in sorted({entry.asked["token"] for entry in case.done(*ENDING)}):
-        backs = case.done(*ENDING, token=token)
+    for token in sorted({entry.requested["token"] for entry in case.acknowledged_operations(*ENDING)}):
+        backs = case.acknowledged_operations(*ENDING, token=token)
         if len(backs) > 1 and not any(a.returned and a.returned.before(b.invoked) for a in backs for b in backs):
             yield 6, f"the lease with token {token} was given back twice"
     for first, second in pairwise(case.receipts):
@@ -293,21 +298,21 @@ def _stale_tokens_do_nothing(case: Case, bounds: Bounds) -> Iterator[Finding]:
             yield 6, f"tokens went back: {second} came before {first}"
 
 
-def _at_most_once(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _at_most_once(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """7: an at-most-once item is delivered once, releases apart."""
-    if not case.asked("at_most_once", False) or reckon.redriven(case):
+    if not case.requested("at_most_once", False) or reckon.may_have_been_redriven(case):
         return
-    kept = [each for each in case.receipts if not case.maybe("release", token=each.token)]
+    kept = [each for each in case.receipts if not case.possible_operations("release", token=each.token)]
     if kept and kept[0] is not case.receipts[-1]:
         yield 7, f"an at-most-once item came again after {kept[0]}"
 
 
-def _attempts(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _attempts(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """8: no more deliveries than attempts, and each counts."""
-    if reckon.redriven(case) or not case.origins:
+    if reckon.may_have_been_redriven(case) or not case.origins:
         return
     limit = reckon.attempts_max(case, bounds)
-    kept = [each for each in case.receipts if not case.maybe("release", token=each.token)]
+    kept = [each for each in case.receipts if not case.possible_operations("release", token=each.token)]
     if limit and len(kept) > limit:
         yield 8, f"delivered {len(kept)} times without a release, allowed are {limit}"
     for each in case.receipts:
@@ -315,55 +320,55 @@ def _attempts(case: Case, bounds: Bounds) -> Iterator[Finding]:
         if attempt < 1 or (limit and attempt > limit):
             yield 8, f"{each} is attempt {attempt} of {limit}"
     for first, second in pairwise(case.receipts):
-        least = first.result["attempt"] + (0 if case.maybe("release", token=first.token) else 1)
+        least = first.result["attempt"] + (0 if case.possible_operations("release", token=first.token) else 1)
         if second.result["attempt"] < least and first.token != second.token:
             yield 8, f"{second} is attempt {second.result['attempt']}, after attempt {first.result['attempt']}"
     row = case.row
     if row is not None and row["state"] == "dead" and limit is not None:
-        given_up = [entry for entry in case.maybe("nack") if entry.asked.get("dead")]
+        given_up = [entry for entry in case.possible_operations("nack") if entry.requested.get("dead")]
         if not given_up and not (limit and row.get("attempt", limit) >= limit):
             yield 8, "it is dead, but neither given up nor out of attempts"
 
 
-def _times_are_kept(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _times_are_kept(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """9: never handed out before deliver-after, nor after the TTL."""
     origins = case.origins
     if not origins:
         return
-    due_ms = reckon.due_ms(case, bounds)
+    due_ms = reckon.earliest_ready_ms(case, bounds)
     for each in case.receipts:
         if each.received.at_ms < due_ms:
             yield 9, f"{each} was received before its deliver-after time, at the earliest {due_ms:.3f} ms"
-    moved = any(reckon.delay(entry) is not None for entry in case.maybe("update"))
-    for entry in case.done("nack"):
-        delay = reckon.delay(entry)
-        for each in case.receipts if delay and not moved and not reckon.redriven(case) else ():
-            due_ms = entry.invoked.at_ms + bounds.shortest(delay or 0)
-            if each.token > entry.asked["token"] and each.received.at_ms < due_ms:
+    moved = any(reckon.requested_delay_ms(entry) is not None for entry in case.possible_operations("update"))
+    for entry in case.acknowledged_operations("nack"):
+        delay = reckon.requested_delay_ms(entry)
+        for each in case.receipts if delay and not moved and not reckon.may_have_been_redriven(case) else ():
+            due_ms = entry.invoked.at_ms + bounds.shortest_ms(delay or 0)
+            if each.token > entry.requested["token"] and each.received.at_ms < due_ms:
                 yield 9, f"{each} was received before the delay of {entry.call.name} was over, at {due_ms:.3f} ms"
-    ttl = case.asked("ttl_ms")
+    ttl = case.requested("ttl_ms")
     known = [entry.returned.at_ms for entry in case.enqueued if entry.returned is not None]
-    if ttl is not None and known and not reckon.redriven(case):
-        over_ms = min(known) + bounds.longest(ttl)
+    if ttl is not None and known and not reckon.may_have_been_redriven(case):
+        over_ms = min(known) + bounds.longest_ms(ttl)
         for each in case.receipts:
             if each.requested.at_ms > over_ms:
                 yield 9, f"{each} was asked for after its TTL was over, at the latest {over_ms:.3f} ms"
 
 
-def _nothing_is_stuck(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _nothing_is_stuck(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """11: once healed, what is due is processed, and what is ready and wanted is delivered."""
-    record, row, bound_ms = case.book.record, case.row, bounds.bound_ms
+    record, row, bound_ms = case.histories.record, case.row, bounds.bound_ms
     if row is None or bound_ms is None or record.healed is None or record.ended is None:
         return
     overdue_ms = min(-(row.get("due_in_ms") or 0), record.ended.at_ms - record.healed.at_ms)
     if overdue_ms > bound_ms:
         yield 11, f"it is {row['state']} and overdue by {overdue_ms} ms"
-    ready_ms = reckon.ready_by_ms(case, bounds)
+    ready_ms = reckon.latest_ready_ms(case, bounds)
     if row["state"] == "dead" or ready_ms is None:
         return
     waited_ms: dict[str, float] = {}
     for call in case.dequeues():
-        if call.end is not End.OK or call.results or call.returned is None:
+        if call.end is not CallEnd.OK or call.results or call.returned is None:
             continue
         since_ms = max(call.invoked.at_ms, ready_ms, record.healed.at_ms)
         sum_ms = waited_ms.get(call.process, 0.0) + max(0.0, call.returned.at_ms - since_ms)
@@ -374,22 +379,22 @@ def _nothing_is_stuck(case: Case, bounds: Bounds) -> Iterator[Finding]:
             return
 
 
-def _namespaces_are_apart(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _namespaces_are_apart(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """17: who belongs to another namespace neither receives nor changes it."""
     for each in case.receipts:
         namespace = each.call.args.get("namespace")
         if case.namespace is not None and namespace != case.namespace:
             yield 17, f"an item of namespace {case.namespace} came to one of {namespace}: {each}"
     for entry in case.foreign:
-        if entry.end is End.OK and not entry.result.get("already_gone"):
+        if entry.end is CallEnd.OK and not entry.result.get("already_gone"):
             yield 17, f"{entry.call.name} of namespace {entry.call.args.get('namespace')} succeeded on it"
 
 
-def _what_was_purged_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _what_was_purged_is_gone(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """19: an item that was there when its topic was purged is neither delivered afterwards nor kept."""
     known = [entry.returned for entry in case.enqueued] + [each.received for each in case.receipts]
     for call in case.purges():
-        if call.end is not End.OK or call.returned is None:
+        if call.end is not CallEnd.OK or call.returned is None:
             continue
         if not any(stamp is not None and stamp.before(call.invoked) for stamp in known):
             continue
@@ -400,25 +405,25 @@ def _what_was_purged_is_gone(case: Case, bounds: Bounds) -> Iterator[Finding]:
                 yield 19, f"{each} was asked for after {call.name} had succeeded"
 
 
-def _went_with_its_namespace(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _went_with_its_namespace(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """19: see `admittance`."""
     for what in admittance.went_with_its_namespace(case):
         yield 19, what
 
 
-def _is_explained(case: Case, bounds: Bounds) -> Iterator[Finding]:
+def _is_explained(case: ItemHistory, bounds: ClockBounds) -> Iterator[Finding]:
     """15: see `explained`."""
     if case.origins:
-        for what in explained.agrees(case, bounds):
+        for what in explained.check_explanation(case, bounds):
             yield 15, what
 
 
 _SETTINGS = (
-    oversight.pauses_hold,
-    oversight.limits_hold,
-    admittance.imports_hold,
-    admittance.grants_hold,
-    admittance.deletions_hold,
+    oversight.check_pauses,
+    oversight.check_limits,
+    admittance.check_imports,
+    admittance.check_grants,
+    admittance.check_deletions,
 )
 _RULES = (
     _nothing_is_lost,

@@ -40,7 +40,7 @@ class ServerClock:
         """Somebody sets it, by minutes to hours."""
         self.stepped_ms += self._rng.choice((-1, 1)) * self._rng.randint(*STEPS_MINUTES) * MINUTE_MS
 
-    def change_hands(self, known_ms: int) -> None:
+    def on_owner_change(self, known_ms: int) -> None:
         """A new owner is about to read it, with whatever the last one has saved of its steps."""
         if self.stepped_ms != known_ms or self._rng.random() < 0.5:
             self.stepped_ms = known_ms + self._rng.randint(-self._skew_ms, self._skew_ms)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs.dev.cluster import Cluster
+from foqs.dev.cluster import LocalCluster
 from tests.support import containers
 from tests.support.ports import free_port
 
@@ -32,11 +32,11 @@ def cluster(
     databases: int = 2,
     shards: int = 8,
     options: Mapping[str, Any] = MappingProxyType({}),
-) -> Cluster:
+) -> LocalCluster:
     """A cluster that is not started yet: use it in a `with` block. Its session timeout is the ordinary one."""
     given = {**_OPTIONS, **options}
-    if containers.there_is_an_engine():
+    if containers.has_docker():
         kinds: dict[str, Any] = {"zookeeper": containers.ZooKeeper, "database": containers.MariaDb}
     else:
         kinds = {}
-    return Cluster(folder, hosts, databases, shards, free_port, options=given, **kinds)
+    return LocalCluster(folder, hosts, databases, shards, free_port, options=given, **kinds)

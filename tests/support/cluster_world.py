@@ -15,7 +15,7 @@ from foqs.catalog.shared import RegistryCatalog
 from foqs.config import Config
 from foqs.membership import Membership
 from foqs.service.engine import Engine
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import NullObserver
 from shardmgr import administration
 from shardmgr.local import LocalEnsemble, LocalRegistry
 from shardmgr.model import ShardSpec
@@ -26,17 +26,17 @@ from tests.support.virtual import run_virtual
 SESSION_MS = 6_000
 
 
-class Moves(NoFacts):
+class OwnershipTimings(NullObserver):
     """How long each takeover and handing over took, in seconds."""
 
     def __init__(self) -> None:
         self.taken: list[float] = []
         self.handed: list[float] = []
 
-    def taken_over(self, shard: int, seconds: float) -> None:
+    def shard_acquired(self, shard: int, seconds: float) -> None:
         self.taken.append(seconds)
 
-    def handed_over(self, shard: int, seconds: float) -> None:
+    def shard_handed_over(self, shard: int, seconds: float) -> None:
         self.handed.append(seconds)
 
 
@@ -50,13 +50,13 @@ class ClusterHost:
         config = Config.model_validate(
             {
                 "server": {"name": name, "advertise": f"{name}.example:7411", "tier": tier},
-                "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS, "drain_timeout_ms": 3_000},
+                "cluster": {"zookeeper": "nowhere:1", "session_timeout_ms": SESSION_MS, "handover_timeout_ms": 3_000},
                 "databases": {"main": {"url": "mysql://u@h/d"}},
             }
         )
         self.registry: LocalRegistry = world.ensemble.registry(SESSION_MS)
         rng = Random(number)
-        self.facts = Moves()
+        self.facts = OwnershipTimings()
         self.membership = Membership(config, self.registry, self.nonce, world.clock, rng, lambda: 0.0)
         self.engine = Engine(
             replace(engine_settings(alone=False), tier=tier),
@@ -67,8 +67,8 @@ class ClusterHost:
             rng,
             self.facts,
             self.nonce,
-            self.membership.sharing,
-            self.membership.everywhere,
+            self.membership.tier_shards,
+            self.membership.all_shards,
         )
         self.engine.queue.placement.owner_of = self.membership.owner_of
         self.caller = Caller(world, self.engine)
@@ -80,32 +80,32 @@ class ClusterHost:
         self.membership.start(self.engine, 7411, self._view_changed)
 
     def _view_changed(self) -> None:
-        self.engine.view_changed(*self.membership.closed())
+        self.engine.on_view_changed(*self.membership.closed_shards())
 
     async def stop(self) -> None:
         """As a host is told to stop."""
         self.engine.queue.drain()
-        await self.membership.leave(self._world.in_s(10))
-        self.engine.release()
+        await self.membership.leave(self._world.deadline_in(10))
+        self.engine.on_release_requested()
         await self.engine.run()
         await self.membership.close()
 
     async def die(self) -> None:
         """Everything of it ends, and nobody is told: its session ends after its timeout."""
-        self._world.ensemble.suspend(self.registry)
+        self._world.ensemble.disconnect(self.registry)
         for task in self.membership._tasks:
             task.cancel()
         await self.engine.abort()
 
-    def cut(self) -> None:
+    def disconnect(self) -> None:
         """It does not reach the registry any more."""
-        self._world.ensemble.suspend(self.registry)
+        self._world.ensemble.disconnect(self.registry)
 
-    def heal(self) -> None:
-        self._world.ensemble.resume(self.registry)
+    def reconnect(self) -> None:
+        self._world.ensemble.reconnect(self.registry)
 
-    def serves(self) -> set[int]:
-        return {number for number, shard in self.engine.shards.items() if shard.serving}
+    def is_serving(self) -> set[int]:
+        return {number for number, shard in self.engine.shards.items() if shard.is_serving}
 
 
 class ClusterWorld(World):
@@ -125,12 +125,12 @@ class ClusterWorld(World):
         self._watching: asyncio.Task[None]
         self._started = 0
 
-    async def begin(self) -> None:
+    async def set_up(self) -> None:
         await self.administrator.open()
         specs = [
             ShardSpec(number, "main", tier=self._tiers[number % len(self._tiers)]) for number in range(self.shard_count)
         ]
-        await administration.init(self.administrator, specs)
+        await administration.create_layout(self.administrator, specs)
         self._watching = asyncio.ensure_future(self._watch())
 
     async def host(self, name: str) -> ClusterHost:
@@ -141,11 +141,11 @@ class ClusterWorld(World):
         await host.start()
         return host
 
-    async def settled(self, *hosts: ClusterHost, within_s: float = 60.0) -> None:
+    async def wait_until_settled(self, *hosts: ClusterHost, within_s: float = 60.0) -> None:
         """These hosts serve all shards, as evenly as can be, and are ready."""
 
         def even() -> bool:
-            counts = [len(host.serves()) for host in hosts]
+            counts = [len(host.is_serving()) for host in hosts]
             return sum(counts) == self.shard_count and max(counts) - min(counts) <= 1
 
         await self.until(lambda: even() and all(host.engine.is_ready for host in hosts), within_s)
@@ -153,7 +153,7 @@ class ClusterWorld(World):
     async def _watch(self) -> None:
         while True:
             for number in range(self.shard_count):
-                serving = [host.nonce for host in self.hosts if number in host.serves()]
+                serving = [host.nonce for host in self.hosts if number in host.is_serving()]
                 if len(serving) > 1:
                     self.overlaps.append(f"{self.loop.time():.3f}: shard {number}: {serving}")
                 table = self.database.tables.get(number)
@@ -162,14 +162,14 @@ class ClusterWorld(World):
             await asyncio.sleep(0.005)
 
 
-def play_cluster(
+def run_in_cluster(
     story: Callable[[ClusterWorld], Coroutine[Any, Any, None]], shards: int = 8, tiers: Sequence[str] = ("default",)
 ) -> None:
     """Runs a story in a fresh cluster, and looks at what must never be."""
 
     async def main() -> None:
         world = ClusterWorld(shards, tiers)
-        await world.begin()
+        await world.set_up()
         await story(world)
         assert {key: owners for key, owners in world.epochs.items() if len(owners) > 1} == {}
         assert world.overlaps == []

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from foqs.dev import mariadb, zookeeper
-from foqs.dev.server import Server
+from foqs.dev.server import ServerProcess
 
 ZOOKEEPER_IMAGE: Final = "zookeeper:3.8"
 MARIADB_IMAGE: Final = "mariadb:10.11"
 _ENGINE_TIMEOUT_S: Final = 10.0
 
 
-def there_is_an_engine() -> bool:
+def has_docker() -> bool:
     """Whether containers can be started: testcontainers is installed, and a Docker engine answers."""
     if importlib.util.find_spec("testcontainers") is None or shutil.which("docker") is None:
         return False
@@ -36,7 +36,7 @@ def there_is_an_engine() -> bool:
     return asked.returncode == 0
 
 
-class _Contained(Server):
+class _ContainerServer(ServerProcess):
     """A server whose process is a container's."""
 
     port: int
@@ -74,12 +74,12 @@ class _Contained(Server):
     def log_tail(self) -> str:
         return str(self._wrapped.logs(tail=50).decode(errors="replace"))
 
-    def send(self, number: signal.Signals) -> None:
+    def send_signal(self, number: signal.Signals) -> None:
         if self._container is not None and self.exit_code is None:
             self._wrapped.kill(signal=number.name)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        self.send(number)
+        self.send_signal(number)
         if self._container is not None:
             self._wrapped.stop(timeout=int(self.stop_timeout_s))
 
@@ -90,32 +90,32 @@ class _Contained(Server):
             self._container = None
 
 
-class ZooKeeper(_Contained, zookeeper.ZooKeeper):
+class ZooKeeper(_ContainerServer, zookeeper.ZooKeeper):
     """See `foqs.dev.zookeeper`."""
 
     def start(self) -> None:
         self.run_container(ZOOKEEPER_IMAGE, 2181, {"ZOO_4LW_COMMANDS_WHITELIST": "srvr", "ZOO_TICK_TIME": "500"})
-        self.wait(self.answers)
+        self.wait_until_ready(self.is_ready)
 
 
-class MariaDb(_Contained, mariadb.MariaDb):
+class MariaDb(_ContainerServer, mariadb.MariaDb):
     """See `foqs.dev.mariadb`; root has no password and comes over TCP."""
 
     def __init__(self, folder: Path | None = None, port: int = 0) -> None:
         super().__init__(folder, port)
 
     @property
-    def place(self) -> dict[str, Any]:
+    def connect_arguments(self) -> dict[str, Any]:
         return {"host": "127.0.0.1", "port": self.port}
 
-    def dial(self) -> socket.socket:
+    def open_socket(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), mariadb.PROBE_S)
 
-    def lay_out(self) -> None:
+    def create_data(self) -> None:
         """The image does it."""
 
     def start(self, *options: str) -> None:
         if options:
             raise NotImplementedError("a container's options do not change: use a server from packages")
         self.run_container(MARIADB_IMAGE, 3306, {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD": "1", "MARIADB_ROOT_HOST": "%"})
-        self.wait(self.answers)
+        self.wait_until_ready(self.is_ready)

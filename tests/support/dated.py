@@ -1,6 +1,6 @@
 """A client that knows when it asked for what came.
 
-Holds `DatedClient`. A client of several hosts takes polls over that an earlier
+Holds `RequestTimeClient`. A client of several hosts takes polls over that an earlier
 call has left, so what a call brings may have been asked for, and leased, before
 that call was made; but nothing that came longer before than such a client keeps
 it. Judges nothing.
@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from foqs_client import Client, Delivery
 
-KEPT_S_MAX: Final = 0.5
+SURPLUS_AGE_S_MAX: Final = 0.5
 """Longer than a client keeps what no call wants for the next one, be its process slow."""
 
 
-class DatedClient(Client):
+class RequestTimeClient(Client):
     """As `Client`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -25,15 +25,15 @@ class DatedClient(Client):
         self._polls_s: dict[tuple[str, int], tuple[float, float]] = {}
         """By lease, when a host was asked for it and when it came."""
 
-    def pop_asked_s(self, delivery: Delivery, called_s: float) -> float | None:
+    def pop_requested_s(self, delivery: Delivery, called_s: float) -> float | None:
         """When a host was asked for what a call has brought that was made at `called_s`, if that was before; by the loop's clock, once."""
         asked_s, came_s = self._polls_s.pop((delivery.id, delivery.token), (called_s, called_s))
-        return asked_s if asked_s < called_s <= came_s + KEPT_S_MAX else None
+        return asked_s if asked_s < called_s <= came_s + SURPLUS_AGE_S_MAX else None
 
-    async def _dequeue_at(self, *arguments: Any) -> list[Delivery]:
+    async def _dequeue_from(self, *arguments: Any) -> list[Delivery]:
         loop = asyncio.get_running_loop()
         asked_s = loop.time()
-        deliveries = await super()._dequeue_at(*arguments)
+        deliveries = await super()._dequeue_from(*arguments)
         came_s = loop.time()
         for each in deliveries:
             self._polls_s[each.id, each.token] = asked_s, came_s

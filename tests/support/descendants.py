@@ -28,7 +28,7 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def lives(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     """It has not ended; one that nobody has waited for yet has."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()

@@ -30,7 +30,7 @@ def small_disk(folder: Path, mib: int) -> Iterator[Path]:
 
 
 @contextmanager
-def filled(disk: Path) -> Iterator[None]:
+def filled_disk(disk: Path) -> Iterator[None]:
     """Not a byte is free on this disk meanwhile."""
     ballast = disk / "ballast"
     with ballast.open("wb", buffering=0) as file:

@@ -25,21 +25,21 @@ class DroppingProcess:
             text=True,
             env={"PYTHONPATH": ":".join(filter(None, sys.path))},
         )
-        self.hosts = self._said()
+        self.hosts = self._read_reply()
 
     def drop(self) -> None:
-        self._tell("drop")
+        self._send_command("drop")
 
     def heal(self) -> None:
-        self._tell("heal")
+        self._send_command("heal")
 
-    def _tell(self, what: str) -> None:
+    def _send_command(self, what: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(what + "\n")
         self._process.stdin.flush()
-        assert self._said() == what
+        assert self._read_reply() == what
 
-    def _said(self) -> str:
+    def _read_reply(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 

@@ -10,15 +10,15 @@ from typing import Any, TypeVar
 from foqs.catalog.port import Catalog
 from foqs.core.errors import FoqsError
 from foqs.core.item import NewItem, State, parse_id
-from foqs.core.life import Event, Kind
-from foqs.service.api import Enqueued, HandOut, Outcome, Pending, Seen, TopicStats
+from foqs.core.life import Event, EventKind
+from foqs.service.api import Deliveries, EnqueueOutcome, ItemView, Outcome, PendingCall, TopicStats
 from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import Facts, NoFacts
+from foqs.shard.facts import NullObserver, ShardObserver
 from foqs.store.memory import MemoryDatabase
 from foqs.store.port import FaultHook, no_faults
 from shardmgr.local import LocalCoordinator
-from tests.support.aio import answer
-from tests.support.builders import MemoryBook, catalog, engine_settings, new_item
+from tests.support.aio import call_result
+from tests.support.builders import MemoryEpochBook, catalog, engine_settings, new_item
 from tests.support.memory_check import is_quiet
 from tests.support.virtual import VirtualClock, run_virtual
 
@@ -32,10 +32,10 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.clock = VirtualClock(self.loop)
         self.rng = Random(7)
-        self.book = MemoryBook()
+        self.book = MemoryEpochBook()
         self.catalog: Catalog = catalog()
         self.faults: FaultHook = no_faults
-        self.facts: Facts = NoFacts()
+        self.facts: ShardObserver = NullObserver()
         self._answering = asyncio.Event()
         self._answering.set()
 
@@ -53,7 +53,7 @@ class World:
     ) -> Engine:
         """An engine that is ready to serve; `sharing`: all shards of its tier, its own unless given."""
         self._engines += 1
-        held = any(table.slots for table in self.database.tables.values())
+        held = any(table.key_slots for table in self.database.tables.values())
         engine = Engine(
             settings or engine_settings(1, 2),
             lambda shard, _: self.database.store(shard, lambda point: self.faults(point)),
@@ -84,7 +84,7 @@ class World:
     async def counted_engine(self, settings: EngineSettings | None = None) -> Engine:
         """As `engine`, when it has counted its items."""
         engine = await self.engine(settings)
-        await self.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        await self.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         return engine
 
     async def until(self, condition: Callable[[], bool], within_s: float = 60.0) -> None:
@@ -97,7 +97,7 @@ class World:
         """Lets virtual time pass."""
         await asyncio.sleep(seconds)
 
-    def in_s(self, seconds: float) -> float:
+    def deadline_in(self, seconds: float) -> float:
         """A deadline."""
         return self.loop.time() + seconds
 
@@ -120,38 +120,42 @@ class Caller:
         items = [new_item(topic, namespace=self.namespace, **changes) for _ in range(count)]
         return [ok(result) for result in await self.enqueue(items, timeout_s)]
 
-    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[Enqueued]:
+    async def enqueue(self, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[EnqueueOutcome]:
         """Enqueues; an id or an error for each."""
-        deadline = self.world.in_s(timeout_s)
-        results: list[Enqueued] = await answer(lambda done: self.queue.enqueue(self.namespace, items, deadline, done))
+        deadline = self.world.deadline_in(timeout_s)
+        results: list[EnqueueOutcome] = await call_result(
+            lambda done: self.queue.enqueue(self.namespace, items, deadline, done)
+        )
         return results
 
     async def get(
         self, topic: str = "t", count: int = 1, wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
-    ) -> HandOut:
+    ) -> Deliveries:
         return await self.dequeue([(topic, count)], wait_ms, lease_ms, timeout_s)
 
     async def dequeue(
         self, wants: Sequence[tuple[str, int]], wait_ms: int = 0, lease_ms: int | None = None, timeout_s: float = 5.0
-    ) -> HandOut:
-        deadline = self.world.in_s(timeout_s)
-        handed: HandOut = await answer(
+    ) -> Deliveries:
+        deadline = self.world.deadline_in(timeout_s)
+        handed: Deliveries = await call_result(
             lambda done: self.queue.dequeue(self.namespace, wants, wait_ms, lease_ms, deadline, done)
         )
         return handed
 
-    async def one(self, topic: str = "t", wait_ms: int = 0) -> Seen:
+    async def one(self, topic: str = "t", wait_ms: int = 0) -> ItemView:
         """The one item that is there."""
         handed = await self.get(topic, 1, wait_ms)
         assert len(handed.items) == 1
         return handed.items[0]
 
-    async def do(self, kind: Kind, items: Iterable[Seen], timeout_s: float = 5.0, **changes: Any) -> list[Outcome]:
+    async def do(
+        self, kind: EventKind, items: Iterable[ItemView], timeout_s: float = 5.0, **changes: Any
+    ) -> list[Outcome]:
         """Acks, nacks, extends, releases or cancels delivered items."""
         held = list(items)
         ids = [(seen.shard, seen.row.id) for seen in held]
-        deadline = self.world.in_s(timeout_s)
-        if kind is Kind.ACK:
+        deadline = self.world.deadline_in(timeout_s)
+        if kind is EventKind.ACK:
             tokens = [seen.row.token for seen in held]
             return await self._outcomes(lambda done: self.queue.ack(self.namespace, ids, tokens, deadline, done))
         events = [
@@ -161,25 +165,26 @@ class Caller:
 
     async def cancel(self, *ids: str) -> list[Outcome]:
         events = [
-            (shard, Event(Kind.CANCEL, number, self.namespace)) for shard, number in (parse_id(i, "id") for i in ids)
+            (shard, Event(EventKind.CANCEL, number, self.namespace))
+            for shard, number in (parse_id(i, "id") for i in ids)
         ]
         return await self.apply(events)
 
     async def apply(self, events: Sequence[tuple[int, Event]], timeout_s: float = 5.0) -> list[Outcome]:
         """Runs each (shard, event)."""
-        deadline = self.world.in_s(timeout_s)
+        deadline = self.world.deadline_in(timeout_s)
         return await self._outcomes(lambda done: self.queue.apply(self.namespace, events, deadline, done))
 
-    async def _outcomes(self, begin: Callable[[Callable[[list[Outcome]], None]], Pending]) -> list[Outcome]:
-        outcomes: list[Outcome] = await answer(begin)
+    async def _outcomes(self, begin: Callable[[Callable[[list[Outcome]], None]], PendingCall]) -> list[Outcome]:
+        outcomes: list[Outcome] = await call_result(begin)
         return outcomes
 
     async def stats(self, topic: str = "t") -> TopicStats | None:
-        page, _ = await self.queue.topics(self.namespace, topic, list(State), None, 10)
+        page, _ = await self.queue.list_topics(self.namespace, topic, list(State), None, 10)
         return next((stats for stats in page if stats.topic == topic), None)
 
 
-def ok(result: Enqueued) -> str:
+def ok(result: EnqueueOutcome) -> str:
     """The id of an item that was inserted."""
     if isinstance(result, FoqsError):
         raise result
@@ -187,7 +192,7 @@ def ok(result: Enqueued) -> str:
     return result
 
 
-def play(story: Callable[[World], Coroutine[Any, Any, T]], until_s: float = 3_600.0) -> T:
+def run_in_world(story: Callable[[World], Coroutine[Any, Any, T]], until_s: float = 3_600.0) -> T:
     """Runs a story in a fresh world under virtual time."""
 
     async def main() -> T:

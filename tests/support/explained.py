@@ -11,33 +11,33 @@ from collections.abc import Iterator
 from typing import Final
 
 from tests.support import reckon
-from tests.support.casebook import DESTROYING, ENDING, Case, Casebook
-from tests.support.history import Call, End
-from tests.support.reckon import Bounds
+from tests.support.casebook import DESTROYING, ENDING, ItemHistories, ItemHistory
+from tests.support.history import Call, CallEnd
+from tests.support.reckon import ClockBounds
 
 NAMES: Final = ("explained", "explained as leased", "explained as absent")
 """What `counts` counts."""
 
 
-def counts(book: Casebook) -> dict[str, int]:
+def count_occurrences(book: ItemHistories) -> dict[str, int]:
     """How often explanations said something, for people."""
     count = dict.fromkeys(NAMES, 0)
-    for call in book.of("explain"):
-        if call.end is End.OK:
+    for call in book.calls_of("explain"):
+        if call.end is CallEnd.OK:
             count["explained"] += 1
             count["explained as leased"] += call.results[0].get("state") == "leased"
             count["explained as absent"] += call.results[0]["absent"]
     return count
 
 
-def agrees(case: Case, bounds: Bounds) -> Iterator[str]:
+def check_explanation(case: ItemHistory, bounds: ClockBounds) -> Iterator[str]:
     """15: an explanation speaks of the item as it was at that moment."""
     for call in case.explained:
-        if call.end is End.OK and call.args.get("namespace") == case.namespace:
-            yield from (f"{call.name} {what}" for what in _lies(case, call, bounds))
+        if call.end is CallEnd.OK and call.args.get("namespace") == case.namespace:
+            yield from (f"{call.name} {what}" for what in _contradictions(case, call, bounds))
 
 
-def _lies(case: Case, call: Call, bounds: Bounds) -> Iterator[str]:
+def _contradictions(case: ItemHistory, call: Call, bounds: ClockBounds) -> Iterator[str]:
     answer, returned = call.results[0], call.returned
     assert returned is not None
     state, told = answer.get("state"), answer["told"]
@@ -51,27 +51,27 @@ def _lies(case: Case, call: Call, bounds: Bounds) -> Iterator[str]:
         return
     if told is not None and told != state:
         yield f"shows a {state} item, and speaks of it as {told}"
-    for entry in case.done(*DESTROYING):
+    for entry in case.acknowledged_operations(*DESTROYING):
         if entry.returned is not None and entry.returned.before(call.invoked):
             yield f"shows it {state} after {entry.call.name} had succeeded"
     if state == "leased" and not any(not returned.before(each.invoked) for each in case.dequeues()):
         yield "shows it leased, and nobody had asked for it"
-    if state == "ready" and returned.at_ms < reckon.due_ms(case, bounds):
+    if state == "ready" and returned.at_ms < reckon.earliest_ready_ms(case, bounds):
         yield "shows it ready before it can have come due"
-    held = _held(case, call, bounds)
+    held = _attempt_leased_during(case, call, bounds)
     if held is not None and (state, answer["attempt"]) != ("leased", held):
         yield f"shows it {state} with attempt {answer['attempt']}, while attempt {held} was leased"
 
 
-def _held(case: Case, call: Call, bounds: Bounds) -> int | None:
+def _attempt_leased_during(case: ItemHistory, call: Call, bounds: ClockBounds) -> int | None:
     """The attempt whose lease lasted all the time of the call, for certain."""
     assert call.returned is not None
     returned = call.returned
-    changed = [entry.invoked for entry in case.maybe(*ENDING, *DESTROYING, "redrive")]
+    changed = [entry.invoked for entry in case.possible_operations(*ENDING, *DESTROYING, "redrive")]
     changed += [purge.invoked for purge in case.purges()]
     if any(not returned.before(stamp) for stamp in changed):
         return None
     for each in reversed(case.receipts):
-        if each.received.before(call.invoked) and returned.at_ms < reckon.lease_over_ms(case, each, bounds):
+        if each.received.before(call.invoked) and returned.at_ms < reckon.earliest_lease_end_ms(case, each, bounds):
             return int(each.result["attempt"])
     return None

@@ -14,21 +14,21 @@ from typing import TypeVar
 from foqs.core.errors import NamespaceNotFound, NotFound
 from foqs.core.filter import ItemFilter
 from foqs.core.item import KeyedItem, NewItem, Row, State, format_id, make_number
-from foqs.core.life import Event, Kind, admit
+from foqs.core.life import Event, EventKind, new_row
 from foqs.service.api import (
     ALREADY_GONE,
     BulkPage,
     CallLimits,
-    Enqueued,
-    Explained,
-    HandOut,
+    Deliveries,
+    EnqueueOutcome,
     ItemCount,
-    Looked,
+    ItemDetails,
+    ItemExplanation,
+    ItemView,
     NamespaceSettings,
     Outcome,
-    Pending,
+    PendingCall,
     Repeated,
-    Seen,
     TopicStats,
 )
 from foqs.shard.status import ShardStatus
@@ -58,7 +58,7 @@ LIMITS = CallLimits(
 )
 
 
-class Held:
+class HeldCall:
     """A call that waits for the gate; without a task, one that was answered."""
 
     def __init__(self, queue: FakeQueue, name: str) -> None:
@@ -81,7 +81,7 @@ class FakeQueue:
         self.rows: dict[int, Row] = {}
         self.keys: dict[bytes | None, str] = {}
         self.calls: list[tuple[str, object]] = []
-        self.given_back: list[str] = []
+        self.released: list[str] = []
         self.cancelled: list[str] = []
         self.running = 0
         self.gate: asyncio.Event | None = None
@@ -90,53 +90,53 @@ class FakeQueue:
         self._next = 0
         self._token = 0
 
-    def namespace(self, name: str) -> NamespaceSettings:
+    def namespace_settings(self, name: str) -> NamespaceSettings:
         if name != "default":
             raise NamespaceNotFound(f"there is no namespace {name!r}", field="namespace_name")
         return SETTINGS
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
-    ) -> Pending:
-        def work() -> list[Enqueued]:
-            ids: list[Enqueued] = []
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
+        def work() -> list[EnqueueOutcome]:
+            ids: list[EnqueueOutcome] = []
             for item in items:
-                key = item.key if isinstance(item, KeyedItem) else None
+                key = item.idempotency_key if isinstance(item, KeyedItem) else None
                 if key in self.keys:
                     ids.append(Repeated(self.keys[key]))
                     continue
                 self._next += 1
                 number = make_number(1, self._next)
-                self.rows[number] = admit(item, number, NOW_MS)
+                self.rows[number] = new_row(item, number, NOW_MS)
                 ids.append(format_id(3, number))
                 if key is not None:
                     self.keys[key] = format_id(3, number)
             return ids
 
-        return self._start("enqueue", list(items), work, done)
+        return self._start("enqueue", list(items), work, on_done)
 
     def dequeue(
         self,
         namespace: str,
-        wants: Sequence[tuple[str, int]],
+        topic_limits: Sequence[tuple[str, int]],
         wait_ms: int,
         lease_ms: int | None,
         deadline: float,
-        done: Callable[[HandOut], None],
+        on_done: Callable[[Deliveries], None],
         items_max: int | None = None,
-    ) -> Pending:
-        def work() -> HandOut:
-            out: list[Seen] = []
-            for topic, count in wants:
+    ) -> PendingCall:
+        def work() -> Deliveries:
+            out: list[ItemView] = []
+            for topic, count in topic_limits:
                 ready = [row for row in self.rows.values() if row.topic == topic and row.state is State.READY]
-                for row in sorted(ready, key=lambda row: row.key)[:count]:
+                for row in sorted(ready, key=lambda row: row.order_key)[:count]:
                     self._token += 1
                     row.state, row.token, row.attempt = State.LEASED, self._token, row.attempt + 1
                     row.due_ms = NOW_MS + (lease_ms or row.lease_ms)
-                    out.append(Seen(3, row, NOW_MS))
-            return HandOut(out[:items_max], lambda: self.given_back.extend(format_id(3, seen.row.id) for seen in out))
+                    out.append(ItemView(3, row, NOW_MS))
+            return Deliveries(out[:items_max], lambda: self.released.extend(format_id(3, seen.row.id) for seen in out))
 
-        return self._start("dequeue", (list(wants), wait_ms, lease_ms), work, done)
+        return self._start("dequeue", (list(topic_limits), wait_ms, lease_ms), work, on_done)
 
     def ack(
         self,
@@ -144,55 +144,57 @@ class FakeQueue:
         ids: Sequence[tuple[int, int]],
         tokens: Sequence[int],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
         def work() -> list[Outcome]:
             return [self._end(number) for _, number in ids]
 
-        return self._start("ack", list(zip(ids, tokens, strict=True)), work, done)
+        return self._start("ack", list(zip(ids, tokens, strict=True)), work, on_done)
 
     def apply(
         self,
         namespace: str,
         events: Sequence[tuple[int, Event]],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
         def outcome(event: Event) -> Outcome:
-            if event.kind is Kind.CANCEL:
+            if event.kind is EventKind.CANCEL:
                 return self._end(event.id)
             return None if event.id in self.rows else NotFound("no such item")
 
-        return self._start("apply", list(events), lambda: [outcome(event) for _, event in events], done)
+        return self._start("apply", list(events), lambda: [outcome(event) for _, event in events], on_done)
 
     def _end(self, number: int) -> Outcome:
         return ALREADY_GONE if self.rows.pop(number, None) is None else None
 
-    def _start(self, name: str, details: object, work: Callable[[], _T], done: Callable[[_T], None]) -> Pending:
-        """Calls `done` before it returns, or when the gate opens."""
+    def _start(self, name: str, details: object, work: Callable[[], _T], on_done: Callable[[_T], None]) -> PendingCall:
+        """Calls `on_done` before it returns, or when the gate opens."""
         self.calls.append((name, details))
         if self.failure is not None:
             raise self.failure
-        call = Held(self, name)
+        call = HeldCall(self, name)
         if self.gate is None or self.gate.is_set():
-            done(work())
+            on_done(work())
         else:
-            call.task = asyncio.get_running_loop().create_task(self._later(call, self.gate, work, done))
+            call.task = asyncio.get_running_loop().create_task(self._later(call, self.gate, work, on_done))
         return call
 
-    async def _later(self, call: Held, gate: asyncio.Event, work: Callable[[], _T], done: Callable[[_T], None]) -> None:
+    async def _later(
+        self, call: HeldCall, gate: asyncio.Event, work: Callable[[], _T], on_done: Callable[[_T], None]
+    ) -> None:
         self.running += 1
         try:
             await gate.wait()
             call.task = None
-            done(work())
+            on_done(work())
         finally:
             self.running -= 1
 
-    async def topics(
+    async def list_topics(
         self, namespace: str, prefix: str, states: Sequence[State] | None, cursor: str | None, limit: int
     ) -> tuple[list[TopicStats], str | None]:
-        await self._begin("topics", (prefix, states, cursor, limit))
+        await self._record_call("topics", (prefix, states, cursor, limit))
         names = sorted({row.topic for row in self.rows.values() if row.topic.startswith(prefix)})
         page = [name for name in names if cursor is None or name > cursor]
         stats = [self._stats(name) for name in page[:limit]]
@@ -221,74 +223,78 @@ class FakeQueue:
         state: State,
         cursor: str | None,
         limit: int,
-        payload: bool,
+        with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[Seen], str | None]:
-        await self._begin("peek", (topic, state, cursor, limit))
+    ) -> tuple[list[ItemView], str | None]:
+        await self._record_call("peek", (topic, state, cursor, limit))
         rows = [row for row in self.rows.values() if row.topic == topic and row.state is state]
-        return [Seen(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.key)[:limit]], None
+        return [ItemView(3, row, NOW_MS) for row in sorted(rows, key=lambda row: row.order_key)[:limit]], None
 
-    async def matching(
+    async def list_matching(
         self,
         namespace: str,
-        only: ItemFilter,
+        item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
-        payload: bool,
+        with_payload: bool,
         deadline: float,
         shards: Collection[int] | None = None,
-    ) -> tuple[list[Seen], str | None]:
-        await self._begin("matching", (only, cursor, limit, payload))
-        rows = [row for row in self.rows.values() if only.matches(row)]
-        return [Seen(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
+    ) -> tuple[list[ItemView], str | None]:
+        await self._record_call("matching", (item_filter, cursor, limit, with_payload))
+        rows = [row for row in self.rows.values() if item_filter.matches(row)]
+        return [ItemView(3, row, NOW_MS) for row in rows[:limit]], "more" if len(rows) > limit else None
 
-    async def count(
-        self, namespace: str, only: ItemFilter, deadline: float, shards: Collection[int] | None = None
+    async def count_matching(
+        self, namespace: str, item_filter: ItemFilter, deadline: float, shards: Collection[int] | None = None
     ) -> ItemCount:
-        await self._begin("count", only)
-        rows = [row for row in self.rows.values() if only.matches(row)]
+        await self._record_call("count", item_filter)
+        rows = [row for row in self.rows.values() if item_filter.matches(row)]
         return ItemCount(len(rows), sum(row.payload_bytes for row in rows))
 
-    async def bulk(
+    async def change_matching(
         self,
         namespace: str,
         change: Event,
-        only: ItemFilter,
+        item_filter: ItemFilter,
         cursor: str | None,
         limit: int,
         deadline: float,
         shards: Collection[int] | None = None,
     ) -> BulkPage:
-        await self._begin("bulk", (change, only, cursor, limit))
-        rows = [row for row in self.rows.values() if only.matches(row)]
+        await self._record_call("bulk", (change, item_filter, cursor, limit))
+        rows = [row for row in self.rows.values() if item_filter.matches(row)]
         for row in rows[:limit]:
             del self.rows[row.id]
         return BulkPage(len(rows[:limit]), 0, None, "more" if len(rows) > limit else None)
 
-    async def purge(self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None) -> int:
-        await self._begin("purge", topic)
+    async def purge_topic(
+        self, namespace: str, topic: str, deadline: float, shards: Collection[int] | None = None
+    ) -> int:
+        await self._record_call("purge", topic)
         gone = [number for number, row in self.rows.items() if row.topic == topic]
         for number in gone:
             del self.rows[number]
         return len(gone)
 
-    async def item(self, namespace: str, shard: int, number: int, deadline: float) -> Looked:
-        await self._begin("item", (shard, number))
+    async def get_item(self, namespace: str, shard: int, number: int, deadline: float) -> ItemDetails:
+        await self._record_call("item", (shard, number))
         if number not in self.rows:
             raise NotFound("no such item in this namespace")
-        return Looked(3, self.rows[number], NOW_MS, b"k\xc3\xa9y")
+        return ItemDetails(3, self.rows[number], NOW_MS, b"k\xc3\xa9y")
 
-    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> Explained:
-        await self._begin("explain", (shard, number))
+    async def explain(self, namespace: str, shard: int, number: int, deadline: float) -> ItemExplanation:
+        await self._record_call("explain", (shard, number))
         if number not in self.rows:
-            return Explained(None, ["It is gone."], [], None, False, True)
-        return Explained(Looked(3, self.rows[number], NOW_MS, None), ["First.", "Then."], ["Wait."], 7, True, False)
+            return ItemExplanation(None, ["It is gone."], [], None, False, True)
+        return ItemExplanation(
+            ItemDetails(3, self.rows[number], NOW_MS, None), ["First.", "Then."], ["Wait."], 7, True, False
+        )
 
-    def shards(self) -> list[ShardStatus]:
+    def shard_statuses(self) -> list[ShardStatus]:
         return [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 1, 7, None)]
 
-    async def _begin(self, name: str, details: object) -> None:
+    async def _record_call(self, name: str, details: object) -> None:
         self.calls.append((name, details))
         self.running += 1
         try:

@@ -153,7 +153,7 @@ class Stamp:
         return self.at_ms < other.at_ms
 
 
-class End(enum.Enum):
+class CallEnd(enum.Enum):
     """How a call, or one item of it, ended."""
 
     OK = "ok"
@@ -173,7 +173,7 @@ class Call:
     items: list[Event]
     invoked: Stamp
     returned: Stamp | None = None
-    end: End = End.UNKNOWN
+    end: CallEnd = CallEnd.UNKNOWN
     code: str | None = None
     results: list[Event] = field(default_factory=list)
 
@@ -182,9 +182,9 @@ class Call:
         return f"{self.op} {self.source}#{self.number}"
 
     @property
-    def maybe(self) -> bool:
+    def may_have_effect(self) -> bool:
         """It took effect, or may have."""
-        return self.end is not End.FAILED
+        return self.end is not CallEnd.FAILED
 
 
 @dataclass(slots=True)
@@ -192,8 +192,8 @@ class Entry:
     """One item of a batched call: what was asked of it and how that ended."""
 
     call: Call
-    asked: Event
-    end: End
+    requested: Event
+    end: CallEnd
     code: str | None
     result: Event
 
@@ -204,12 +204,12 @@ class Entry:
     @property
     def returned(self) -> Stamp | None:
         """When the outcome was known; None for outcomes that never were, which may still come."""
-        return self.call.returned if self.end is not End.UNKNOWN else None
+        return self.call.returned if self.end is not CallEnd.UNKNOWN else None
 
     @property
-    def maybe(self) -> bool:
+    def may_have_effect(self) -> bool:
         """It took effect, or may have."""
-        return self.end is not End.FAILED
+        return self.end is not CallEnd.FAILED
 
 
 @dataclass(slots=True)
@@ -259,14 +259,14 @@ def entries(call: Call) -> list[Entry]:
     """A batched call, item by item (dequeue has none: its results are deliveries)."""
     found = []
     for at, asked in enumerate(call.items):
-        if call.end is End.OK and at < len(call.results):
+        if call.end is CallEnd.OK and at < len(call.results):
             result = call.results[at]
             code = result.get("error")
-            end = End.OK if code is None else End.UNKNOWN if code == UNKNOWN else End.FAILED
+            end = CallEnd.OK if code is None else CallEnd.UNKNOWN if code == UNKNOWN else CallEnd.FAILED
             found.append(Entry(call, asked, end, code, result))
         else:
             # An answer too short says nothing of the rest.
-            end = End.UNKNOWN if call.end is End.OK else call.end
+            end = CallEnd.UNKNOWN if call.end is CallEnd.OK else call.end
             found.append(Entry(call, asked, end, call.code, {}))
     return found
 
@@ -274,8 +274,8 @@ def entries(call: Call) -> list[Entry]:
 def _finish(call: Call, event: Event, stamp: Stamp) -> None:
     call.returned = stamp
     if event["event"] == "ok":
-        call.end = End.OK
+        call.end = CallEnd.OK
         call.results = event["results"]
     elif event["event"] == "fail":
-        call.end = End.FAILED
+        call.end = CallEnd.FAILED
         call.code = event["error"]

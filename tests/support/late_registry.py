@@ -1,6 +1,6 @@
 """A coordination service with a network before it: calls take time, and their answers may be lost.
 
-Holds `LateRegistry`, one user of a `LocalEnsemble`. Always true: what was asked
+Holds `DelayedRegistry`, one user of a `LocalEnsemble`. Always true: what was asked
 takes effect at one moment on the way, in the session in which it was asked, or
 never; an error says of it what `registry.Registry` promises. A user is connected
 to a server that follows the leader: the leader knows of its heartbeats late, and
@@ -15,21 +15,21 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Final, TypeVar
 
-from shardmgr.lifetime import Lifetime
+from shardmgr.lifetime import SessionLifetime
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import Entry, Link, RegistryFailed, RegistryUnknown
+from shardmgr.registry import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.virtual import Pause, VirtualLoop
 
 T = TypeVar("T")
 
-_WAY_MS: Final = (0.1, 4.0)
+_LATENCY_MS: Final = (0.1, 4.0)
 TICK_MS: Final = 600
 """Of the ensemble: a server passes on what it knows of its clients twice in each."""
 _HEARTBEATS: Final = 12
 """In each session timeout."""
 
 
-class LateRegistry(LocalRegistry):
+class DelayedRegistry(LocalRegistry):
     """One user.
 
     Attributes:
@@ -51,7 +51,7 @@ class LateRegistry(LocalRegistry):
         self.session_over: Callable[[], None] = lambda: None
         self._loop = loop
         self._rng = rng
-        self._lifetime = Lifetime(TICK_MS, session_timeout_ms)
+        self._lifetime = SessionLifetime(TICK_MS, session_timeout_ms)
         self._heartbeat_ms = 0
         """When the next one is sent."""
         self._relay_ms = 0
@@ -62,36 +62,38 @@ class LateRegistry(LocalRegistry):
 
     @property
     def alive_until_ms(self) -> int:
-        if self._link is Link.CONNECTED:
+        if self._connection_state is ConnectionState.CONNECTED:
             self._beat()
-            return self._lifetime.until_ms
+            return self._lifetime.alive_until_ms
         return self._alive_until_ms
 
     @property
-    def lives(self) -> bool:
+    def is_session_alive(self) -> bool:
         """The service knows of a session of this user."""
-        return self._lives
+        return self._is_session_alive
 
-    async def read(self, name: str) -> Entry | None:
+    async def read(self, name: str) -> VersionedDocument | None:
         return await self._ask(lambda: LocalRegistry.read(self, name), RegistryFailed("no answer"))
 
     async def replace(self, name: str, data: bytes, version: int | None) -> int:
-        return await self._ask(lambda: LocalRegistry.replace(self, name, data, version), RegistryUnknown("no answer"))
+        return await self._ask(
+            lambda: LocalRegistry.replace(self, name, data, version), RegistryOutcomeUnknown("no answer")
+        )
 
     async def members(self, folder: str) -> Mapping[str, bytes]:
         return await self._ask(lambda: LocalRegistry.members(self, folder), RegistryFailed("no answer"))
 
     async def announce(self, folder: str, name: str, data: bytes) -> None:
-        await self._ask(lambda: LocalRegistry.announce(self, folder, name, data), RegistryUnknown("no answer"))
+        await self._ask(lambda: LocalRegistry.announce(self, folder, name, data), RegistryOutcomeUnknown("no answer"))
 
     async def withdraw(self, folder: str, name: str) -> None:
-        await self._ask(lambda: LocalRegistry.withdraw(self, folder, name), RegistryUnknown("no answer"))
+        await self._ask(lambda: LocalRegistry.withdraw(self, folder, name), RegistryOutcomeUnknown("no answer"))
 
     # ---------------------------------------------------------- of the ensemble
 
-    def cut(self) -> None:
-        connected = self._reached and self._link is Link.CONNECTED
-        super().cut()
+    def disconnect(self) -> None:
+        connected = self._is_reachable and self._connection_state is ConnectionState.CONNECTED
+        super().disconnect()
         if not connected:
             return
         # The leader ends the session by what it knows, and does not tell; the user goes by its own clock.
@@ -101,24 +103,24 @@ class LateRegistry(LocalRegistry):
         self._expiry = loop.call_later(max(1, left_ms) / 1000, self._end_at_leader)
         self._loss = loop.call_later(max(1, self._alive_until_ms - now_ms) / 1000, self._lose_by_clock)
 
-    def heal(self) -> None:
-        if not self._reached and not self._closed and self._lives:
-            if self._link is Link.LOST:
+    def reconnect(self) -> None:
+        if not self._is_reachable and not self._is_closed and self._is_session_alive:
+            if self._connection_state is ConnectionState.LOST:
                 self._end_session()  # it was given up, and another one begins
             else:
                 self._connect()
-        super().heal()
+        super().reconnect()
 
     def _end_at_leader(self) -> None:
         self._expiry = None
-        if self._lives:
+        if self._is_session_alive:
             self._end_session()
 
     def _lose_by_clock(self) -> None:
         self._loss = None
-        if self._link is Link.SUSPENDED:
-            self._link = Link.LOST
-            self._tell()
+        if self._connection_state is ConnectionState.SUSPENDED:
+            self._connection_state = ConnectionState.LOST
+            self._notify_listeners()
 
     def _cancel_expiry(self) -> None:
         super()._cancel_expiry()
@@ -133,7 +135,7 @@ class LateRegistry(LocalRegistry):
     def _connect(self) -> None:
         """A connect and a reconnect go to the leader as such."""
         now_ms = self._boot_ms()
-        self._lifetime.connected(now_ms, self._timeout_ms)
+        self._lifetime.on_connected(now_ms, self._timeout_ms)
         self._known_ms = self._heartbeat_ms = now_ms
         self._relay_ms = now_ms + self._rng.randrange(TICK_MS // 2)
 
@@ -141,7 +143,7 @@ class LateRegistry(LocalRegistry):
         """Sends the heartbeats that are due, in arrears: nobody has looked meanwhile."""
         now_ms, every_ms = self._boot_ms(), self._timeout_ms // _HEARTBEATS
         while self._heartbeat_ms < now_ms:
-            self._lifetime.answered(self._heartbeat_ms, self._heartbeat_ms + 1)
+            self._lifetime.on_sync_answered(self._heartbeat_ms, self._heartbeat_ms + 1)
             self._heartbeat_ms += every_ms
         half_ms = TICK_MS // 2
         self._known_ms = max(self._known_ms, now_ms - (now_ms - self._relay_ms) % half_ms)
@@ -151,16 +153,20 @@ class LateRegistry(LocalRegistry):
         self.session_over()
 
     async def _ask(self, call: Callable[[], Awaitable[T]], unanswered: Exception) -> T:
-        session = self.session
-        self._require_link()
+        session = self.session_number
+        self._require_connection()
         await self._travel()
-        if self.session != session or self._rng.random() < self.lost:
+        if self.session_number != session or self._rng.random() < self.lost:
             raise unanswered
         answer = await call()
         await self._travel()
-        if self.session != session or self.link is not Link.CONNECTED or self._rng.random() < self.lost:
+        if (
+            self.session_number != session
+            or self.connection_state is not ConnectionState.CONNECTED
+            or self._rng.random() < self.lost
+        ):
             raise unanswered
         return answer
 
     async def _travel(self) -> None:
-        await Pause(self._loop, self._rng.uniform(*_WAY_MS) / 1000)
+        await Pause(self._loop, self._rng.uniform(*_LATENCY_MS) / 1000)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tests.support.casebook import BY_ID, DESTROYING, Case, open_casebook
-from tests.support.history import Call, End, Event, Record, Stamp, read
+from tests.support.casebook import BY_ID, DESTROYING, ItemHistory, sort_by_item
+from tests.support.history import Call, CallEnd, Event, Record, Stamp, read
 
 _WRITES = frozenset(("enqueue", "dequeue", *BY_ID))
 
 
 @dataclass(slots=True)
-class Account:
+class ItemAccount:
     """Counts of items."""
 
     acknowledged: int = 0
@@ -35,13 +35,13 @@ class Account:
     """The stories of exact items that are not in exactly one place."""
 
 
-def account(events: Iterable[Event]) -> Account:
+def account(events: Iterable[Event]) -> ItemAccount:
     """Counts a finished history; it must say what is present."""
     record = read(events)
     assert record.present is not None, "the history does not say what the tables held"
-    book = open_casebook(record)
-    found = Account()
-    found.unknown = sum(entry.end is End.UNKNOWN for tried in book.by_mark.values() for entry in tried)
+    book = sort_by_item(record)
+    found = ItemAccount()
+    found.unknown = sum(entry.end is CallEnd.UNKNOWN for tried in book.by_mark.values() for entry in tried)
     for case in book:
         if not case.enqueued:
             continue
@@ -53,19 +53,19 @@ def account(events: Iterable[Event]) -> Account:
         if _is_exact(case):
             found.exact += 1
             if places != 1:
-                found.wrong.append(f"item {case.id} is in {places} places\n" + "\n".join(case.story()))
+                found.wrong.append(f"item {case.id} is in {places} places\n" + "\n".join(case.timeline()))
     return found
 
 
-def _removals(case: Case) -> list[Event]:
+def _removals(case: ItemHistory) -> list[Event]:
     """What removed it; where nothing says that it did, one that found it gone: a client tries again by itself."""
-    done = [entry.result for entry in case.done(*DESTROYING)]
+    done = [entry.result for entry in case.acknowledged_operations(*DESTROYING)]
     return [result for result in done if not result.get("already_gone")] or done[:1]
 
 
-def _is_exact(case: Case) -> bool:
-    drops = case.asked("ttl_ms") is not None or case.asked("at_most_once", False)
-    return not drops and not any(entry.end is End.UNKNOWN for op in DESTROYING for entry in case.ops[op])
+def _is_exact(case: ItemHistory) -> bool:
+    drops = case.requested("ttl_ms") is not None or case.requested("at_most_once", False)
+    return not drops and not any(entry.end is CallEnd.UNKNOWN for op in DESTROYING for entry in case.ops[op])
 
 
 def in_flight(record: Record, at_ms: float) -> list[Call]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.support.casebook import Case, Casebook
-from tests.support.history import Call, End
+from tests.support.casebook import ItemHistories, ItemHistory
+from tests.support.history import Call, CallEnd
 
 ENDING = ("delete", "import")
 
 
-def named_from_before(book: Casebook) -> Iterator[tuple[tuple[str], str]]:
+def ids_of_earlier_incarnations(book: ItemHistories) -> Iterator[tuple[tuple[str], str]]:
     """Ids that an enqueue was answered with, though they are of a life of the namespace that was over."""
-    deletions = [call for call in book.of("delete") if call.end is End.OK]
+    deletions = [call for call in book.calls_of("delete") if call.end is CallEnd.OK]
     for case in book:
         for deletion in deletions:
             if case.namespace == deletion.args.get("namespace") and _outlives(case, deletion):
@@ -25,20 +25,20 @@ def named_from_before(book: Casebook) -> Iterator[tuple[tuple[str], str]]:
                 break
 
 
-def _outlives(case: Case, deletion: Call) -> bool:
+def _outlives(case: ItemHistory, deletion: Call) -> bool:
     """The item was acknowledged before the deletion began, and again by an enqueue that began after it was over."""
     over = deletion.returned
     known = any(entry.returned is not None and entry.returned.before(deletion.invoked) for entry in case.enqueued)
     return known and over is not None and any(over.before(entry.invoked) for entry in case.enqueued)
 
 
-def may_have_ended(book: Casebook, namespace: object, from_ms: float, to_ms: float) -> bool:
+def incarnation_may_have_ended(book: ItemHistories, namespace: object, from_ms: float, to_ms: float) -> bool:
     """A life of the namespace may have ended between these moments, and its keys with it."""
     return any(
         call.args.get("namespace") == namespace
-        and call.end is not End.FAILED
+        and call.end is not CallEnd.FAILED
         and call.invoked.at_ms <= to_ms
-        and (call.returned is None or call.end is not End.OK or call.returned.at_ms >= from_ms)
+        and (call.returned is None or call.end is not CallEnd.OK or call.returned.at_ms >= from_ms)
         for op in ENDING
-        for call in book.of(op)
+        for call in book.calls_of(op)
     )

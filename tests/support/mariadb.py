@@ -28,7 +28,7 @@ class MariaDb(mariadb.MariaDb):
     def __init__(self, *options: str) -> None:
         super().__init__(port=free_port(), options=options)
         self._databases = 0
-        self.lay_out()
+        self.create_data()
 
     @property
     def log(self) -> str:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from foqs.core.item import Row, State, key_number
+from foqs.core.item import Row, State, order_key_number
 from foqs.shard.shard import Shard
 
 
@@ -18,11 +18,11 @@ def is_at_rest(shard: Shard) -> bool:
     return is_quiet(shard) and not any(
         (
             shard._intake,
-            shard.index.reserved,
+            shard.index.reserved_count,
             shard._refilling,
-            shard._loading,
-            shard.counts.lag,
-            shard.memory.cuts,
+            shard._prefetching,
+            shard.counts.is_lagging,
+            shard.memory.purge_markers,
         )
     )
 
@@ -30,7 +30,16 @@ def is_at_rest(shard: Shard) -> bool:
 def is_quiet(shard: Shard) -> bool:
     """Its writer does nothing."""
     writer = shard._writer
-    return not any((writer._suspects, writer._begun, writer._flushing, writer._reads, writer._beat, writer.taking))
+    return not any(
+        (
+            writer._bisection_queue,
+            writer._sealed_batch,
+            writer._is_flushing,
+            writer._reads,
+            writer._flush_requested,
+            writer.pending_key_slots,
+        )
+    )
 
 
 def watermark_ms(shard: Shard) -> int | None:
@@ -40,11 +49,11 @@ def watermark_ms(shard: Shard) -> int | None:
 
 def purged_in_index(shard: Shard) -> list[str]:
     """The topics of which the index holds what a cut covers. Holds at any time, not only at rest."""
-    cuts, index = shard.memory.cuts, shard.index
+    cuts, index = shard.memory.purge_markers, shard.index
     return [
         f"{topic} has something in its window that is purged"
-        for topic, last in (cuts._last.items() if cuts else ())
-        if any(key_number(key) <= last for key in index.peek(topic, index.window_len(topic)))
+        for topic, last in (cuts._last_numbers.items() if cuts else ())
+        if any(order_key_number(key) <= last for key in index.peek(topic, index.window_len(topic)))
     ]
 
 
@@ -57,11 +66,11 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     counts = shard.counts
     held = Counter((row.namespace, row.topic, row.state) for row in rows)
     counted = {
-        (namespace, name, state): counts.of((namespace, name), state)
+        (namespace, name, state): counts.count((namespace, name), state)
         for namespace, names in counts._topics.items()
         for name in names
         for state in State
-        if counts.of((namespace, name), state)
+        if counts.count((namespace, name), state)
     }
     if counted != dict(held):
         yield f"counts {counted} instead of {dict(held)}"
@@ -70,8 +79,8 @@ def _counts(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
         held_by = usage.setdefault(row.namespace, [0, 0])
         held_by[0] += 1
         held_by[1] += row.payload_bytes
-    if shard.memory.usage._held != usage:
-        yield f"usage {shard.memory.usage._held} instead of {usage}"
+    if shard.memory.usage._usage != usage:
+        yield f"usage {shard.memory.usage._usage} instead of {usage}"
     totals = [sum(row.state is state for row in rows) for state in State]
     if counts.totals[1:] != totals:
         yield f"totals {counts.totals[1:]} instead of {totals}"
@@ -82,7 +91,7 @@ def _index(shard: Shard, rows: Sequence[Row]) -> Iterator[str]:
     keys: dict[tuple[str, str], list[int]] = {}
     for row in rows:
         if row.state is State.READY:
-            keys.setdefault((row.namespace, row.topic), []).append(row.key)
+            keys.setdefault((row.namespace, row.topic), []).append(row.order_key)
     for topic in index.topics():
         if topic not in keys:
             yield f"invariant 13: {topic} has a window but nothing is ready"

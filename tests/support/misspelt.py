@@ -19,7 +19,7 @@ from foqs_client.idl import Foqs
 from tests.support.requests import Field
 from tests.support.wire import frame
 
-Put = Callable[[Any, int, Any], None]
+WriteField = Callable[[Any, int, Any], None]
 """Writes something in place of a field: (protocol, the field's id, its value)."""
 
 UNKNOWN: Final = 99
@@ -32,7 +32,7 @@ def _list(protocol: Any, begin: Callable[[int, int], None]) -> None:
     protocol.writeListEnd()
 
 
-def _struct_of_nothing(protocol: Any) -> None:
+def _empty_struct(protocol: Any) -> None:
     protocol.writeStructBegin("")
     protocol.writeFieldStop()
     protocol.writeStructEnd()
@@ -53,7 +53,7 @@ VALUES: Final[Mapping[int, Callable[[Any], None]]] = {
     TType.I64: lambda p: p.writeI64(1),
     TType.DOUBLE: lambda p: p.writeDouble(1.5),
     TType.STRING: lambda p: p.writeBinary(b"1"),
-    TType.STRUCT: _struct_of_nothing,
+    TType.STRUCT: _empty_struct,
     TType.LIST: lambda p: _list(p, p.writeListBegin),
     TType.SET: lambda p: _list(p, p.writeSetBegin),
     TType.MAP: _map,
@@ -61,7 +61,7 @@ VALUES: Final[Mapping[int, Callable[[Any], None]]] = {
 """How a value of each type is written; lists and sets of a type that the contract has none of."""
 
 
-def of_type(ttype: int) -> Put:
+def field_of_type(ttype: int) -> WriteField:
     """The field as one of this type."""
 
     def put(protocol: Any, number: int, value: Any) -> None:
@@ -72,7 +72,7 @@ def of_type(ttype: int) -> Put:
     return put
 
 
-def nested(ttype: int, depth: int) -> Put:
+def nested_field(ttype: int, depth: int) -> WriteField:
     """A field that nobody knows, of structs or lists so deep."""
 
     def put(protocol: Any, number: int, value: Any) -> None:
@@ -81,7 +81,7 @@ def nested(ttype: int, depth: int) -> Put:
             for _ in range(depth):
                 protocol.writeStructBegin("")
                 protocol.writeFieldBegin("", TType.STRUCT, 1)
-            _struct_of_nothing(protocol)
+            _empty_struct(protocol)
             for _ in range(depth):
                 protocol.writeFieldEnd()
                 protocol.writeFieldStop()
@@ -97,8 +97,8 @@ def nested(ttype: int, depth: int) -> Put:
     return put
 
 
-def message(
-    method: str, request: Any, field: Field, put: Put, seqid: int, *, compact: bool = False, twice: bool = False
+def malformed_frame(
+    method: str, request: Any, field: Field, put: WriteField, seqid: int, *, compact: bool = False, twice: bool = False
 ) -> bytes:
     """A frame of a call in which `put` wrote the field, or (`twice`) something after it."""
     buffer = TMemoryBuffer()
@@ -115,7 +115,7 @@ def message(
     return frame(buffer.getvalue())
 
 
-def _struct(protocol: Any, struct: Any, steps: tuple[str | int, ...], put: Put | None, twice: bool) -> None:
+def _struct(protocol: Any, struct: Any, steps: tuple[str | int, ...], put: WriteField | None, twice: bool) -> None:
     protocol.writeStructBegin("")
     for number, ttype, name, args, _ in filter(None, struct.thrift_spec):
         value = getattr(struct, name)
@@ -132,7 +132,7 @@ def _struct(protocol: Any, struct: Any, steps: tuple[str | int, ...], put: Put |
 
 
 def _value(
-    protocol: Any, ttype: int, args: Any, value: Any, steps: tuple[str | int, ...], put: Put | None, twice: bool
+    protocol: Any, ttype: int, args: Any, value: Any, steps: tuple[str | int, ...], put: WriteField | None, twice: bool
 ) -> None:
     if ttype == TType.STRUCT:
         _struct(protocol, value, steps, put, twice)
@@ -149,7 +149,7 @@ def _value(
         write(value)
 
 
-def mutated(rng: Random, good: bytes) -> bytes:
+def mutate(rng: Random, good: bytes) -> bytes:
     """A good message with some bytes changed, dropped, doubled or cut."""
     message = bytearray(good)
     for _ in range(rng.randint(1, 4)):

@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any, Final
 
 from foqs.core.errors import FoqsError
-from foqs.core.item import Delivery, NewItem, Row, State, format_id, make_number
+from foqs.core.item import DeliveryPolicy, NewItem, Row, State, format_id, make_number
+from foqs.core.life import Effect, EventKind, FlushContext, RetryPolicy, apply_event, becomes_ready, new_row
 from foqs.core.life import Event as Happening
-from foqs.core.life import Fate, Kind, Moment, Policy, admit, judge, wakes
 from tests.support.history import Event, History, mark
-from tests.support.reckon import Bounds
+from tests.support.reckon import ClockBounds
 
 FLAWS: Final = {
     "loses some items": 1,
@@ -39,15 +39,15 @@ FLAWS: Final = {
 """What can be wrong, and which invariant that breaks."""
 
 _LEASE_MS, _WINDOW_MS, _RETENTION_MS, _BOUND_MS = 300, 1500, 1000, 100
-_POLICY = Policy(backoff_ms_min=20, backoff_ms_max=80, dead_retention_ms=_RETENTION_MS, key_window_ms=_WINDOW_MS)
+_POLICY = RetryPolicy(backoff_ms_min=20, backoff_ms_max=80, dead_retention_ms=_RETENTION_MS, key_window_ms=_WINDOW_MS)
 _TOPICS = ("t", "u")
 _BUSY_MS, _HEALED_MS, _END_MS = 4000, 5000, 7000
 
 
-class Model:
+class ServerModel:
     """The server: rows, keys, and a clock that `play` moves."""
 
-    BOUNDS = Bounds(
+    BOUNDS = ClockBounds(
         lease_ms_default=_LEASE_MS,
         attempts_max_default=0,
         backoff_ms_max=80,
@@ -76,7 +76,7 @@ class Model:
         self._numbers += 1
         number = make_number(1, self._numbers)
         self._keys[key] = (number, asked["mark"], self.now_ms)
-        row = admit(_new_item(asked, payload), number, int(self.now_ms))
+        row = new_row(_new_item(asked, payload), number, int(self.now_ms))
         if self.flaw == "does not wait for deliver-after":
             row.state = State.READY
         if not (self.flaw == "loses some items" and self.rng.random() < 0.2):
@@ -89,17 +89,17 @@ class Model:
         self.tick()
         found = []
         for topic, count in topics.items():
-            ready = [row for row in self.rows.values() if row.topic == topic and self._is_to_be_had(row)]
+            ready = [row for row in self.rows.values() if row.topic == topic and self._is_available(row)]
             if self.flaw == "forgets some ready items":
                 ready = [row for row in ready if row.id % 5]
-            for row in sorted(ready, key=lambda row: row.key)[:count]:
-                kind = Kind.HAND_OUT if row.state is State.READY else Kind.DUE
-                self.apply(Happening(kind, row.id, lease_ms=lease_ms, wanted=kind is Kind.DUE))
+            for row in sorted(ready, key=lambda row: row.order_key)[:count]:
+                kind = EventKind.DELIVER if row.state is State.READY else EventKind.DUE
+                self.apply(Happening(kind, row.id, lease_ms=lease_ms, has_waiter=kind is EventKind.DUE))
                 if row.id in self.rows:
                     found.append(self._delivery(self.rows[row.id]))
         return found
 
-    def by_id(self, kind: Kind, asked: Event) -> Event:
+    def by_id(self, kind: EventKind, asked: Event) -> Event:
         number = int(asked["id"].partition("-")[2])
         token = asked.get("token", 0)
         if self.flaw == "ignores tokens" and number in self.rows:
@@ -115,7 +115,7 @@ class Model:
             dead=asked.get("dead", False),
             lease_ms=asked.get("lease_ms"),
         )
-        if kind is Kind.ACK and self.flaw == "keeps what was acked" and self.rng.random() < 0.3:
+        if kind is EventKind.ACK and self.flaw == "keeps what was acked" and self.rng.random() < 0.3:
             return {}
         return self.apply(happening)
 
@@ -124,28 +124,28 @@ class Model:
         for row in list(self.rows.values()):
             if row.due_ms is None or row.due_ms > self.now_ms:
                 continue
-            if not self.waited[row.topic] or not wakes(row, int(self.now_ms)):
-                self.apply(Happening(Kind.DUE, row.id))
+            if not self.waited[row.topic] or not becomes_ready(row, int(self.now_ms)):
+                self.apply(Happening(EventKind.DUE, row.id))
 
-    def _is_to_be_had(self, row: Row) -> bool:
-        return row.state is State.READY or wakes(row, int(self.now_ms))
+    def _is_available(self, row: Row) -> bool:
+        return row.state is State.READY or becomes_ready(row, int(self.now_ms))
 
     def apply(self, happening: Happening) -> Event:
         self._numbers += 1
-        moment = Moment(int(self.now_ms), int(self.now_ms), make_number(1, self._numbers), {"n": _POLICY})
+        moment = FlushContext(int(self.now_ms), int(self.now_ms), make_number(1, self._numbers), {"n": _POLICY})
         row = self.rows.get(happening.id)
-        verdict = judge(happening, row, moment)
-        if verdict.fate is Fate.CHANGED:
+        verdict = apply_event(happening, row, moment)
+        if verdict.effect is Effect.CHANGED:
             assert row is not None and verdict.row is not None
-            self.rows[happening.id] = self._spoil(row, verdict.row)
-        elif verdict.fate is Fate.GONE:
+            self.rows[happening.id] = self._apply_flaw(row, verdict.row)
+        elif verdict.effect is Effect.DELETED:
             assert row is not None
             self._drop(happening, row)
         if verdict.error is not None:
             return _error(verdict.error)
         return {"already_gone": True} if verdict.already_gone else {}
 
-    def _spoil(self, old: Row, new: Row) -> Row:
+    def _apply_flaw(self, old: Row, new: Row) -> Row:
         leased = new.state is State.LEASED and new.token != old.token
         if leased and self.flaw == "counts leases from the enqueue":
             return replace(new, due_ms=new.enqueued_at_ms + new.lease_ms)
@@ -155,12 +155,12 @@ class Model:
 
     def _drop(self, happening: Happening, row: Row) -> None:
         expired = row.expires_at_ms is not None and row.expires_at_ms <= self.now_ms
-        ended = row.state is State.LEASED and happening.kind in (Kind.NACK, Kind.DUE) and not expired
+        ended = row.state is State.LEASED and happening.kind in (EventKind.NACK, EventKind.DUE) and not expired
         if self.flaw == "delivers at-most-once items again" and ended:
             self.rows[row.id] = replace(row, state=State.READY, due_ms=row.expires_at_ms)
             return
         del self.rows[row.id]
-        if happening.kind in (Kind.ACK, Kind.CANCEL):
+        if happening.kind in (EventKind.ACK, EventKind.CANCEL):
             return
         if row.state is State.DEAD:
             self.dropped(format_id(0, row.id), "retention")
@@ -183,15 +183,15 @@ class Model:
         }
 
 
-def play(model: Model, *, drops_known: bool, calls: int = 150) -> History:
+def run_model(model: ServerModel, *, drops_known: bool, calls: int = 150) -> History:
     """Random clients, then a quiet end in which consumers wait on every topic, then the tables."""
-    return _Play(model, drops_known).run(calls)
+    return _ModelRun(model, drops_known).run(calls)
 
 
-class _Play:
+class _ModelRun:
     """Clients and the moments at which their calls begin, take effect and end."""
 
-    def __init__(self, model: Model, drops_known: bool) -> None:
+    def __init__(self, model: ServerModel, drops_known: bool) -> None:
         self._model = model
         self._rng = model.rng
         self._history = History(lambda: model.now_ms)
@@ -239,7 +239,9 @@ class _Play:
             self._plan(now_ms + took_ms, lambda: self._history.fail(call, "UNAVAILABLE"))
         elif fate < 0.2 and now_ms < _BUSY_MS:
             if rng.random() < 0.5:
-                self._plan(min(now_ms + took_ms + rng.choice((0, 500)), _HEALED_MS - 1), lambda: void(effect()))
+                self._plan(
+                    min(now_ms + took_ms + rng.choice((0, 500)), _HEALED_MS - 1), lambda: discard_results(effect())
+                )
             if rng.random() < 0.5:
                 self._plan(now_ms + back_ms, lambda: self._history.unknown(call))
         else:
@@ -287,17 +289,18 @@ class _Play:
         rng = self._rng
         held = rng.choice(self._held)
         kind = rng.choices(
-            (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE, Kind.CANCEL, Kind.REDRIVE), (6, 4, 2, 2, 1, 1)
+            (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.CANCEL, EventKind.REDRIVE),
+            (6, 4, 2, 2, 1, 1),
         )[0]
         asked: Event = {"id": held["id"]}
-        if kind is Kind.CANCEL:
+        if kind is EventKind.CANCEL:
             asked["id"] = rng.choice(self._ids or [held["id"]])
-        elif kind is not Kind.REDRIVE:
+        elif kind is not EventKind.REDRIVE:
             asked["token"] = held["token"]
-        if kind is Kind.NACK:
+        if kind is EventKind.NACK:
             asked["delay_ms"] = rng.choice((None, 0, 150))
             asked["dead"] = rng.random() < 0.2
-        elif kind is Kind.EXTEND:
+        elif kind is EventKind.EXTEND:
             asked["lease_ms"] = rng.choice((None, 30, 500))
         self._call(kind.value, [asked], lambda: [self._model.by_id(kind, asked)])
 
@@ -322,7 +325,7 @@ class _Play:
         poll()
 
     def _acked(self, asked: Event) -> list[Event]:
-        return [self._model.by_id(Kind.ACK, asked)]
+        return [self._model.by_id(EventKind.ACK, asked)]
 
     def _row(self, row: Row) -> Event:
         due_ms = None if row.due_ms is None else row.due_ms - int(self._model.now_ms)
@@ -338,7 +341,7 @@ class _Play:
         }
 
 
-def void(results: list[Event]) -> None:
+def discard_results(results: list[Event]) -> None:
     """An answer that nobody hears."""
 
 
@@ -353,7 +356,7 @@ def _new_item(asked: Event, payload: bytes) -> NewItem:
         deliver_after_ms=None,
         lease_ms=asked["lease_ms"] or _LEASE_MS,
         ttl_ms=asked["ttl_ms"],
-        policy=Delivery.AT_MOST_ONCE if asked["at_most_once"] else Delivery.AT_LEAST_ONCE,
+        policy=DeliveryPolicy.AT_MOST_ONCE if asked["at_most_once"] else DeliveryPolicy.AT_LEAST_ONCE,
         attempts_max=asked["attempts_max"] or 0,
     )
 

@@ -21,7 +21,7 @@ from typing import Final
 
 import pytest
 
-from foqs.dev.server import give, run_program
+from foqs.dev.server import give_to_user, run_program
 from tests.support.mariadb import MariaDb
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ def _template(program: str, user: str | None) -> Path:
         if not data.exists():
             shutil.rmtree(fresh, ignore_errors=True)
             fresh.mkdir()
-            give(fresh, user)
+            give_to_user(fresh, user)
             users = base / "users.sql"
             users.write_text(_USERS)
             as_user = [f"--user={user}"] if user else []

@@ -106,8 +106,8 @@ class Network:
         accepted = listener.context.copy().run(listener.factory)
         connection.client.attach(protocol, copy_context())
         connection.server.attach(accepted, listener.context.copy())
-        connection.server.call_soon(connection.server.made)
-        connection.client.made()
+        connection.server.call_soon(connection.server.on_connection_made)
+        connection.client.on_connection_made()
         return connection.client, protocol
 
     def connector(self, source: str) -> Connect:
@@ -157,7 +157,7 @@ class Network:
             for end in (connection.client, connection.server):
                 if end.host != host:
                     continue
-                end.silence()
+                end.detach()
                 if self.rng.random() < 0.5:
                     end.outgoing.finish()
                 else:
@@ -192,8 +192,8 @@ class Connection:
         self.network = network
         self.number = number
         self.hosts = (here[0], there[0])
-        self.client = End(self, here, there)
-        self.server = End(self, there, here)
+        self.client = NetworkTransport(self, here, there)
+        self.server = NetworkTransport(self, there, here)
         self.client.peer, self.server.peer = self.server, self.client
         self.client.outgoing = self.server.incoming = _Pipe(self.client, self.server)
         self.server.outgoing = self.client.incoming = _Pipe(self.server, self.client)
@@ -206,7 +206,7 @@ class Connection:
 class _Pipe:
     """One direction. Offsets count bytes since the beginning: delivered <= arrived <= written."""
 
-    def __init__(self, source: End, target: End) -> None:
+    def __init__(self, source: NetworkTransport, target: NetworkTransport) -> None:
         self.held = bytearray()
         self.written = 0
         self.arrived = 0
@@ -281,20 +281,20 @@ class _Pipe:
                 size = self._network.rng.randint(1, size - 1)
             data = bytes(self.held[:size])
             del self.held[:size]
-            if self._source.minds_draining:
-                self._source.call_soon(self._source.drained)
+            if self._source.is_waiting_for_drain:
+                self._source.call_soon(self._source.on_drained)
             if self.arrived > self.written - len(self.held) or self._finish_arrived:
                 self._later(self._deliver)
-            target.received(data)
+            target.on_data(data)
         elif self._finish_arrived and not self.held:
             self._finish_arrived = False
-            target.finished()
+            target.on_eof()
 
 
-class End(asyncio.Transport):
+class NetworkTransport(asyncio.Transport):
     """One end of a connection: a transport in the manner of asyncio's socket transports."""
 
-    peer: End
+    peer: NetworkTransport
     incoming: _Pipe
     outgoing: _Pipe
 
@@ -321,7 +321,7 @@ class End(asyncio.Transport):
             self.peer.outgoing.reset(ConnectionResetError("the other end is closed"))
             return
         self.outgoing.write(data)
-        self._judge_pressure()
+        self._update_write_pressure()
 
     def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
         self.write(b"".join(list_of_data))
@@ -367,7 +367,7 @@ class End(asyncio.Transport):
         self._low = low if low is not None else self._high // 4
         if not self._high >= self._low >= 0:
             raise ValueError(f"high ({self._high}) must be at least low ({self._low}), and low at least 0")
-        self._judge_pressure()
+        self._update_write_pressure()
 
     def get_write_buffer_limits(self) -> tuple[int, int]:
         return self._low, self._high
@@ -393,11 +393,11 @@ class End(asyncio.Transport):
     def call_at(self, when_s: float, call: Callable[..., None], *args: object) -> None:
         self.network.loop.call_at(when_s, call, *args, context=self._context)
 
-    def made(self) -> None:
+    def on_connection_made(self) -> None:
         if not self.lost:
             self._protocol.connection_made(self)
 
-    def received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         if self._closing:
             return
         try:
@@ -408,7 +408,7 @@ class End(asyncio.Transport):
         except Exception as error:
             self._fail(error)
 
-    def finished(self) -> None:
+    def on_eof(self) -> None:
         """The other end has written all it will."""
         if self._closing:
             return
@@ -419,21 +419,21 @@ class End(asyncio.Transport):
             self.close()
 
     @property
-    def minds_draining(self) -> bool:
+    def is_waiting_for_drain(self) -> bool:
         """It waits until what was written has arrived."""
         return self._writing_paused or self._closing
 
-    def drained(self) -> None:
+    def on_drained(self) -> None:
         """Some of what was written has arrived."""
-        self._judge_pressure()
+        self._update_write_pressure()
         if self._closing and not self.outgoing.held:
             self.lose(None)
 
-    def silence(self) -> None:
+    def detach(self) -> None:
         """This host is gone: nothing more is heard from or told to it."""
         self.lost = True
         self._closing = True
-        self._refuse_the_unread()
+        self._reset_if_unread()
         self.connection.ended()
 
     def lose(self, error: Exception | None) -> None:
@@ -442,12 +442,12 @@ class End(asyncio.Transport):
             return
         self.lost = True
         self._closing = True
-        self._refuse_the_unread()
+        self._reset_if_unread()
         self.outgoing.finish()
         self.connection.ended()
         self._protocol.connection_lost(error)
 
-    def _refuse_the_unread(self) -> None:
+    def _reset_if_unread(self) -> None:
         if self.incoming.held:
             self.outgoing.reset(ConnectionResetError("the other end closed without reading everything"))
 
@@ -459,7 +459,7 @@ class End(asyncio.Transport):
         self._closing = True
         self.call_soon(self.lose, error)
 
-    def _judge_pressure(self) -> None:
+    def _update_write_pressure(self) -> None:
         size = self.get_write_buffer_size()
         if not self._writing_paused and size > self._high:
             self._writing_paused = True

@@ -9,52 +9,54 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from shardmgr.model import Assignment, Holding, Layout, Member, Plan, ShardSpec
+from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
 
-NOBODY: frozenset[int] = frozenset()
+NONE_OVERDUE: frozenset[int] = frozenset()
 
 
-def host(name: str, *, tier: str = "default", region: str = "", capacity: int = 1, leaving: bool = False) -> Member:
+def make_member(
+    name: str, *, tier: str = "default", region: str = "", capacity: int = 1, leaving: bool = False
+) -> Member:
     """A member whose nonce is made of its name."""
     return Member(name, f"nonce-{name}", f"{name}:7000", tier, region, capacity, leaving=leaving)
 
 
-def layout(count: int, *, first: int = 1, weight: int = 1) -> Layout:
+def make_layout(count: int, *, first: int = 1, weight: int = 1) -> Layout:
     """Shards that are all alike."""
     return Layout({number: ShardSpec(number, "db", weight=weight) for number in range(first, first + count)})
 
 
-def obey(members: Sequence[Member], plan: Plan) -> list[Member]:
+def follow_plan(members: Sequence[Member], plan: Plan) -> list[Member]:
     """What the members announce once they have done as the plan says."""
-    return [replace(member, holdings=_holdings(member, plan.assignments), wants={}) for member in members]
+    return [replace(member, held_shards=_holdings(member, plan.assignments), taken_epochs={}) for member in members]
 
 
-def settle(layout: Layout, plan: Plan, members: Sequence[Member], moves_max: int = 1) -> list[Plan]:
+def plans_until_stable(layout: Layout, plan: Plan, members: Sequence[Member], moves_max: int = 1) -> list[Plan]:
     """The plans one after another, the given one first, the last one at rest."""
     plans = [plan]
     # Each shard is let go and assigned at most a few times; more would be going round in circles.
     for _ in range(10 + 8 * len(layout.shards) + 2 * len(plan.assignments)):
-        following = next_plan(layout, plans[-1], obey(members, plans[-1]), NOBODY, moves_max)
+        following = next_plan(layout, plans[-1], follow_plan(members, plans[-1]), NONE_OVERDUE, moves_max)
         if following == plans[-1]:
             return plans
         plans.append(following)
     raise AssertionError(f"not at rest after {len(plans)} plans: {plans[-3:]}")
 
 
-def owners(plan: Plan) -> dict[int, str]:
+def owner_names(plan: Plan) -> dict[int, str]:
     """By shard, the name of who should own it."""
     return {number: assignment.name for number, assignment in sorted(plan.assignments.items())}
 
 
-def shards_of(plan: Plan, *names: str) -> list[int]:
+def shard_counts(plan: Plan, *names: str) -> list[int]:
     """How many shards each of the hosts has."""
-    return [list(owners(plan).values()).count(name) for name in names]
+    return [list(owner_names(plan).values()).count(name) for name in names]
 
 
-def _holdings(member: Member, assignments: Mapping[int, Assignment]) -> dict[int, Holding]:
+def _holdings(member: Member, assignments: Mapping[int, Assignment]) -> dict[int, HeldShard]:
     return {
-        number: Holding(assignment.epoch, "free" if assignment.leaving else "owned")
+        number: HeldShard(assignment.epoch, "free" if assignment.leaving else "owned")
         for number, assignment in assignments.items()
         if assignment.nonce == member.nonce
     }

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, Final
 
 from foqs_client import Delivery, FoqsError, Item
-from tests.support.dated import DatedClient
+from tests.support.dated import RequestTimeClient
 from tests.support.history import History
 from tests.support.recording import RecordingClient
 from tests.support.workload import pause, wall_ms
@@ -79,7 +79,7 @@ class OpenLoad:
     async def play(self, story: Awaitable[None], consumers: int = 6) -> None:
         """Begins, waits for the story, and ends: returns when every call has its end."""
         async with contextlib.AsyncExitStack() as stack:
-            clients = [await stack.enter_async_context(DatedClient(self._url)) for _ in range(4)]
+            clients = [await stack.enter_async_context(RequestTimeClient(self._url)) for _ in range(4)]
             producer = RecordingClient(clients[0], self._history, "producer", wall_ms)
             self._workers = [asyncio.ensure_future(self._produce(producer))]
             for number in range(consumers):
@@ -109,7 +109,7 @@ class OpenLoad:
 
     async def drain(self, left: Any) -> None:
         """Acks what comes until `left()` counts nothing in the tables."""
-        async with DatedClient(self._url) as client:
+        async with RequestTimeClient(self._url) as client:
             drainer = RecordingClient(client, self._history, "drainer", wall_ms)
             while True:
                 got: list[Delivery] = []

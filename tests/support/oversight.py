@@ -12,9 +12,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
-from tests.support.casebook import PAGES, Case, Casebook
-from tests.support.history import Call, End, entries
-from tests.support.holding import SPREAD_MS, holds
+from tests.support.casebook import PAGES, ItemHistories, ItemHistory
+from tests.support.history import Call, CallEnd, entries
+from tests.support.holding import SPREAD_MS, certainly_held
 
 NAMES: Final = ("changed by filter", "pages unknown", "pauses", "limits", "refused by limits")
 """What `counts` counts."""
@@ -23,22 +23,22 @@ Where: TypeAlias = tuple[str | None, str | None]
 """Namespace and topic."""
 
 
-def counts(book: Casebook) -> dict[str, int]:
+def count_occurrences(book: ItemHistories) -> dict[str, int]:
     """How often administrators did something, for people."""
     count = dict.fromkeys(NAMES, 0)
     for call in book.record.calls:
         if call.op in PAGES:
-            count["changed by filter"] += call.results[0]["changed"] if call.end is End.OK else 0
-            count["pages unknown"] += call.end is End.UNKNOWN
-        count["pauses"] += call.op == "pause" and call.end is End.OK
-        count["limits"] += call.op == "limit" and call.end is End.OK
+            count["changed by filter"] += call.results[0]["changed"] if call.end is CallEnd.OK else 0
+            count["pages unknown"] += call.end is CallEnd.UNKNOWN
+        count["pauses"] += call.op == "pause" and call.end is CallEnd.OK
+        count["limits"] += call.op == "limit" and call.end is CallEnd.OK
         if call.op == "enqueue":
             codes = [call.code, *(entry.code for entry in entries(call))]
             count["refused by limits"] += any(code in ("LIMIT_EXCEEDED", "RATE_LIMITED") for code in codes)
     return count
 
 
-def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[list[str], str]]:
+def check_pages(book: ItemHistories, gone: Callable[[ItemHistory], bool]) -> Iterator[tuple[list[str], str]]:
     """1: no more items are gone by pages than pages say that they cancelled.
 
     Args:
@@ -48,12 +48,12 @@ def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[l
     """
     most: dict[Where, int] = defaultdict(int)
     for call in book.record.calls:
-        if PAGES.get(call.op) == "cancel" and call.end is not End.FAILED:
-            most[_where(call)] += call.results[0]["changed"] if call.end is End.OK else call.args["limit"]
+        if PAGES.get(call.op) == "cancel" and call.end is not CallEnd.FAILED:
+            most[_where(call)] += call.results[0]["changed"] if call.end is CallEnd.OK else call.args["limit"]
     items: dict[Where, list[str]] = defaultdict(list)
     for case in book:
         if gone(case):
-            items[case.namespace, case.asked("topic")].append(case.id)
+            items[case.namespace, case.requested("topic")].append(case.id)
     for (namespace, topic), ids in items.items():
         # A page without a topic may have removed items of each.
         told = most[namespace, topic] + most[namespace, None]
@@ -64,7 +64,7 @@ def pages_tell(book: Casebook, gone: Callable[[Case], bool]) -> Iterator[tuple[l
             )
 
 
-def pauses_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
+def check_pauses(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
     """19: whoever asks after a topic was paused gets nothing of it until somebody asks to have it resumed."""
     pauses, resumes, imports = _changes(book, "pause"), _changes(book, "resume"), _of(book, "import")
     for call in book.record.calls:
@@ -75,14 +75,14 @@ def pauses_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[
             where = (call.args.get("namespace"), topic)
             for pause in pauses[where]:
                 others = [*resumes[where], *imports]
-                if holds(pause, others, call.invoked, call.returned, book.record.healed, spread_ms):
+                if certainly_held(pause, others, call.invoked, call.returned, book.record.healed, spread_ms):
                     ids = [result["id"] for result in call.results if result["topic"] == topic]
                     if ids:
                         yield ids, f"{call.name} brought items of topic {topic}, which {pause.name} had paused"
                     break
 
 
-def limits_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
+def check_limits(book: ItemHistories, spread_ms: float = SPREAD_MS) -> Iterator[tuple[list[str], str]]:
     """19: what a namespace's limit forbids is refused from its answer until somebody asks for another."""
     changes = [call for call in _of(book, "limit") if call.args["metadata_bytes_max"] is not None]
     for at, change in enumerate(changes):
@@ -91,20 +91,24 @@ def limits_hold(book: Casebook, spread_ms: float = SPREAD_MS) -> Iterator[tuple[
         others = [*changes[:at], *changes[at + 1 :]]
         others = [*(other for other in others if _where(other) == _where(change)), *_of(book, "import")]
         for call in book.record.calls:
-            if call.op != "enqueue" or call.end is not End.OK or _where(call)[0] != _where(change)[0]:
+            if call.op != "enqueue" or call.end is not CallEnd.OK or _where(call)[0] != _where(change)[0]:
                 continue
             assert call.returned is not None
-            if holds(change, others, call.invoked, call.returned, book.record.healed, spread_ms):
-                ids = [entry.result["id"] for entry in entries(call) if entry.end is End.OK and entry.asked["metadata"]]
+            if certainly_held(change, others, call.invoked, call.returned, book.record.healed, spread_ms):
+                ids = [
+                    entry.result["id"]
+                    for entry in entries(call)
+                    if entry.end is CallEnd.OK and entry.requested["metadata"]
+                ]
                 if ids:
                     yield ids, f"{call.name} enqueued items with metadata, which {change.name} had forbidden"
 
 
-def _of(book: Casebook, op: str) -> list[Call]:
-    return [call for call in book.record.calls if call.op == op and call.end is not End.FAILED]
+def _of(book: ItemHistories, op: str) -> list[Call]:
+    return [call for call in book.record.calls if call.op == op and call.end is not CallEnd.FAILED]
 
 
-def _changes(book: Casebook, op: str) -> dict[Where, list[Call]]:
+def _changes(book: ItemHistories, op: str) -> dict[Where, list[Call]]:
     found: dict[Where, list[Call]] = defaultdict(list)
     for call in _of(book, op):
         found[_where(call)].append(call)

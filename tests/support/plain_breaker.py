@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.core.breaker import SPANS, BreakerSettings
+from foqs.core.breaker import SPAN_COUNT, BreakerSettings
 
 
 class PlainWindow:
@@ -21,7 +21,7 @@ class PlainWindow:
     def opens(self, now_s: float, waiting_s: float | None) -> bool:
         """Whether there is a verdict."""
         settings = self._settings
-        seen = [(seconds, failed) for span, seconds, failed in self._ended if span > self._span(now_s) - SPANS]
+        seen = [(seconds, failed) for span, seconds, failed in self._ended if span > self._span(now_s) - SPAN_COUNT]
         failures = sum(failed for _, failed in seen)
         if len(seen) >= settings.flushes_min and failures * 100 >= settings.error_percent * len(seen):
             return True
@@ -31,4 +31,4 @@ class PlainWindow:
         return len(times) >= settings.flushes_min and sum(times) > settings.latency_s_max * len(times)
 
     def _span(self, now_s: float) -> int:
-        return int(now_s / (self._settings.window_s / SPANS))
+        return int(now_s / (self._settings.window_s / SPAN_COUNT))

@@ -13,13 +13,13 @@ from typing import Any
 
 from foqs.core.batch import Batch
 from foqs.core.errors import KeyConflict
-from foqs.core.flush import Decision, outcome
-from foqs.core.item import Delivery, Key, KeyedItem, NewItem, Row, State, pack_key
-from foqs.core.keys import KeyName, KeyRow
-from foqs.core.life import Event, Fate, Kind, Moment, Verdict, admit, judge
+from foqs.core.flush import Decision, entry_result
+from foqs.core.item import DeliveryPolicy, KeyedItem, NewItem, OrderKey, Row, State, pack_order_key
+from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.core.life import Effect, Event, EventKind, FlushContext, Transition, apply_event, new_row
 
 
-def a_row(number: int = 1, **changes: Any) -> Row:
+def make_row(number: int = 1, **changes: Any) -> Row:
     """A READY row of namespace `n`, never delivered."""
     row = Row(
         id=number,
@@ -31,7 +31,7 @@ def a_row(number: int = 1, **changes: Any) -> Row:
         lease_ms=500,
         ttl_ms=None,
         expires_at_ms=None,
-        policy=Delivery.AT_LEAST_ONCE,
+        policy=DeliveryPolicy.AT_LEAST_ONCE,
         attempts_max=0,
         payload_bytes=1,
         payload=b"p",
@@ -44,7 +44,7 @@ def a_row(number: int = 1, **changes: Any) -> Row:
     return replace(row, **changes)
 
 
-def an_item(**changes: Any) -> NewItem:
+def make_item(**changes: Any) -> NewItem:
     """An item to enqueue into namespace `n`, ready at once."""
     item = NewItem(
         namespace="n",
@@ -56,19 +56,19 @@ def an_item(**changes: Any) -> NewItem:
         deliver_after_ms=None,
         lease_ms=500,
         ttl_ms=None,
-        policy=Delivery.AT_LEAST_ONCE,
+        policy=DeliveryPolicy.AT_LEAST_ONCE,
         attempts_max=0,
     )
     return replace(item, **changes)
 
 
-def a_keyed_item(key: bytes, digest: bytes = b"one", **changes: Any) -> KeyedItem:
+def make_keyed_item(key: bytes, digest: bytes = b"one", **changes: Any) -> KeyedItem:
     """The same with a key."""
-    return KeyedItem(**asdict(an_item(**changes)), key=key, digest=digest)
+    return KeyedItem(**asdict(make_item(**changes)), idempotency_key=key, digest=digest)
 
 
-def keys_of(numbers: Iterable[int]) -> list[Key]:
-    return [pack_key(0, 1_000, number) for number in numbers]
+def keys_of(numbers: Iterable[int]) -> list[OrderKey]:
+    return [pack_order_key(0, 1_000, number) for number in numbers]
 
 
 @dataclass
@@ -76,13 +76,17 @@ class PlainOutcome:
     """The tables after a flush, what each part's entries are told, and what each claim gets."""
 
     table: dict[int, Row]
-    keys: dict[KeyName, KeyRow]
+    keys: dict[KeyName, IdempotencyKey]
     results: list[list[Any]]
-    claimed: list[list[Row | None]]
+    directly_leased: list[list[Row | None]]
 
 
 def plain_flush(
-    batch: Batch, table: Mapping[int, Row], keys: Mapping[KeyName, KeyRow], moment: Moment, watermark_ms: int | None
+    batch: Batch,
+    table: Mapping[int, Row],
+    keys: Mapping[KeyName, IdempotencyKey],
+    context: FlushContext,
+    watermark_ms: int | None,
 ) -> PlainOutcome:
     """Judges every entry of a batch by its row, or its key's, one after the other."""
     after = dict(table)
@@ -95,19 +99,19 @@ def plain_flush(
             return row
         return replace(row, due_ms=max(row.due_ms, watermark_ms))
 
-    def apply(event: Event) -> Verdict:
-        verdict = judge(event, after.get(event.id), moment)
-        if verdict.fate is Fate.GONE:
+    def apply(event: Event) -> Transition:
+        verdict = apply_event(event, after.get(event.id), context)
+        if verdict.effect is Effect.DELETED:
             del after[event.id]
         elif verdict.row is not None:
             after[event.id] = lifted(verdict.row)
-            if event.kind is Kind.DUE and verdict.row.state is State.READY:
+            if event.kind is EventKind.DUE and verdict.row.state is State.READY:
                 woken.add(event.id)
         return verdict
 
     def claimed(number: int, lease_ms: int | None) -> Row | None:
         """What is new, or was due and has become READY just now."""
-        return leased(Event(Kind.HAND_OUT, number, lease_ms=lease_ms)) if number in woken else None
+        return leased(Event(EventKind.DELIVER, number, lease_ms=lease_ms)) if number in woken else None
 
     def leased(event: Event) -> Row | None:
         return after[event.id] if apply(event).row is not None else None
@@ -115,47 +119,47 @@ def plain_flush(
     for acks in batch.acks:
         work = acks.work
         places = range(acks.start, acks.stop)
-        events = [Event(Kind.ACK, work.numbers[i], work.namespace, work.tokens[i]) for i in places]
-        results.append([outcome(apply(event)) for event in events])
+        events = [Event(EventKind.ACK, work.numbers[i], work.namespace, work.tokens[i]) for i in places]
+        results.append([entry_result(apply(event)) for event in events])
     for part in batch.events:
         results.append([apply(event) for event in part.work.events[part.start : part.stop]])
     for hand_out in batch.hand_outs:
         lease_ms = hand_out.work.lease_ms
-        results.append([leased(Event(Kind.HAND_OUT, n, lease_ms=lease_ms)) for n in hand_out.numbers])
+        results.append([leased(Event(EventKind.DELIVER, n, lease_ms=lease_ms)) for n in hand_out.numbers])
     for inserts in batch.inserts:
         told: list[Any] = []
         for place in range(inserts.start, inserts.stop):
             number, item = inserts.work.numbers[place], inserts.work.items[place]
             if isinstance(item, KeyedItem):
-                name = (item.namespace, item.key)
+                name = (item.namespace, item.idempotency_key)
                 first = named.get(name)
-                if first is not None and first.until_ms > moment.now_ms:
-                    told.append(first.id if first.digest == item.digest else KeyConflict(""))
+                if first is not None and first.until_ms > context.now_ms:
+                    told.append(first.item_id if first.digest == item.digest else KeyConflict(""))
                     continue
-                until_ms = moment.now_ms + moment.policies[item.namespace].key_window_ms
-                named[name] = KeyRow(*name, number, item.digest, until_ms)
-            after[number] = lifted(admit(item, number, moment.now_ms))
+                until_ms = context.now_ms + context.retry_policies[item.namespace].key_window_ms
+                named[name] = IdempotencyKey(*name, number, item.digest, until_ms)
+            after[number] = lifted(new_row(item, number, context.now_ms))
             woken.add(number)
             told.append(None)
         results.append(told)
-    for recalls in batch.recalls:
+    for recalls in batch.replay_lookups:
         told = []
         for place in range(recalls.start, recalls.stop):
             recall = recalls.work
             first = named.get((recall.namespace, recall.keys[place]))
-            if first is None or first.until_ms <= moment.now_ms:
+            if first is None or first.until_ms <= context.now_ms:
                 told.append(recall.refusals[place])
             else:
-                told.append(first.id if first.digest == recall.digests[place] else KeyConflict(""))
+                told.append(first.item_id if first.digest == recall.digests[place] else KeyConflict(""))
         results.append(told)
-    got = [[claimed(number, claim.lease_ms) for number in claim.numbers] for claim in batch.claims]
+    got = [[claimed(number, claim.lease_ms) for number in claim.numbers] for claim in batch.direct_deliveries]
     return PlainOutcome(after, named, results, got)
 
 
-def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
+def table_after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
     """The table when a decision is written: absolute values, whatever the rows were."""
     rows = dict(table)
-    for gone in decision.gone.values():
+    for gone in decision.deleted.values():
         for row in gone:
             del rows[row.id]
     for (due_ms, token, attempt), ids in decision.leases.items():
@@ -169,7 +173,7 @@ def after(decision: Decision, table: Mapping[int, Row]) -> dict[int, Row]:
     return rows
 
 
-def keys_after(decision: Decision, keys: Mapping[KeyName, KeyRow]) -> dict[KeyName, KeyRow]:
+def keys_after(decision: Decision, keys: Mapping[KeyName, IdempotencyKey]) -> dict[KeyName, IdempotencyKey]:
     """The table of keys when a decision is written: new rows must not be there, others must."""
     rows = dict(keys)
     for namespace, found in decision.keys.items():
@@ -184,14 +188,14 @@ def keys_after(decision: Decision, keys: Mapping[KeyName, KeyRow]) -> dict[KeyNa
     return rows
 
 
-def is_same(told: Any, expected: Any) -> bool:
+def is_same_result(result: Any, expected: Any) -> bool:
     """Two results say the same to a caller: errors are compared by what they are."""
-    if isinstance(told, Verdict) and isinstance(expected, Verdict):
-        return (told.fate, type(told.error), told.already_gone) == (
-            expected.fate,
+    if isinstance(result, Transition) and isinstance(expected, Transition):
+        return (result.effect, type(result.error), result.already_gone) == (
+            expected.effect,
             type(expected.error),
             expected.already_gone,
         )
-    if isinstance(told, Exception):
-        return type(told) is type(expected)
-    return bool(told == expected)
+    if isinstance(result, Exception):
+        return type(result) is type(expected)
+    return bool(result == expected)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foqs.core.batch import Acks, Batch, Events, HandOut, Inserts, Lane, Part, Work
-from foqs.core.cuts import PurgeRows
-from foqs.core.intake import SHARES, Intake, IntakeLimits
-from foqs.core.item import Key, TopicName
-from foqs.core.life import Event, Kind
+from foqs.core.cuts import DeletePurgedRows
+from foqs.core.intake import LANE_SHARES, Intake, IntakeLimits
+from foqs.core.item import OrderKey, TopicName
+from foqs.core.life import Event, EventKind
 from tests.support.builders import row
-from tests.support.plain_flush import an_item, keys_of
+from tests.support.plain_flush import keys_of, make_item
 
 LIMITS = IntakeLimits(
     flush_items_max=100,
@@ -25,15 +25,15 @@ LIMITS = IntakeLimits(
     express_items=20,
     queue_items_max=10_000,
     queue_bytes_max=1_000_000,
-    shares=SHARES,
+    shares=LANE_SHARES,
 )
 KINDS = {
-    Lane.ACK: Kind.CANCEL,
-    Lane.NACK: Kind.NACK,
-    Lane.RELEASE: Kind.RELEASE,
-    Lane.EXTEND: Kind.EXTEND,
-    Lane.DUE: Kind.DUE,
-    Lane.LEASE: Kind.HAND_OUT,
+    Lane.ACK: EventKind.CANCEL,
+    Lane.NACK: EventKind.NACK,
+    Lane.RELEASE: EventKind.RELEASE,
+    Lane.EXTEND: EventKind.EXTEND,
+    Lane.DUE: EventKind.DUE,
+    Lane.LEASE: EventKind.DELIVER,
 }
 
 
@@ -43,7 +43,7 @@ def intake(weights: dict[str, int] | None = None, **limits: Any) -> Intake:
 
 def work_of(caller: Caller, lane: Lane, first: int, count: int, namespace: str = "n") -> Work:
     if lane is Lane.PURGE:
-        purge = PurgeRows([row(number) for number in range(first, first + count)], lambda: None)
+        purge = DeletePurgedRows([row(number) for number in range(first, first + count)], lambda: None)
         purge.namespace = namespace
         return purge
     if lane is Lane.INSERT:
@@ -76,7 +76,7 @@ def is_within(parts: list[Part[Any]], bytes_max: int) -> bool:
 def sealed(queue: Intake) -> Batch:
     """A flush that is written at once."""
     batch = queue.seal()
-    queue.written(batch)
+    queue.on_flush_ended(batch)
     return batch
 
 
@@ -98,15 +98,15 @@ class Caller:
     def acks(self, *numbers: int, namespace: str = "n", token: int = 1) -> Acks:
         return Acks(namespace, numbers, [token] * len(numbers), self._finished())
 
-    def events(self, kind: Kind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
+    def events(self, kind: EventKind, *numbers: int, namespace: str = "n", metadata: bytes | None = None) -> Events:
         return Events(namespace, [Event(kind, number, metadata=metadata) for number in numbers], self._finished())
 
     def hand_out(self, *numbers: int, namespace: str = "n", read_bytes: int = 0) -> HandOut:
-        spans: list[tuple[TopicName, list[Key]]] = [((namespace, "t"), keys_of(numbers))]
+        spans: list[tuple[TopicName, list[OrderKey]]] = [((namespace, "t"), keys_of(numbers))]
         return HandOut(namespace, spans, None, read_bytes, self._finished())
 
     def inserts(self, first: int, *sizes: int, namespace: str = "n") -> Inserts:
-        items = [an_item(namespace=namespace, payload=bytes(size)) for size in sizes]
+        items = [make_item(namespace=namespace, payload=bytes(size)) for size in sizes]
         return Inserts(namespace, items, first, self._finished())
 
 
@@ -165,5 +165,5 @@ class PlainIntake:
         self.waiting = [entry for entry in self.waiting if entry not in taken]
         self.flying |= {entry.number for entry in taken if entry.is_event}
 
-    def written(self) -> None:
+    def on_flush_ended(self) -> None:
         self.flying.clear()

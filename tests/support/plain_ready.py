@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Iterable
 
-from foqs.core.item import Key, TopicName, key_number
+from foqs.core.item import OrderKey, TopicName, order_key_number
 from foqs.core.ready import BELOW_ALL
 
 
@@ -20,9 +20,9 @@ class PlainReady:
 
     def __init__(self, window_keys_max: int) -> None:
         self._window_keys_max = window_keys_max
-        self.windows: dict[TopicName, list[Key]] = {}
-        self.boundaries: dict[TopicName, Key | None] = {}
-        self.reserved: dict[int, Key] = {}
+        self.windows: dict[TopicName, list[OrderKey]] = {}
+        self.boundaries: dict[TopicName, OrderKey | None] = {}
+        self.reserved: dict[int, OrderKey] = {}
 
     def discover(self, topic: TopicName) -> None:
         self.windows[topic] = []
@@ -32,41 +32,41 @@ class PlainReady:
         self.windows.pop(topic, None)
         self.boundaries.pop(topic, None)
 
-    def add(self, topic: TopicName, key: Key) -> None:
+    def add(self, topic: TopicName, key: OrderKey) -> None:
         window = self.windows.setdefault(topic, [])
         boundary = self.boundaries.setdefault(topic, None)
-        if key in window or key_number(key) in self.reserved or (boundary is not None and key > boundary):
+        if key in window or order_key_number(key) in self.reserved or (boundary is not None and key > boundary):
             return
         insort(window, key)
         if len(window) > self._window_keys_max:
             window.pop()
             self.boundaries[topic] = window[-1]
 
-    def discard(self, topic: TopicName, key: Key) -> None:
-        self.reserved.pop(key_number(key), None)
+    def discard(self, topic: TopicName, key: OrderKey) -> None:
+        self.reserved.pop(order_key_number(key), None)
         if key in self.windows.get(topic, []):
             self.windows[topic].remove(key)
 
-    def take(self, topic: TopicName, key: Key) -> None:
+    def reserve(self, topic: TopicName, key: OrderKey) -> None:
         """Reserves a READY key, whether it is in the window or not."""
         if key in self.windows.get(topic, []):
             self.windows[topic].remove(key)
-        self.reserved[key_number(key)] = key
+        self.reserved[order_key_number(key)] = key
 
-    def settle(self, number: int) -> int:
+    def confirm_reservation(self, number: int) -> int:
         return int(self.reserved.pop(number, None) is not None)
 
-    def give_back(self, topic: TopicName, keys: Iterable[Key]) -> bool:
-        back = [key for key in keys if self.reserved.get(key_number(key)) == key]
+    def release_reservations(self, topic: TopicName, keys: Iterable[OrderKey]) -> bool:
+        back = [key for key in keys if self.reserved.get(order_key_number(key)) == key]
         for key in back:
-            del self.reserved[key_number(key)]
+            del self.reserved[order_key_number(key)]
             self.add(topic, key)
         return bool(back)
 
-    def head(self, topic: TopicName, ready: Iterable[Key]) -> Key | None:
+    def best_key(self, topic: TopicName, ready: Iterable[OrderKey]) -> OrderKey | None:
         """The best key, after as many refills from the `ready` keys of the topic's table as it takes."""
         while not self.windows.get(topic) and (boundary := self.boundaries.get(topic)) is not None:
             read = sorted(key for key in ready if key > boundary)[: self._window_keys_max]
-            self.windows[topic] = [key for key in read if key_number(key) not in self.reserved]
+            self.windows[topic] = [key for key in read if order_key_number(key) not in self.reserved]
             self.boundaries[topic] = read[-1] if len(read) == self._window_keys_max else None
         return next(iter(self.windows.get(topic, [])), None)

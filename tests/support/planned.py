@@ -7,14 +7,14 @@ import asyncio
 from shardmgr.port import Coordinator
 
 
-class PlannedCoordinator(Coordinator):
+class ScriptedCoordinator(Coordinator):
     """Gives out the epochs of `plan`; whoever needs a higher one waits until the test has put it there."""
 
     def __init__(self, plan: dict[int, int] | None = None) -> None:
         self.plan = plan or {}
         self.wanted: dict[int, int] = {}
         """By shard, above which epoch somebody waits for one."""
-        self.told: list[tuple[int, str]] = []
+        self.reported: list[tuple[int, str]] = []
         self._changed = asyncio.Event()
 
     def assign(self, shard: int, epoch: int) -> None:
@@ -29,13 +29,13 @@ class PlannedCoordinator(Coordinator):
         self.wanted.pop(shard, None)
         return self.plan[shard]
 
-    def tell(self, shard: int, epoch: int, state: str) -> None:
-        self.told.append((shard, state))
+    def report_state(self, shard: int, epoch: int, state: str) -> None:
+        self.reported.append((shard, state))
 
     def states(self, shard: int) -> list[str]:
         """What was told of a shard, in order, each once in a row."""
         found: list[str] = []
-        for number, state in self.told:
+        for number, state in self.reported:
             if number == shard and found[-1:] != [state]:
                 found.append(state)
         return found

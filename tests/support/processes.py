@@ -46,7 +46,7 @@ _END_TIMEOUT_S: Final = 30.0
 _TAIL_BYTES: Final = 4_000
 
 
-class HostProcess:
+class RestartableHost:
     """One host's place: its ports, folder and configuration; and its process, one after the other.
 
     Args:
@@ -73,7 +73,7 @@ class HostProcess:
             "store.url": store,
             "coordinator.file": str(folder / "coordinator.json"),
         }
-        self.config.write_text(_toml({**_OPTIONS, **place, **options}))
+        self.config.write_text(_to_toml({**_OPTIONS, **place, **options}))
 
     # ------------------------------------------------------------------- looking
 
@@ -91,7 +91,7 @@ class HostProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def get(self, path: str) -> tuple[int, str] | None:
@@ -109,7 +109,7 @@ class HostProcess:
 
     def launch(self) -> None:
         """Starts the process and returns at once."""
-        assert not self.runs, "the host runs already"
+        assert not self.is_running, "the host runs already"
         kept = {name: value for name, value in os.environ.items() if not name.upper().startswith("FOQS_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -124,9 +124,9 @@ class HostProcess:
     def start(self) -> None:
         """Starts the process and returns when every shard is served."""
         self.launch()
-        self.until_ready()
+        self.wait_until_ready()
 
-    def until_ready(self) -> None:
+    def wait_until_ready(self) -> None:
         until(self._ready, f"the host on port {self.port} is ready", _START_TIMEOUT_S)
 
     def signal(self, number: signal.Signals) -> None:
@@ -136,14 +136,14 @@ class HostProcess:
     def kill9(self) -> None:
         """Ends the process as a crash would."""
         self.signal(signal.SIGKILL)
-        self.ended()
+        self.wait_for_exit()
 
     def stop(self) -> int:
         """Asks the process to leave, and returns its exit code."""
         self.signal(signal.SIGTERM)
-        return self.ended()
+        return self.wait_for_exit()
 
-    def ended(self) -> int:
+    def wait_for_exit(self) -> int:
         """Waits for the process to end by itself, and returns its exit code."""
         assert self._process is not None
         return self._process.wait(_END_TIMEOUT_S)
@@ -156,7 +156,7 @@ class HostProcess:
         thaw(self.pid)
 
     def _ready(self) -> bool:
-        assert self.runs, f"the host ended by itself:\n{self.log[-_TAIL_BYTES:]}"
+        assert self.is_running, f"the host ended by itself:\n{self.log[-_TAIL_BYTES:]}"
         answer = self.get("/readyz")
         return answer is not None and answer[0] == 200
 
@@ -166,13 +166,13 @@ class HostProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.runs:
+        if self.is_running:
             self.kill9()
         if error is not None:
             error.add_note(f"the end of the log in {self.folder}:\n{self.log[-_TAIL_BYTES:]}")
 
 
-def _toml(options: Mapping[str, Any]) -> str:
+def _to_toml(options: Mapping[str, Any]) -> str:
     """Options by dotted name as a configuration file."""
     sections: dict[str, list[str]] = {}
     for name, value in options.items():

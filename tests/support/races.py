@@ -16,7 +16,7 @@ from tests.support.memory_check import differences, is_at_rest
 T = TypeVar("T")
 
 
-class Gate:
+class MethodGate:
     """Calls of one method, held on their way in or out while it is closed."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, *, on_the_way_back: bool) -> None:
@@ -50,14 +50,14 @@ class Gate:
 
 
 @contextmanager
-def closed(gate: Gate) -> Iterator[None]:
+def closed(gate: MethodGate) -> Iterator[None]:
     """Closed for this block."""
     gate.close()
     yield
     gate.open()
 
 
-async def rest(world: World, *engines: Engine) -> None:
+async def wait_until_idle(world: World, *engines: Engine) -> None:
     """Until nothing is under way, and what is remembered is what the tables hold."""
     shards = [shard for engine in engines for shard in engine.shards.values()]
     await world.until(lambda: all(is_at_rest(shard) for shard in shards))
@@ -71,6 +71,6 @@ async def restarted(world: World, engine: Engine, settings: EngineSettings) -> E
     return await world.engine(settings)
 
 
-def begin(call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
     """The call goes on beside the story."""
     return asyncio.ensure_future(call)

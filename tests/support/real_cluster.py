@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from foqs.clock import SystemClock
 from shardmgr import administration
-from shardmgr.model import ShardSpec, View
-from shardmgr.ownership import Ownership
+from shardmgr.model import ClusterView, ShardSpec
+from shardmgr.ownership import OwnershipState
 from shardmgr.registry import RegistryFailed
 from shardmgr.zookeeper import ZooKeeperRegistry
 from tests.support.mariadb import MariaDb
 from tests.support.poll import until
-from tests.support.processes import HostProcess
+from tests.support.processes import RestartableHost
 from tests.support.zookeeper import ZooKeeper
 
 SESSION_TIMEOUT_MS: Final = 6_000
@@ -49,7 +49,7 @@ class RealCluster:
         """Makes the layout."""
         asyncio.run(self._init())
 
-    def host(self, name: str, port: int = 0, options: Mapping[str, Any] = MappingProxyType({})) -> HostProcess:
+    def host(self, name: str, port: int = 0, options: Mapping[str, Any] = MappingProxyType({})) -> RestartableHost:
         """A place for a host, not started.
 
         Args:
@@ -64,13 +64,13 @@ class RealCluster:
             "shard.breaker_latency_ms_max": 60_000,
             "databases.main.url": f"mysql://root@127.0.0.1:{port or self._port}/{self.database}",
         }
-        return HostProcess(self._folder / name, "sqlite:unused", {**given, **options})
+        return RestartableHost(self._folder / name, "sqlite:unused", {**given, **options})
 
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         """The cluster as it is now."""
-        return asyncio.run(self._look())
+        return asyncio.run(self._read_view())
 
-    def until_served(self, hosts: Sequence[str]) -> None:
+    def wait_until_served(self, hosts: Sequence[str]) -> None:
         """Waits until hosts of these names, and no others, serve all shards, each as many as its part is, and none moves."""
 
         def served() -> bool:
@@ -90,10 +90,10 @@ class RealCluster:
         for number in self.shards:
             assignment = view.plan.assignments.get(number)
             member = None if assignment is None else members.get(assignment.nonce)
-            holding = None if member is None else member.holdings.get(number)
+            holding = None if member is None else member.held_shards.get(number)
             if assignment is None or assignment.leaving or member is None or holding is None:
                 return Counter()
-            if (holding.epoch, holding.state) != (assignment.epoch, Ownership.OWNED.value):
+            if (holding.epoch, holding.state) != (assignment.epoch, OwnershipState.OWNED.value):
                 return Counter()
             owners[member.name] += 1
         return owners
@@ -105,14 +105,14 @@ class RealCluster:
         registry = self._registry()
         await registry.open()
         try:
-            await administration.init(registry, [ShardSpec(number, "main") for number in self.shards])
+            await administration.create_layout(registry, [ShardSpec(number, "main") for number in self.shards])
         finally:
             await registry.close()
 
-    async def _look(self) -> View:
+    async def _read_view(self) -> ClusterView:
         registry = self._registry()
         await registry.open()
         try:
-            return await administration.look(registry)
+            return await administration.read_cluster_view(registry)
         finally:
             await registry.close()

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.support.casebook import Case, Receipt
-from tests.support.history import Call, End, Entry, Stamp
+from tests.support.casebook import DeliveryReceipt, ItemHistory
+from tests.support.history import Call, CallEnd, Entry, Stamp
 from tests.support.holding import SPREAD_MS
 
 
 @dataclass(slots=True, frozen=True)
-class Bounds:
+class ClockBounds:
     """What the run was configured with, and how well clocks agree.
 
     `slew_ms` and `slew_ratio`: a duration of d ms on the server is, to the
@@ -49,42 +49,44 @@ class Bounds:
     """Invariant 11: how long something may be overdue, and how long one consumer may have waited for a
     ready item, over all its calls that brought nothing. None: not checked."""
 
-    def shortest(self, duration_ms: float) -> float:
+    def shortest_ms(self, duration_ms: float) -> float:
         return duration_ms * (1 - self.slew_ratio) - self.slew_ms
 
-    def longest(self, duration_ms: float) -> float:
+    def longest_ms(self, duration_ms: float) -> float:
         return duration_ms * (1 + self.slew_ratio) + self.slew_ms + self.late_ms
 
 
-def redriven(case: Case) -> bool:
+def may_have_been_redriven(case: ItemHistory) -> bool:
     """It may have been redriven, which gives fresh attempts and a fresh TTL."""
-    return bool(case.maybe("redrive"))
+    return bool(case.possible_operations("redrive"))
 
 
-def delay(entry: Entry) -> float | None:
+def requested_delay_ms(entry: Entry) -> float | None:
     """How long from its call an item must wait: the relative delay, or the absolute time made relative."""
-    delay = entry.asked.get("delay_ms")
-    return delay if delay is not None else entry.asked.get("deliver_after_in_ms")
+    delay = entry.requested.get("delay_ms")
+    return delay if delay is not None else entry.requested.get("deliver_after_in_ms")
 
 
-def due_ms(case: Case, bounds: Bounds) -> float:
+def earliest_ready_ms(case: ItemHistory, bounds: ClockBounds) -> float:
     """The earliest moment at which the item can have been ready; it must have been enqueued."""
-    moved = [entry for entry in case.maybe("update") if delay(entry) is not None]
-    return min(entry.invoked.at_ms + bounds.shortest(delay(entry) or 0) for entry in (*case.origins, *moved))
+    moved = [entry for entry in case.possible_operations("update") if requested_delay_ms(entry) is not None]
+    return min(
+        entry.invoked.at_ms + bounds.shortest_ms(requested_delay_ms(entry) or 0) for entry in (*case.origins, *moved)
+    )
 
 
-def attempts_max(case: Case, bounds: Bounds) -> int | None:
+def attempts_max(case: ItemHistory, bounds: ClockBounds) -> int | None:
     """0: without limit; None: not known."""
-    limit = case.asked("attempts_max", bounds.attempts_max_default)
+    limit = case.requested("attempts_max", bounds.attempts_max_default)
     return None if limit is None else int(limit)
 
 
-def _item_lease(case: Case, bounds: Bounds) -> float | None:
-    lease = case.asked("lease_ms", bounds.lease_ms_default)
+def _item_lease(case: ItemHistory, bounds: ClockBounds) -> float | None:
+    lease = case.requested("lease_ms", bounds.lease_ms_default)
     return None if lease is None else float(lease)
 
 
-def lease_over_ms(case: Case, receipt: Receipt, bounds: Bounds) -> float:
+def earliest_lease_end_ms(case: ItemHistory, receipt: DeliveryReceipt, bounds: ClockBounds) -> float:
     """The earliest moment at which a lease can have run out; minus infinity when that is not known.
 
     It was granted after it was asked for, and after the item was ready first. An extension replaces the end, so the
@@ -95,101 +97,111 @@ def lease_over_ms(case: Case, receipt: Receipt, bounds: Bounds) -> float:
         lease = _item_lease(case, bounds)
     if lease is None:
         lease = receipt.result.get("lease_remaining_ms")
-    begun_ms = max(receipt.requested.at_ms, due_ms(case, bounds)) if case.origins else receipt.requested.at_ms
+    begun_ms = (
+        max(receipt.requested.at_ms, earliest_ready_ms(case, bounds)) if case.origins else receipt.requested.at_ms
+    )
     grants: list[tuple[float, Stamp | None, float | None]] = [(begun_ms, receipt.received, lease)]
-    extensions = case.maybe("extend", token=receipt.token)
+    extensions = case.possible_operations("extend", token=receipt.token)
     for entry in extensions:
-        asked = entry.asked.get("lease_ms")
+        asked = entry.requested.get("lease_ms")
         grants.append((entry.invoked.at_ms, entry.returned, _item_lease(case, bounds) if asked is None else asked))
-    acknowledged = [entry.invoked for entry in extensions if entry.end is End.OK]
+    acknowledged = [entry.invoked for entry in extensions if entry.end is CallEnd.OK]
     ends = []
     for start_ms, answered, length in grants:
         if answered is not None and any(answered.before(other) for other in acknowledged):
             continue
         if length is None:
             return float("-inf")
-        ends.append(start_ms + bounds.shortest(length))
+        ends.append(start_ms + bounds.shortest_ms(length))
     return min(ends)
 
 
-def born_between_ms(case: Case) -> tuple[float, float]:
+def inserted_between_ms(case: ItemHistory) -> tuple[float, float]:
     """Between which moments the item was inserted."""
     seen = [entry.returned for entry in case.enqueued] + [each.received for each in case.receipts]
     known = [stamp.at_ms for stamp in seen if stamp is not None]
     return _first_asked_ms(case), min(known, default=_ended_ms(case, None))
 
 
-def _first_asked_ms(case: Case) -> float:
+def _first_asked_ms(case: ItemHistory) -> float:
     return min(entry.invoked.at_ms for entry in case.origins)
 
 
-def _ended_ms(case: Case, at_ms: float | None) -> float:
-    ended = case.book.record.ended
+def _ended_ms(case: ItemHistory, at_ms: float | None) -> float:
+    ended = case.histories.record.ended
     assert ended is not None
     return ended.at_ms if at_ms is None else at_ms
 
 
-def may_have_expired(case: Case, bounds: Bounds, at_ms: float | None = None) -> bool:
+def may_have_expired(case: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
     """By its TTL, at `at_ms` or by the end."""
-    ttl = case.asked("ttl_ms")
-    return ttl is not None and _ended_ms(case, at_ms) >= _first_asked_ms(case) + bounds.shortest(ttl)
+    ttl = case.requested("ttl_ms")
+    return ttl is not None and _ended_ms(case, at_ms) >= _first_asked_ms(case) + bounds.shortest_ms(ttl)
 
 
-def may_have_been_purged(case: Case) -> bool:
+def may_have_been_purged(case: ItemHistory) -> bool:
     """By a purge of its topic that was not certainly over before the item was enqueued."""
-    return any(not _too_early(case, call) for call in case.purges())
+    return any(not _precedes_item(case, call) for call in case.purges())
 
 
-def may_have_aged(case: Case, bounds: Bounds, at_ms: float | None = None) -> bool:
+def may_have_aged(case: ItemHistory, bounds: ClockBounds, at_ms: float | None = None) -> bool:
     """By the retention of dead items, at `at_ms` or by the end."""
     if bounds.dead_retention_ms is None:
         return False
-    given_up = any(entry.asked.get("dead") for entry in case.maybe("nack"))
-    leased = [call.invoked.at_ms for call in case.dequeues() if not _too_early(case, call)]
+    given_up = any(entry.requested.get("dead") for entry in case.possible_operations("nack"))
+    leased = [call.invoked.at_ms for call in case.dequeues() if not _precedes_item(case, call)]
     if not leased or not (given_up or attempts_max(case, bounds) != 0):
         return False
-    return _ended_ms(case, at_ms) >= min(leased) + bounds.shortest(bounds.dead_retention_ms)
+    return _ended_ms(case, at_ms) >= min(leased) + bounds.shortest_ms(bounds.dead_retention_ms)
 
 
-def may_have_ended(case: Case, bounds: Bounds) -> bool:
+def may_have_ended(case: ItemHistory, bounds: ClockBounds) -> bool:
     """Because it was to be delivered at most once and its only lease was over by the end."""
-    if not case.asked("at_most_once", False):
+    if not case.requested("at_most_once", False):
         return False
     for each in case.receipts:
-        if case.maybe("nack", token=each.token) or _ended_ms(case, None) >= lease_over_ms(case, each, bounds):
+        if case.possible_operations("nack", token=each.token) or _ended_ms(case, None) >= earliest_lease_end_ms(
+            case, each, bounds
+        ):
             return True
     brought = {id(each.call) for each in case.receipts}
-    return any(id(call) not in brought and not _too_early(case, call) for call in case.dequeues())
+    return any(id(call) not in brought and not _precedes_item(case, call) for call in case.dequeues())
 
 
-def _too_early(case: Case, call: Call) -> bool:
+def _precedes_item(case: ItemHistory, call: Call) -> bool:
     """A call that was over before the item can have existed; one that ended unknown may not have been."""
-    returned = call.returned if call.end is End.OK else None
+    returned = call.returned if call.end is CallEnd.OK else None
     return returned is not None and all(returned.before(entry.invoked) for entry in case.origins)
 
 
-def ready_by_ms(case: Case, bounds: Bounds) -> float | None:
+def latest_ready_ms(case: ItemHistory, bounds: ClockBounds) -> float | None:
     """The latest moment by which a present item must have become ready for the last time; None: not known.
 
     Each thing that may have held it back is reckoned at its longest. What ended
     unknown before `healed` has taken effect by then, if ever; what did so later
     may still.
     """
-    record = case.book.record
+    record = case.histories.record
     lease, healed = _item_lease(case, bounds), record.healed
-    if not case.enqueued or lease is None or healed is None or redriven(case) or case.maybe("update"):
+    if (
+        not case.enqueued
+        or lease is None
+        or healed is None
+        or may_have_been_redriven(case)
+        or case.possible_operations("update")
+    ):
         return None
-    held = [(entry.call, entry.returned, delay(entry) or 0) for entry in case.origins]
+    held = [(entry.call, entry.returned, requested_delay_ms(entry) or 0) for entry in case.origins]
     brought = {id(each.call) for each in case.receipts}
     for call in case.dequeues():
         # A host may have leased the item, left it out of its answer, and crashed before it gave it back.
         answered = call.returned if id(call) in brought else None
-        if answered is not None or call.end is End.UNKNOWN or call.invoked.before(healed):
+        if answered is not None or call.end is CallEnd.UNKNOWN or call.invoked.before(healed):
             held.append((call, answered, call.args.get("lease_ms") or lease))
-    for entry in case.maybe("extend"):
-        held.append((entry.call, entry.returned, entry.asked.get("lease_ms") or lease))
-    for entry in case.maybe("nack", "release"):
-        wait = delay(entry) if entry.call.op == "nack" else 0
+    for entry in case.possible_operations("extend"):
+        held.append((entry.call, entry.returned, entry.requested.get("lease_ms") or lease))
+    for entry in case.possible_operations("nack", "release"):
+        wait = requested_delay_ms(entry) if entry.call.op == "nack" else 0
         wait = bounds.backoff_ms_max if wait is None else wait
         if wait is None:
             return None
@@ -198,5 +210,5 @@ def ready_by_ms(case: Case, bounds: Bounds) -> float | None:
     for call, answered, length in held:
         if answered is None and not call.invoked.before(healed):
             return None
-        moments.append((answered or healed).at_ms + bounds.longest(length))
+        moments.append((answered or healed).at_ms + bounds.longest_ms(length))
     return max(moments)

@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from foqs_client import Change, Client, Delivery, Enqueued, Explanation, FoqsError, Item, Nack, Outcome
-from tests.support.dated import DatedClient
+from tests.support.dated import RequestTimeClient
 from tests.support.history import UNKNOWN, Event, History, mark
 
 Lease: TypeAlias = Delivery | tuple[str, int]
 T = TypeVar("T")
 
-_SAYS_NOTHING = ("UNKNOWN", UNKNOWN)
+_NO_PROPERTIES = ("UNKNOWN", UNKNOWN)
 
 
 class RecordingClient:
@@ -66,7 +66,9 @@ class RecordingClient:
         asked = self.client.dequeue(wants, wait_ms=wait_ms, lease_ms=lease_ms, timeout_ms=timeout_ms)
 
         def tell(delivery: Delivery) -> Event:
-            asked_s = self.client.pop_asked_s(delivery, called_s) if isinstance(self.client, DatedClient) else None
+            asked_s = (
+                self.client.pop_requested_s(delivery, called_s) if isinstance(self.client, RequestTimeClient) else None
+            )
             return _delivery(delivery) | ({} if asked_s is None else {"asked_at": round(asked_s * 1_000, 3)})
 
         return await self._finish(call, asked, tell)
@@ -109,32 +111,32 @@ class RecordingClient:
 
     async def purge_topic(self, topic: str, *, timeout_ms: int | None = None) -> int:
         asked = self.client.purge_topic(topic, timeout_ms=timeout_ms)
-        return await self._one(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
+        return await self._finish_single(self._invoke("purge", [], topic=topic), asked, lambda items: {"purged": items})
 
     async def explain(self, id: str) -> Explanation:
-        return await self._one(self._invoke("explain", [], id=id), self.client.explain(id), _explained)
+        return await self._finish_single(self._invoke("explain", [], id=id), self.client.explain(id), _explained)
 
-    async def look(self, op: str, asked: Awaitable[T]) -> T:
+    async def record_read(self, op: str, asked: Awaitable[T]) -> T:
         """A call that only looks, under the name `op`; what it shows is not written down."""
-        return await self._one(self._invoke(op, []), asked)
+        return await self._finish_single(self._invoke(op, []), asked)
 
     def _invoke(self, op: str, items: Sequence[Event], **args: object) -> int:
         return self._history.invoke(self._process, op, items, namespace=self.client.namespace, **self._caller, **args)
 
-    async def _one(self, call: int, asked: Awaitable[T], tell: Callable[[T], Event] = lambda _: {}) -> T:
+    async def _finish_single(self, call: int, asked: Awaitable[T], describe: Callable[[T], Event] = lambda _: {}) -> T:
         """As `_finish`, of a call with one answer."""
 
         async def answers() -> list[T]:
             return [await asked]
 
-        [answer] = await self._finish(call, answers(), tell)
+        [answer] = await self._finish(call, answers(), describe)
         return answer
 
-    async def _finish(self, call: int, asked: Awaitable[list[T]], tell: Callable[[T], Event]) -> list[T]:
+    async def _finish(self, call: int, asked: Awaitable[list[T]], describe: Callable[[T], Event]) -> list[T]:
         try:
             results = await asked
         except FoqsError as error:
-            if error.code in _SAYS_NOTHING:
+            if error.code in _NO_PROPERTIES:
                 self._history.unknown(call)
             else:
                 self._history.fail(call, error.code)
@@ -143,7 +145,7 @@ class RecordingClient:
             # Nothing else: a killed process that is unwound after the run has no more to say.
             self._history.unknown(call)
             raise
-        self._history.ok(call, [tell(result) for result in results])
+        self._history.ok(call, [describe(result) for result in results])
         return results
 
     def _new(self, item: Item) -> Event:
@@ -264,4 +266,4 @@ def _outcome(outcome: Outcome) -> Event:
 
 
 def _error(error: FoqsError) -> Event:
-    return {"error": UNKNOWN if error.code in _SAYS_NOTHING else error.code}
+    return {"error": UNKNOWN if error.code in _NO_PROPERTIES else error.code}

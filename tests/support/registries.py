@@ -36,7 +36,7 @@ class RegistryBench(ABC):
     def __init__(self) -> None:
         self._given: list[Registry] = []
 
-    async def joined(self, session_timeout_ms: int = LONG_MS) -> Registry:
+    async def open_registry(self, session_timeout_ms: int = LONG_MS) -> Registry:
         """One more user, in its first session."""
         registry = self.registry(session_timeout_ms)
         await registry.open()
@@ -64,11 +64,11 @@ class RegistryBench(ABC):
     def _make(self, session_timeout_ms: int) -> Registry: ...
 
     @abstractmethod
-    def cut(self, registry: Registry) -> None:
+    def disconnect(self, registry: Registry) -> None:
         """Nothing gets through between a user and the service."""
 
     @abstractmethod
-    def heal(self, registry: Registry) -> None:
+    def reconnect(self, registry: Registry) -> None:
         """It does again."""
 
     @abstractmethod
@@ -84,13 +84,13 @@ class LocalBench(RegistryBench):
     def _make(self, session_timeout_ms: int) -> Registry:
         return self._ensemble.registry(session_timeout_ms)
 
-    def cut(self, registry: Registry) -> None:
+    def disconnect(self, registry: Registry) -> None:
         assert isinstance(registry, LocalRegistry)
-        self._ensemble.suspend(registry)
+        self._ensemble.disconnect(registry)
 
-    def heal(self, registry: Registry) -> None:
+    def reconnect(self, registry: Registry) -> None:
         assert isinstance(registry, LocalRegistry)
-        self._ensemble.resume(registry)
+        self._ensemble.reconnect(registry)
 
     async def expire(self, registry: Registry) -> None:
         assert isinstance(registry, LocalRegistry)
@@ -119,10 +119,10 @@ class ZooKeeperBench(RegistryBench):
         self._proxies[id(registry)] = proxy
         return registry
 
-    def cut(self, registry: Registry) -> None:
+    def disconnect(self, registry: Registry) -> None:
         self._proxies[id(registry)].drop()
 
-    def heal(self, registry: Registry) -> None:
+    def reconnect(self, registry: Registry) -> None:
         self._proxies[id(registry)].heal()
 
     def leave_hanging(self, registry: Registry, connections: int) -> None:
@@ -150,10 +150,10 @@ class ZooKeeperBench(RegistryBench):
         self._stack.close()
 
 
-async def awaited(registry: Registry, condition: Callable[[], Awaitable[bool] | bool]) -> None:
+async def wait_for_condition(registry: Registry, condition: Callable[[], Awaitable[bool] | bool]) -> None:
     """Returns once `condition` holds, asked anew after each change that the registry tells of; a call that fails is a no."""
     changed = asyncio.Event()
-    registry.on_change(changed.set)
+    registry.subscribe(changed.set)
     while True:
         with contextlib.suppress(RegistryFailed):
             held = condition()

@@ -12,41 +12,41 @@ from itertools import pairwise
 
 from foqs.core.item import parse_id, split_number
 from tests.support import reckon
-from tests.support.casebook import Case, Casebook, Receipt
-from tests.support.history import End
-from tests.support.reckon import Bounds
+from tests.support.casebook import DeliveryReceipt, ItemHistories, ItemHistory
+from tests.support.history import CallEnd
+from tests.support.reckon import ClockBounds
 
 NO_CAUSE = "no cause"
 
 
-def repeats(book: Casebook, bounds: Bounds) -> Counter[str]:
+def repeats(book: ItemHistories, bounds: ClockBounds) -> Counter[str]:
     """By cause, how many deliveries were not the first of their item."""
     return Counter(_cause(case, first, second, bounds) for case in book for first, second in pairwise(case.receipts))
 
 
-def _cause(case: Case, first: Receipt, second: Receipt, bounds: Bounds) -> str:
+def _cause(case: ItemHistory, first: DeliveryReceipt, second: DeliveryReceipt, bounds: ClockBounds) -> str:
     for op in ("nack", "release"):
-        if case.maybe(op, token=first.token):
+        if case.possible_operations(op, token=first.token):
             return op
-    if second.received.at_ms < reckon.lease_over_ms(case, first, bounds):
+    if second.received.at_ms < reckon.earliest_lease_end_ms(case, first, bounds):
         return NO_CAUSE
-    acks = [entry for entry in case.ops["ack"] if entry.asked["token"] == first.token]
-    if any(entry.end is End.UNKNOWN for entry in acks):
+    acks = [entry for entry in case.ops["ack"] if entry.requested["token"] == first.token]
+    if any(entry.end is CallEnd.UNKNOWN for entry in acks):
         return "lease end, ack unknown"
     return "lease end, ack refused" if acks else "lease end"
 
 
-def acked_twice(book: Casebook) -> list[str]:
+def acked_twice(book: ItemHistories) -> list[str]:
     """Stories of items of which two were told that they did them."""
     return [
-        "\n".join(case.story())
+        "\n".join(case.timeline())
         for case in book
-        if sum(not entry.result.get("already_gone") for entry in case.done("ack")) > 1
+        if sum(not entry.result.get("already_gone") for entry in case.acknowledged_operations("ack")) > 1
     ]
 
 
 @dataclass(slots=True, frozen=True)
-class Change:
+class OwnerChange:
     """A shard's owner, by epoch, and the next one, as callers of enqueue saw them.
 
     Attributes:
@@ -58,7 +58,7 @@ class Change:
     gap_ms: float
 
 
-def changes(book: Casebook) -> list[Change]:
+def owner_changes(book: ItemHistories) -> list[OwnerChange]:
     """Each change of owner between two acknowledged enqueues of a shard.
 
     An id tells who took its item. The beginning counts of the old one's calls, because
@@ -74,4 +74,4 @@ def changes(book: Casebook) -> list[Change]:
                 begun[owner] = max(begun.get(owner, 0.0), entry.invoked.at_ms)
                 answered[owner] = min(answered.get(owner, float("inf")), entry.returned.at_ms)
     owners = pairwise(sorted(begun))
-    return [Change(old[0], answered[new] - begun[old]) for old, new in owners if old[0] == new[0]]
+    return [OwnerChange(old[0], answered[new] - begun[old]) for old, new in owners if old[0] == new[0]]

@@ -52,7 +52,9 @@ class Replication:
         self._proxy.point_to(self.replica.port)
 
     def _state(self) -> str:
-        connection = pymysql.connect(user="root", cursorclass=pymysql.cursors.DictCursor, **self.replica.place)
+        connection = pymysql.connect(
+            user="root", cursorclass=pymysql.cursors.DictCursor, **self.replica.connect_arguments
+        )
         with connection, connection.cursor() as cursor:
             cursor.execute("SHOW SLAVE STATUS")
             return str(cursor.fetchall())

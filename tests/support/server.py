@@ -37,7 +37,7 @@ NAMES: Final = (
 
 
 @dataclass(slots=True, frozen=True)
-class Troubles:
+class FaultRates:
     """How likely each fault is, per occasion."""
 
     lost_line: float = 0.004
@@ -55,10 +55,10 @@ class Troubles:
 ANSWER_MS_MAX: Final = 400
 """How long the answer to a new owner who asks for the time is on its way at most."""
 
-NONE: Final = Troubles(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+NONE: Final = FaultRates(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
-class Server(MemoryDatabase):
+class FaultyDatabaseServer(MemoryDatabase):
     """One database server, of one shard.
 
     Args:
@@ -73,7 +73,7 @@ class Server(MemoryDatabase):
         rng: Random,
         clock: ServerClock,
         held_s: Callable[[], float],
-        connected: Callable[[Server, int], None],
+        connected: Callable[[FaultyDatabaseServer, int], None],
     ) -> None:
         super().__init__(clock.now_ms, self._travel)
         self.clock = clock
@@ -84,7 +84,7 @@ class Server(MemoryDatabase):
         self.steps_saved_ms = 0
         """As much of its clock's steps as the offset in the owner row knows of."""
         self.refuse = self._refusal
-        self.troubles = Troubles()
+        self.troubles = FaultRates()
         self.counts: Counter[str] = Counter()
         self.commit_s = 0.0
         """What every COMMIT takes, even if nothing goes wrong."""
@@ -106,7 +106,7 @@ class Server(MemoryDatabase):
         """Connections that were made while it might lose what it acknowledges."""
         self.is_commit_risky = False
         """The last COMMIT that took effect came over one of those."""
-        self.weakness = self._weakness
+        self.unsafe_settings = self._weakness
 
     # ------------------------------------------------------------------ faults
 
@@ -136,13 +136,13 @@ class Server(MemoryDatabase):
 
     def is_committing(self) -> bool:
         """A COMMIT has come that has not taken effect yet."""
-        return bool(self._syncing)
+        return bool(self._committing)
 
     # -------------------------------------------------- what its stores ask for
 
-    def store(self, shard: int, faults: object = None) -> ServerStore:
+    def store(self, shard: int, faults: object = None) -> FaultyStore:
         super().store(shard)
-        return ServerStore(self, shard)
+        return FaultyStore(self, shard)
 
     def connect(self) -> int:
         if self.loop.time() < self._away_until_s:
@@ -180,7 +180,7 @@ class Server(MemoryDatabase):
         self.counts["writes while read-only"] += refused
         return refused
 
-    def at(self, point: str) -> None:
+    def at_fault_point(self, point: str) -> None:
         """A fault point of a flush."""
         if self.rng.random() < self.troubles.lost_line:
             raise StoreLost(f"the line is cut: {point}")
@@ -189,14 +189,14 @@ class Server(MemoryDatabase):
                 raise StoreLost("the server is read-only")
             if self.rng.random() < self.troubles.deadlock:
                 self.counts["deadlocks"] += 1
-                raise WriteRefused("Deadlock found when trying to get lock", again=True)
+                raise WriteRefused("Deadlock found when trying to get lock", is_retryable=True)
 
     def _refusal(self, writes: Writes) -> str | WriteRefused | None:
         now_s = self.loop.time()
         if self.rng.random() < self.troubles.full_disk:
             self._disk_full_until_s = now_s + self.rng.uniform(0.02, 0.6)
         if writes.inserts and now_s < self._disk_full_until_s:
-            return WriteRefused("the disk is full", full=True)
+            return WriteRefused("the disk is full", is_full=True)
         if self._has_bad_row(writes, now_s):
             return "refused by the database: a bad row"
         return "refused by the database" if self.rng.random() < self.troubles.refused_write else None
@@ -233,11 +233,11 @@ class Server(MemoryDatabase):
         await Pause(self.loop, pause_ms / 1000)
 
 
-class ServerStore(MemoryStore):
+class FaultyStore(MemoryStore):
     """One shard's connection to a server."""
 
-    def __init__(self, server: Server, shard: int) -> None:
-        super().__init__(server, shard, server.at)
+    def __init__(self, server: FaultyDatabaseServer, shard: int) -> None:
+        super().__init__(server, shard, server.at_fault_point)
         self._server = server
         self._steps_known_ms: int | None = None
         """As much of the clock's steps as was in its answers; None since a takeover."""
@@ -246,10 +246,10 @@ class ServerStore(MemoryStore):
         """Now and then the answer to a new owner is on its way for long."""
         server = self._server
         asked_s = server.loop.time()
-        await self._reach()
+        await self._round_trip()
         is_new = self._steps_known_ms is None
         if is_new:
-            server.clock.change_hands(server.steps_saved_ms)
+            server.clock.on_owner_change(server.steps_saved_ms)
         known_ms, now_ms = server.clock.stepped_ms, server.clock.now_ms()
         if is_new and server.rng.random() < server.troubles.slow_clock:
             server.counts["slow clocks"] += 1
@@ -264,15 +264,15 @@ class ServerStore(MemoryStore):
         self._steps_known_ms = None
         return await super().take_over(epoch, nonce)
 
-    async def owner(self) -> Owner:
+    async def read_owner(self) -> Owner:
         """Writes only where the row is ours, and reads on a read-only server where it is not."""
-        if (self._table.owner.epoch, self._table.owner.nonce) == self._claim:
+        if (self._tables.owner.epoch, self._tables.owner.nonce) == self._ownership:
             self._check_writable()
-        return await super().owner()
+        return await super().read_owner()
 
     def _check_writable(self) -> None:
         if self._server.is_read_only():
-            self._lost = True
+            self._is_lost = True
             raise StoreLost("the server is read-only")
 
     async def _commit(self, fence: Fence, writes: Writes) -> None:

@@ -30,7 +30,7 @@ Rates = Callable[[float, int], float]
 """(seconds, host) -> items a minute that are to be enqueued there."""
 
 
-class _Held(Quota):
+class _FixedUsageQuota(Quota):
     """What is held is set by the test."""
 
     items = 0
@@ -40,8 +40,8 @@ class _Held(Quota):
 
 
 @dataclass
-class Host:
-    quota: _Held
+class RateHost:
+    quota: _FixedUsageQuota
     limits: TierLimits
     others: list[Any] = field(default_factory=list)
     """The hosts of the plan, as it was read last."""
@@ -49,7 +49,7 @@ class Host:
     fraction: float = 0.0
 
 
-class Tier:
+class RateTier:
     """Args:
     hosts: how many there are at first.
     items: of each call.
@@ -58,7 +58,7 @@ class Tier:
     def __init__(self, hosts: int, settings: NamespaceSettings, seed: int = 0, items: int = 1) -> None:
         self.now_s = _START_S
         self.settings = settings
-        self.hosts: dict[int, Host] = {}
+        self.hosts: dict[int, RateHost] = {}
         self.lost: Callable[[int, int], bool] = lambda asking, asked: False
         """Whether an ask gets no answer."""
         self.taken: list[tuple[float, int, int]] = []
@@ -73,12 +73,12 @@ class Tier:
     def join(self) -> int:
         """A host comes; all know of it at once. Returns its number."""
         number = max(self.hosts, default=-1) + 1
-        quota = _Held({}, lambda: self.now_s)
+        quota = _FixedUsageQuota({}, lambda: self.now_s)
         others: list[Any] = list(self.hosts)
         limits = TierLimits(quota, lambda: {NAMESPACE: self.settings}, lambda: others, lambda: self.now_s, PERIOD_S)
         for host in self.hosts.values():
             host.others.append(number)
-        self.hosts[number] = Host(quota, limits, others)
+        self.hosts[number] = RateHost(quota, limits, others)
         return number
 
     def die(self, number: int) -> None:
@@ -89,16 +89,16 @@ class Tier:
         """The plan has it no more."""
         for host in self.hosts.values():
             host.others.remove(number)
-            host.limits.gone([number])
+            host.limits.on_peers_gone([number])
 
-    def part(self, number: int) -> float:
-        return self.hosts[number].limits.share(NAMESPACE).part
+    def partition(self, number: int) -> float:
+        return self.hosts[number].limits.allocation_of(NAMESPACE).fraction
 
     def offer(self, number: int, at_s: float = 0.0) -> FoqsError | None:
         """One call to one host. Returns why it was refused."""
         host = self.hosts[number]
         try:
-            host.quota.check(NAMESPACE, self.settings, self._call)
+            host.quota.check_limits(NAMESPACE, self.settings, self._call)
         except FoqsError as error:
             self.refused.append((at_s, number, error))
             return error
@@ -153,12 +153,12 @@ class Tier:
         arrived = [each for each in self._on_the_way if each[0] <= self.now_s]
         self._on_the_way = [each for each in self._on_the_way if each[0] > self.now_s]
         for _, asking, asked, told in arrived:
-            self._hear(asking, asked, told)
+            self._receive(asking, asked, told)
 
-    def _hear(self, asking: int, asked: Any, told: Sequence[Any]) -> None:
+    def _receive(self, asking: int, asked: Any, told: Sequence[Any]) -> None:
         host = self.hosts.get(asking)
         if host is not None and asked in host.others:
-            host.limits.heard(asked, told)
+            host.limits.on_demands(asked, told)
 
 
 def between(sides: Collection[Collection[int]]) -> Callable[[int, int], bool]:

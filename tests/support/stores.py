@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from foqs.core.fence import Fence
-from foqs.core.item import Delivery, Row, State, TopicName
-from foqs.core.keys import KeyName, KeyRow
-from foqs.store.port import Lease, Reads, Store, Writes
+from foqs.core.item import DeliveryPolicy, Row, State, TopicName
+from foqs.core.keys import IdempotencyKey, KeyName
+from foqs.store.port import LeaseUpdate, Reads, Store, Writes
 
 NONCE = "nonce-a"
 OTHER = "nonce-b"
@@ -30,7 +30,7 @@ def make_row(number: int, **changes: Any) -> Row:
         "lease_ms": 30_000,
         "ttl_ms": None,
         "expires_at_ms": None,
-        "policy": Delivery.AT_LEAST_ONCE,
+        "policy": DeliveryPolicy.AT_LEAST_ONCE,
         "attempts_max": 0,
         "payload": b"payload",
         "metadata": b"",
@@ -68,7 +68,7 @@ class Ownership:
         inserts: Sequence[Row] = (),
         updates: Sequence[Row] = (),
         deletes: Sequence[int] = (),
-        leases: Sequence[Lease] = (),
+        leases: Sequence[LeaseUpdate] = (),
         topics_added: Sequence[TopicName] = (),
         topics_removed: Sequence[TopicName] = (),
         **keys_and_slots: Any,
@@ -76,7 +76,7 @@ class Ownership:
         """One flush of these writes; returns the rows it found for what it changes."""
         found: dict[int, Row] = {}
 
-        def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, KeyRow]) -> Writes:
+        def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
             found.update(rows)
             return Writes(
                 list(deletes),
@@ -94,11 +94,11 @@ class Ownership:
         return found
 
 
-async def keys_of(owned: Ownership, *names: KeyName) -> dict[KeyName, KeyRow]:
+async def keys_of(owned: Ownership, *names: KeyName) -> dict[KeyName, IdempotencyKey]:
     """The rows of these keys, as a flush that writes nothing finds them."""
-    found: dict[KeyName, KeyRow] = {}
+    found: dict[KeyName, IdempotencyKey] = {}
 
-    def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, KeyRow]) -> Writes:
+    def decide(rows: Mapping[int, Row], keys: Mapping[KeyName, IdempotencyKey]) -> Writes:
         found.update(keys)
         return Writes()
 
@@ -127,13 +127,13 @@ async def reading(store: Store) -> AsyncIterator[Reads]:
 async def contents(owned: Ownership) -> dict[int, Row]:
     """Every row of the shard, found through its topics."""
     async with reading(owned.store) as reads:
-        await reads.snapshot(owned.past)
+        await reads.begin_snapshot(owned.past)
         counts = await reads.counts()
     rows: dict[int, Row] = {}
     async with reading(owned.store) as reads:
         for count in counts:
             topic = (count.namespace, count.topic)
-            listed = await reads.listed(owned.past, topic, count.state, None, count.rows + 1, payload=True)
+            listed = await reads.list_rows(owned.past, topic, count.state, None, count.rows + 1, with_payload=True)
             assert len(listed) == count.rows
             rows |= {row.id: row for row in listed}
     return rows

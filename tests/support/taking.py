@@ -11,7 +11,7 @@ _LEASE_MS: Final = 5_000
 """Longer than a machine usually stands still, and short enough to wait for: what a lost host has taken is leased too."""
 
 
-async def take_all(client: Client, *topics: str) -> list[bytes]:
+async def dequeue_all(client: Client, *topics: str) -> list[bytes]:
     """Payloads of all that is ready in these topics, or becomes so when a lease ends; acked. What is paused stays.
 
     The host may have passed a call on to one that was lost just then, and does not
@@ -24,14 +24,14 @@ async def take_all(client: Client, *topics: str) -> list[bytes]:
             items = await client.dequeue(dict.fromkeys(topics, 100), wait_ms=300, lease_ms=_LEASE_MS)
         except UnknownOutcome:
             continue
-        if not items and not await _some_left(client, topics):
+        if not items and not await _has_items_left(client, topics):
             return taken
         taken += [item.payload for item in items]
         for outcome in await client.ack(items):
             outcome.require()
 
 
-async def _some_left(client: Client, topics: tuple[str, ...]) -> bool:
+async def _has_items_left(client: Client, topics: tuple[str, ...]) -> bool:
     """Whether a topic that is not paused has ready or leased items."""
     for name in topics:
         for topic in (await client.topics(name, limit=1)).topics:  # of all that begin so, the name itself is first

@@ -14,13 +14,15 @@ from typing import Any, NoReturn
 from foqs.core.errors import Unavailable
 from foqs.core.item import State
 from foqs.service.api import TopicStats
-from foqs.tier.exchange import ExchangeSettings
-from foqs.tier.peers import Peer, Peers, Unreached
-from foqs.tier.telling import Telling
+from foqs.tier.exchange import GossipSettings
+from foqs.tier.peers import Peer, Peers, PeerUnreachable
+from foqs.tier.telling import Gossip
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.virtual import run_virtual
 
-SETTINGS = ExchangeSettings(exchange_ms=1_000, exchange_topics_max=50, peer_topics_max=10_000, gone_topics_max=100)
+SETTINGS = GossipSettings(
+    gossip_interval_ms=1_000, gossip_page_topics_max=50, peer_topics_max=10_000, topic_tombstones_max=100
+)
 ONE_WAY_S = 0.002
 ALL = list(State)
 
@@ -28,10 +30,10 @@ ALL = list(State)
 class DirectPeers(Peers):
     """Peers that are called in the same event loop."""
 
-    def __init__(self, world: TierWorld, host: TierHost) -> None:
-        service = host.membership.service(host.engine.queue.shards, dict)
+    def __init__(self, world: GossipWorld, host: GossipHost) -> None:
+        service = host.membership.cluster_service(host.engine.queue.shard_statuses, dict)
         super().__init__(lambda: service.hosts, host.nonce, "default", "", _no_pool)
-        self.is_served: Callable[[], bool] = lambda: service.is_served
+        self.is_fully_served: Callable[[], bool] = lambda: service.is_fully_served
         self._world = world
         self._me = host
         self.calls = 0
@@ -42,47 +44,47 @@ class DirectPeers(Peers):
         world = self._world
         found = next((each for each in world.tier if each.nonce == peer.nonce), None)
         if found is None or not found.alive:
-            raise Unreached("nobody listens there")
+            raise PeerUnreachable("nobody listens there")
         if {found.name, self._me.name} & world.parted:
             await asyncio.sleep(max(0.0, deadline - world.loop.time()))
             raise Unavailable("no answer came")
-        answer = _Answer()
-        found.telling.exchange.serve(request, deadline, answer)
+        answer = _ReplySink()
+        found.gossip.exchange.handle(request, deadline, answer)
         await asyncio.sleep(ONE_WAY_S)
-        world.told += len(answer.reply.topics)
-        return answer.reply
+        world.told += len(answer.received.topics)
+        return answer.received
 
 
-class _Answer:
-    visitor = None
+class _ReplySink:
+    session = None
 
     def __init__(self) -> None:
-        self.reply: Any = None
+        self.received: Any = None
 
-    def answer(self, shape: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
-        self.reply = shape(value)
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        self.received = to_struct(value)
 
     def fail(self, error: Exception) -> NoReturn:
         raise error
 
-    def complain(self, text: str) -> NoReturn:
+    def log_malformed(self, text: str) -> NoReturn:
         raise AssertionError(text)
 
 
-class TierHost(ClusterHost):
+class GossipHost(ClusterHost):
     """One host and what it knows of the others."""
 
-    def __init__(self, world: TierWorld, name: str, number: int) -> None:
+    def __init__(self, world: GossipWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)
         self.alive = True
         self.peers = DirectPeers(world, self)
         rng = Random(f"{number}/telling")
-        self.telling = Telling(world.settings, self.engine, self.peers, lambda: 0.0, self.peers.is_served, rng)
+        self.gossip = Gossip(world.settings, self.engine, self.peers, lambda: 0.0, self.peers.is_fully_served, rng)
         self._exchanging: asyncio.Task[None]
 
     async def start(self) -> None:
         await super().start()
-        self._exchanging = asyncio.create_task(self.telling.exchange.run())
+        self._exchanging = asyncio.create_task(self.gossip.exchange.run())
 
     async def stop(self) -> None:
         await super().stop()
@@ -103,7 +105,7 @@ class TierHost(ClusterHost):
         found: list[TopicStats] = []
         cursor: str | None = None
         while True:
-            page, cursor = await self.telling.topics.topics(namespace, prefix, states, cursor, limit)
+            page, cursor = await self.gossip.tier_topics.list_topics(namespace, prefix, states, cursor, limit)
             assert len(page) <= limit
             found += page
             if cursor is None:
@@ -113,32 +115,32 @@ class TierHost(ClusterHost):
         return {each.topic: each for each in found}
 
 
-class TierWorld(ClusterWorld):
+class GossipWorld(ClusterWorld):
     """Args:
     settings: of every host's exchange.
     """
 
-    def __init__(self, shards: int, settings: ExchangeSettings) -> None:
+    def __init__(self, shards: int, settings: GossipSettings) -> None:
         super().__init__(shards)
         self.settings = settings
-        self.tier: list[TierHost] = []
+        self.tier: list[GossipHost] = []
         self.parted: set[str] = set()
         """Names of hosts that others do not reach, nor they them."""
         self.told = 0
         """Topics in answers of all exchanges."""
 
-    async def host(self, name: str) -> TierHost:
+    async def host(self, name: str) -> GossipHost:
         self._started += 1
-        host = TierHost(self, name, self._started)
+        host = GossipHost(self, name, self._started)
         self.hosts.append(host)
         self.tier.append(host)
         await host.start()
         return host
 
-    async def three(self) -> list[TierHost]:
+    async def three(self) -> list[GossipHost]:
         """Three hosts that serve all shards and have heard of each other."""
         hosts = [await self.host(name) for name in ("one", "two", "three")]
-        await self.settled(*hosts)
+        await self.wait_until_settled(*hosts)
         await self.pass_s(3)
         return hosts
 
@@ -147,14 +149,14 @@ def _no_pool(address: object) -> NoReturn:
     raise AssertionError("nothing is sent over a network")
 
 
-def play_tier(
-    story: Callable[[TierWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: ExchangeSettings = SETTINGS
+def run_gossip_world(
+    story: Callable[[GossipWorld], Coroutine[Any, Any, None]], shards: int = 6, settings: GossipSettings = SETTINGS
 ) -> None:
     """Runs a story in a fresh tier."""
 
     async def main() -> None:
-        world = TierWorld(shards, settings)
-        await world.begin()
+        world = GossipWorld(shards, settings)
+        await world.set_up()
         await story(world)
         assert world.overlaps == []
 

@@ -23,7 +23,7 @@ _SILENCE_MS: Final = 90_000
 """A host that says nothing for so long has failed the test."""
 
 
-class ThinClient:
+class SingleEndpointClient:
     """Args:
     address: of its host, `foqs://host:port`.
     compact: speaks the compact protocol in place of the binary one.

@@ -1,6 +1,6 @@
 """Hosts of one tier under virtual time, each a fake queue behind a real wire, which pass calls on to each other.
 
-Holds `Tier` and its `TierHost`s. Always true: every host knows all others by the
+Holds `Tier` and its `EnqueueTierHost`s. Always true: every host knows all others by the
 same map, which a test changes as it likes; what a host is refused, or made to
 wait, is the test's. Knows nothing of shards.
 """
@@ -19,19 +19,19 @@ from typing import Any, Final
 from foqs.catalog.document import Permission
 from foqs.core.errors import FoqsError, NotOwner
 from foqs.core.item import KeyedItem, NewItem
-from foqs.service.api import Enqueued, Pending
+from foqs.service.api import EnqueueOutcome, PendingCall
 from foqs.service.cluster import Address, HostView
-from foqs.tier.calls import TierCalls
-from foqs.tier.enqueues import Enqueues
+from foqs.tier.calls import TierService
+from foqs.tier.enqueues import EnqueueForwarder
 from foqs.tier.peers import Peers
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.methods import Calls, Method
-from foqs.wire.server import WireServer
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.methods import RpcService, ServerMethod
+from foqs.wire.server import RpcServer
 from foqs_client import Client, Item, convert
 from foqs_client import Enqueued as Told
-from foqs_client.credentials import greeting
-from foqs_client.pool import Pool
+from foqs_client.credentials import make_handshake
+from foqs_client.pool import ConnectionPool
 from tests.simulation import principals
 from tests.support.fake_queue import FakeQueue
 from tests.support.network import Network
@@ -41,7 +41,7 @@ PORT: Final = 7411
 GRACE_S: Final = 0.2
 
 
-class TierQueue(FakeQueue):
+class SelectiveQueue(FakeQueue):
     """A queue that takes what it shall take.
 
     Attributes:
@@ -53,32 +53,32 @@ class TierQueue(FakeQueue):
         self.refusal: Callable[[NewItem], FoqsError | None] = lambda item: None
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
-    ) -> Pending:
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
         refused = [self.refusal(item) for item in items]
         good = [item for item, error in zip(items, refused, strict=True) if error is None]
 
-        def whole(taken: list[Enqueued]) -> None:
+        def whole(taken: list[EnqueueOutcome]) -> None:
             rest = iter(taken)
-            done([next(rest) if error is None else error for error in refused])
+            on_done([next(rest) if error is None else error for error in refused])
 
         return super().enqueue(namespace, good, deadline, whole)
 
-    def holds(self, *keys: str) -> None:
+    def accept_only(self, *keys: str) -> None:
         """Of items with keys it takes only these; of the others it says who owns them, where `owners` does."""
         mine = {key.encode() for key in keys}
 
         def refusal(item: NewItem) -> FoqsError | None:
-            if not isinstance(item, KeyedItem) or item.key in mine:
+            if not isinstance(item, KeyedItem) or item.idempotency_key in mine:
                 return None
-            return NotOwner("another's", owner=self.owners.get(item.key.decode()))
+            return NotOwner("another's", owner=self.owners.get(item.idempotency_key.decode()))
 
         self.refusal = refusal
 
     owners: dict[str, Address]
 
 
-class TierHost:
+class EnqueueTierHost:
     """One host.
 
     Attributes:
@@ -86,25 +86,25 @@ class TierHost:
         times: of the calls that reached it, what time they had.
     """
 
-    def __init__(self, tier: Tier, view: HostView, token: str | None) -> None:
+    def __init__(self, tier: EnqueueTier, view: HostView, token: str | None) -> None:
         self.view = view
-        self.queue = TierQueue()
+        self.queue = SelectiveQueue()
         self.queue.owners = tier.owners
         self.asked: Counter[tuple[str, bool]] = Counter()
         self.times: list[int] = []
-        greet = greeting(token, None, certified=False)
+        greet = make_handshake(token, None, has_certificate=False)
         connect = tier.network.connector(view.name)
         self.peers = Peers(
-            lambda: tier.views, view.nonce, view.tier, view.region, lambda at: Pool([at], 1, connect, greet)
+            lambda: tier.views, view.nonce, view.tier, view.region, lambda at: ConnectionPool([at], 1, connect, greet)
         )
-        alone = Handlers(self.queue, Identity(view.name, PORT, 1), Random(1))
-        enqueues = Enqueues(alone.methods[b"enqueue"].serve, self.peers)
-        calls = TierCalls(alone, {b"enqueue": enqueues.serve})
-        self.wire = WireServer(
+        alone = QueueHandlers(self.queue, HostIdentity(view.name, PORT, 1), Random(1))
+        enqueues = EnqueueForwarder(alone.methods[b"enqueue"].handle, self.peers)
+        calls = TierService(alone, {b"enqueue": enqueues.handle})
+        self.wire = RpcServer(
             asyncio.get_running_loop(),
-            self._noted(calls),
-            WireLimits(reply_grace_s=GRACE_S),
-            gate=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
+            self._recorded(calls),
+            RpcLimits(reply_grace_s=GRACE_S),
+            authenticator=principals.gate(lambda *_: frozenset((Permission.ENQUEUE,))) if tier.gated else None,
         )
 
     @property
@@ -112,20 +112,21 @@ class TierHost:
         """The payloads that it took, in order."""
         return [row.payload or b"" for row in self.queue.rows.values()]
 
-    def _noted(self, calls: TierCalls) -> Calls:
-        def serve(name: str, method: Method, request: Any, *rest: Any) -> Any:
+    def _recorded(self, calls: TierService) -> RpcService:
+        def serve(name: str, method: ServerMethod, request: Any, *rest: Any) -> Any:
             if name != "authenticate":
                 self.asked[name, bool(getattr(request, "forwarded", False))] += 1
                 self.times.append(request.timeout_ms)
-            return method.serve(request, *rest)
+            return method.handle(request, *rest)
 
         calls.methods = {
-            name: replace(method, serve=partial(serve, name.decode(), method)) for name, method in calls.methods.items()
+            name: replace(method, handle=partial(serve, name.decode(), method))
+            for name, method in calls.methods.items()
         }
         return calls
 
 
-class Tier:
+class EnqueueTier:
     """Args:
     gated: hosts ask who calls.
     """
@@ -133,7 +134,7 @@ class Tier:
     def __init__(self, stack: AsyncExitStack, *, gated: bool = False) -> None:
         self.gated = gated
         self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
-        self.hosts: list[TierHost] = []
+        self.hosts: list[EnqueueTierHost] = []
         self.views: Sequence[HostView] = ()
         self.owners: dict[str, Address] = {}
         """By key, who takes it."""
@@ -141,10 +142,10 @@ class Tier:
 
     async def host(
         self, name: str, *, token: str | None = principals.token(principals.OPERATOR), listens: bool = True, **view: Any
-    ) -> TierHost:
+    ) -> EnqueueTierHost:
         """One more, which all know."""
         known = HostView(name, (name, PORT), "default", "", 1, f"nonce-{name}")
-        host = TierHost(self, replace(known, **view), token)
+        host = EnqueueTierHost(self, replace(known, **view), token)
         self.hosts.append(host)
         self.views = (*self.views, host.view)
         if listens:
@@ -152,12 +153,12 @@ class Tier:
         self._stack.push_async_callback(host.peers.close)
         return host
 
-    def change(self, host: TierHost, **view: Any) -> None:
+    def change(self, host: EnqueueTierHost, **view: Any) -> None:
         """All read another map."""
         host.view = replace(host.view, **view)
         self.views = [host.view for host in self.hosts]
 
-    async def client(self, host: TierHost, **more: Any) -> Client:
+    async def client(self, host: EnqueueTierHost, **more: Any) -> Client:
         """Of one host, without keys of its own."""
         shown = principals.token(principals.OPERATOR) if self.gated else None
         given = {"automatic_keys": False, "token": shown, "connect": self.network.connector("client"), **more}
@@ -166,15 +167,15 @@ class Tier:
 
 async def send(client: Client, *items: Item, timeout_ms: int = 3_000) -> list[Told]:
     """One attempt at an enqueue. Raises the FoqsError of the whole call."""
-    return await client._send_to(None, convert.items(items), timeout_ms)
+    return await client._send_items_to(None, convert.items(items), timeout_ms)
 
 
-def in_tier(story: Callable[[Tier], Coroutine[Any, Any, None]], *, gated: bool = False) -> None:
+def in_tier(story: Callable[[EnqueueTier], Coroutine[Any, Any, None]], *, gated: bool = False) -> None:
     """Plays a story under virtual time."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            tier = Tier(stack, gated=gated)
+            tier = EnqueueTier(stack, gated=gated)
             await story(tier)
 
     run_virtual(main, until_s=600.0)

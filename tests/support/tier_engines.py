@@ -14,16 +14,16 @@ from random import Random
 from typing import Any, Final
 
 from foqs.core.item import TopicName
-from foqs.tier.calls import TierCalls
-from foqs.tier.dequeues import Dequeues
+from foqs.tier.calls import TierService
+from foqs.tier.dequeues import DequeueForwarder
 from foqs.tier.peers import Peer, Peers
-from foqs.wire.admin import admin_calls
-from foqs.wire.cluster import cluster_calls
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.wire.admin import admin_handlers
+from foqs.wire.cluster import cluster_handlers
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.server import RpcServer
 from foqs_client import Client
-from foqs_client.pool import Pool
+from foqs_client.pool import ConnectionPool
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.network import Network
 from tests.support.virtual import run_virtual
@@ -32,78 +32,82 @@ PORT: Final = 7411
 
 
 @dataclass(slots=True, frozen=True)
-class Head:
+class FixedAvailability:
     """Of one topic at one other host."""
 
     peer: Peer
     best_priority: int
     ready: int
     oldest_ready_age_ms: int
-    at: float
+    as_of_s: float
 
 
-class Gossip:
-    """What one host knows of the others; see `foqs.tier.dequeues.Elsewhere`."""
+class FakeGossip:
+    """What one host knows of the others; see `foqs.tier.dequeues.AvailabilityView`."""
 
-    def __init__(self, world: TierWorld, host: TierHost) -> None:
-        self.on_news: Callable[[Collection[TopicName]], None] = lambda topics: None
+    def __init__(self, world: DequeueTierWorld, host: DequeueTierHost) -> None:
+        self.on_items_available: Callable[[Collection[TopicName]], None] = lambda topics: None
         self._world = world
         self._host = host
-        self._heads: dict[TopicName, dict[Peer, Head]] = {}
+        self._heads: dict[TopicName, dict[Peer, FixedAvailability]] = {}
 
-    def heads(self, topic: TopicName) -> Sequence[Head]:
+    def best_peers(self, topic: TopicName) -> Sequence[FixedAvailability]:
         heads = self._heads.get(topic)
         return sorted(heads.values(), key=lambda head: head.best_priority) if heads else ()
 
-    def taken(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
+    def update_topic(self, peer: Peer, topic: TopicName, best_priority: int | None, ready: int) -> None:
         heads = self._heads.setdefault(topic, {})
         heads.pop(peer, None)
         if best_priority is not None:
-            heads[peer] = Head(peer, best_priority, ready, 0, self._world.loop.time())
+            heads[peer] = FixedAvailability(peer, best_priority, ready, 0, self._world.loop.time())
 
     def ask(self, *topics: str) -> None:
         """Hears from all others what they have of these topics now."""
         news = []
-        for peer in self._host.peers.others.values():
+        for peer in self._host.peers.by_nonce.values():
             other = next(host for host in self._world.tier if host.nonce == peer.nonce)
             for topic in [("default", name) for name in topics]:
-                stock = other.engine.queue.stock
+                stock = other.engine.queue.availability
                 before = self._heads.get(topic, {}).get(peer)
-                best = stock.best(topic)
-                self.taken(peer, topic, best, stock.ready(topic))
+                best = stock.best_priority(topic)
+                self.update_topic(peer, topic, best, stock.ready_count(topic))
                 if best is not None and (before is None or best < before.best_priority):
                     news.append(topic)
-        self.on_news(news)
+        self.on_items_available(news)
 
 
-class TierHost(ClusterHost):
+class DequeueTierHost(ClusterHost):
     """One host.
 
     Attributes:
         gossip: what it knows of the others.
     """
 
-    wire: WireServer
+    wire: RpcServer
     peers: Peers
-    dequeues: Dequeues
+    dequeues: DequeueForwarder
 
-    def __init__(self, world: TierWorld, name: str, number: int) -> None:
+    def __init__(self, world: DequeueTierWorld, name: str, number: int) -> None:
         super().__init__(world, name, number)
         self._tier = world
         self.address = f"{name}.example"
-        self.gossip = Gossip(world, self)
+        self.gossip = FakeGossip(world, self)
 
     async def start(self) -> None:
         await super().start()
         world, queue = self._tier, self.engine.queue
-        cluster = self.membership.service(queue.shards, lambda: self.engine.slots)
+        cluster = self.membership.cluster_service(queue.shard_statuses, lambda: self.engine.slot_assignment)
         connect = world.network.connector(self.address)
-        self.peers = Peers(lambda: cluster.hosts, self.nonce, "default", "", lambda at: Pool([at], 1, connect))
-        more = {**admin_calls(self.engine.admin, "default"), **cluster_calls(cluster)}
-        handlers = Handlers(queue, Identity(self.address, PORT, 1), Random(1), more)
-        self.dequeues = Dequeues(handlers.methods[b"dequeue"].serve, self.peers, queue.stock, self.gossip)
-        calls = TierCalls(handlers, {b"dequeue": self.dequeues.serve})
-        self.wire = WireServer(world.loop, calls, WireLimits(reply_grace_s=0.2))
+        self.peers = Peers(
+            lambda: cluster.hosts, self.nonce, "default", "", lambda at: ConnectionPool([at], 1, connect)
+        )
+        more = {**admin_handlers(self.engine.admin, "default"), **cluster_handlers(cluster)}
+        handlers = QueueHandlers(queue, HostIdentity(self.address, PORT, 1), Random(1), more)
+        self.dequeues = DequeueForwarder(
+            handlers.methods[b"dequeue"].handle, self.peers, queue.availability, self.gossip
+        )
+        calls = TierService(handlers, {b"dequeue": self.dequeues.handle})
+        self.wire = RpcServer(world.loop, calls, RpcLimits(reply_grace_s=0.2))
         await world.network.listen(self.address, PORT, self.wire.connection)
 
     @property
@@ -112,39 +116,41 @@ class TierHost(ClusterHost):
         return len(self.engine.queue.waiters)
 
 
-class TierWorld(ClusterWorld):
+class DequeueTierWorld(ClusterWorld):
     """A tier of some shards, without hosts yet."""
 
     def __init__(self, shards: int) -> None:
         super().__init__(shards)
         self.network = Network(asyncio.get_running_loop(), Random(1), latency_ms=(0.1, 1.0))
-        self.tier: list[TierHost] = []
+        self.tier: list[DequeueTierHost] = []
 
-    async def join(self, *names: str) -> Sequence[TierHost]:
+    async def join(self, *names: str) -> Sequence[DequeueTierHost]:
         """Hosts that share the shards, and know each other."""
         for number, name in enumerate(names, len(self.tier) + 1):
-            host = TierHost(self, name, number)
+            host = DequeueTierHost(self, name, number)
             self.tier.append(host)
             self.hosts.append(host)
             await host.start()
-        await self.settled(*self.tier)
-        await self.until(lambda: all(len(host.peers.others) == len(self.tier) - 1 for host in self.tier))
+        await self.wait_until_settled(*self.tier)
+        await self.until(lambda: all(len(host.peers.by_nonce) == len(self.tier) - 1 for host in self.tier))
         return self.tier
 
     @asynccontextmanager
-    async def client(self, *hosts: TierHost, **more: Any) -> AsyncIterator[Client]:
+    async def client(self, *hosts: DequeueTierHost, **more: Any) -> AsyncIterator[Client]:
         """Of one host, which it then knows alone, or of several, whose map it follows."""
         given = {"automatic_keys": False, "connect": self.network.connector("client"), **more}
         async with Client("foqs://" + ",".join(host.address for host in hosts), **given) as client:
             yield client
 
 
-def play_tier(story: Callable[[TierWorld, Sequence[TierHost]], Coroutine[Any, Any, None]], hosts: int = 3) -> None:
+def run_dequeue_tier(
+    story: Callable[[DequeueTierWorld, Sequence[DequeueTierHost]], Coroutine[Any, Any, None]], hosts: int = 3
+) -> None:
     """Runs a story in a fresh tier of two shards a host under virtual time."""
 
     async def main() -> None:
-        world = TierWorld(2 * hosts)
-        await world.begin()
+        world = DequeueTierWorld(2 * hosts)
+        await world.set_up()
         await story(world, await world.join(*("one", "two", "three", "four")[:hosts]))
         for host in world.tier:
             await host.peers.close()

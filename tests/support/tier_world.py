@@ -1,6 +1,6 @@
 """A cluster whose hosts have wires and ask each other, under virtual time.
 
-Holds `TierWorld`. Always true: a call goes to the host that is named and to no
+Holds `RpcTierWorld`. Always true: a call goes to the host that is named and to no
 other, so what the others had to do with it is the hosts' own doing.
 """
 
@@ -11,19 +11,19 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any
 
-from foqs.core.keys import slot_of
-from foqs.tier.byid import by_id
-from foqs.tier.calls import TierCalls
+from foqs.core.keys import key_slot
+from foqs.tier.byid import by_id_handlers
+from foqs.tier.calls import TierService
 from foqs.tier.peers import Peers
-from foqs.tier.scatter import Scatter
-from foqs.wire.admin import admin_calls
-from foqs.wire.cluster import cluster_calls
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.tier.scatter import ScatterGather
+from foqs.wire.admin import admin_handlers
+from foqs.wire.cluster import cluster_handlers
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.server import RpcServer
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
-from foqs_client.pool import Pool
+from foqs_client.message import ThriftMethod
+from foqs_client.pool import ConnectionPool
 from tests.support.builders import keyed_item
 from tests.support.cluster_world import ClusterHost, ClusterWorld
 from tests.support.engines import ok
@@ -33,7 +33,7 @@ from tests.support.virtual import run_virtual
 PAGE_BYTES_MAX = 1 << 20
 
 
-class TierWorld(ClusterWorld):
+class RpcTierWorld(ClusterWorld):
     """See `ClusterWorld`.
 
     Attributes:
@@ -48,21 +48,21 @@ class TierWorld(ClusterWorld):
         self._page_bytes_max = page_bytes_max
         self._fresh = [str(number) for number in range(2_000)]
         """Keys that were not used yet."""
-        self._wires: list[WireServer] = []
+        self._wires: list[RpcServer] = []
         self._listeners: dict[str, Any] = {}
         self._peers: list[Peers] = []
 
     async def host(self, name: str) -> ClusterHost:
         host = await super().host(name)
         engine, membership = host.engine, host.membership
-        cluster = membership.service(engine.queue.shards, lambda: engine.slots)
+        cluster = membership.cluster_service(engine.queue.shard_statuses, lambda: engine.slot_assignment)
         peers = Peers(lambda: cluster.hosts, host.nonce, "default", "", self._pools(name))
         self._peers.append(peers)
-        more = {**admin_calls(engine.admin, "default"), **cluster_calls(cluster)}
-        alone = Handlers(engine.queue, Identity(f"{name}.example", 7411, 1), Random(1), more)
-        scatter = Scatter(alone.methods, peers, membership, self._page_bytes_max)
-        calls = TierCalls(alone, {**by_id(alone.methods, peers), **scatter.served})
-        wire = WireServer(asyncio.get_running_loop(), _Overheard(calls, name, self.heard), WireLimits())
+        more = {**admin_handlers(engine.admin, "default"), **cluster_handlers(cluster)}
+        alone = QueueHandlers(engine.queue, HostIdentity(f"{name}.example", 7411, 1), Random(1), more)
+        scatter = ScatterGather(alone.methods, peers, membership, self._page_bytes_max)
+        calls = TierService(alone, {**by_id_handlers(alone.methods, peers), **scatter.handlers})
+        wire = RpcServer(asyncio.get_running_loop(), _RecordedCalls(calls, name, self.heard), RpcLimits())
         self._wires.append(wire)
         self._listeners[name] = await self.network.listen(f"{name}.example", 7411, wire.connection)
         return host
@@ -70,7 +70,7 @@ class TierWorld(ClusterWorld):
     async def three(self) -> list[ClusterHost]:
         """Hosts that share the shards, and know that they do."""
         hosts = [await self.host(name) for name in ("one", "two", "three")]
-        await self.settled(*hosts)
+        await self.wait_until_settled(*hosts)
         await self.pass_s(1)
         return hosts
 
@@ -78,13 +78,13 @@ class TierWorld(ClusterWorld):
         """What that host replies. Raises FoqsError."""
         tester = Peers(lambda: self.views(host), "tester", "default", "", self._pools("tester"))
         try:
-            (peer,) = tester.others.values()
-            return await tester.call(peer, Method(method, writes=True), request, self.in_s(timeout_s))
+            (peer,) = tester.by_nonce.values()
+            return await tester.call(peer, ThriftMethod(method, is_write=True), request, self.deadline_in(timeout_s))
         finally:
             await tester.close()
 
     def views(self, host: ClusterHost) -> Sequence[Any]:
-        cluster = host.membership.service(host.engine.queue.shards, lambda: host.engine.slots)
+        cluster = host.membership.cluster_service(host.engine.queue.shard_statuses, lambda: host.engine.slot_assignment)
         return [view for view in cluster.hosts if view.nonce == host.nonce]
 
     async def put(self, hosts: Sequence[ClusterHost], topic: str = "t", count: int = 1, **changes: Any) -> set[str]:
@@ -92,7 +92,7 @@ class TierWorld(ClusterWorld):
         ids: set[str] = set()
         for host in hosts:
             for shard in host.engine.shards.values():
-                mine = [key for key in self._fresh if slot_of(key.encode()) in shard.slots][:count]
+                mine = [key for key in self._fresh if key_slot(key.encode()) in shard.key_slots][:count]
                 self._fresh = [key for key in self._fresh if key not in mine]
                 results = await host.caller.enqueue([keyed_item(key, topic, **changes) for key in mine])
                 ids.update(map(ok, results))
@@ -108,15 +108,15 @@ class TierWorld(ClusterWorld):
         for wire in self._wires:
             await wire.stop(self.loop.time())
 
-    def _pools(self, source: str) -> Callable[[tuple[str, int]], Pool]:
+    def _pools(self, source: str) -> Callable[[tuple[str, int]], ConnectionPool]:
         connect = self.network.connector(source)
-        return lambda address: Pool([address], 1, connect)
+        return lambda address: ConnectionPool([address], 1, connect)
 
 
-class _Overheard:
+class _RecordedCalls:
     """The same calls; those that another host passed on are written down."""
 
-    def __init__(self, calls: TierCalls, name: str, heard: list[tuple[str, str, list[int]]]) -> None:
+    def __init__(self, calls: TierService, name: str, heard: list[tuple[str, str, list[int]]]) -> None:
         self._calls = calls
         self._name = name
         self._heard = heard
@@ -128,12 +128,12 @@ class _Overheard:
         return self._calls.timeout_s(request)
 
 
-def play_tier(story: Callable[[TierWorld], Coroutine[Any, Any, None]], shards: int = 8, **options: Any) -> None:
+def run_rpc_tier(story: Callable[[RpcTierWorld], Coroutine[Any, Any, None]], shards: int = 8, **options: Any) -> None:
     """Runs a story in a fresh cluster, and looks at what must never be."""
 
     async def main() -> None:
-        world = TierWorld(shards, **options)
-        await world.begin()
+        world = RpcTierWorld(shards, **options)
+        await world.set_up()
         await story(world)
         await world.end()
         assert world.overlaps == []

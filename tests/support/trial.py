@@ -12,13 +12,13 @@ from typing import Final
 from foqs_client import Client
 from tests.support.checker import check
 from tests.support.history import History
-from tests.support.ledger import Account, account
-from tests.support.processes import BACKOFF_MS_MAX, LEASE_MS_DEFAULT, HostProcess
-from tests.support.reckon import Bounds
+from tests.support.ledger import ItemAccount, account
+from tests.support.processes import BACKOFF_MS_MAX, LEASE_MS_DEFAULT, RestartableHost
+from tests.support.reckon import ClockBounds
 from tests.support.tables import Tables
 from tests.support.workload import TOPICS, Load
 
-BOUNDS: Final = Bounds(
+BOUNDS: Final = ClockBounds(
     lease_ms_default=LEASE_MS_DEFAULT,
     attempts_max_default=0,
     backoff_ms_max=BACKOFF_MS_MAX,
@@ -33,10 +33,10 @@ only a part. A slow answer at a takeover is a late clock, too."""
 _SHOWN: Final = 5
 
 
-async def heal(load: Load, host: HostProcess, history: History) -> bool:
+async def stop_and_drain(load: Load, host: RestartableHost, history: History) -> bool:
     """Ends the load, notes that all is well, and drains; False when something stayed behind."""
     await load.stop()
-    await asyncio.to_thread(host.until_ready)
+    await asyncio.to_thread(host.wait_until_ready)
     async with Client(host.address) as client:
         # A peek is read from every shard between two flushes: no earlier call can take effect after it.
         await client.peek(TOPICS[0])
@@ -44,7 +44,7 @@ async def heal(load: Load, host: HostProcess, history: History) -> bool:
     return await load.drain()
 
 
-def judge(history: History, tables: Tables, drained: bool) -> Account:
+def check_run(history: History, tables: Tables, drained: bool) -> ItemAccount:
     """The run's account, when no invariant is violated; the tables, whose hosts have stopped, are its end."""
     history.present(tables.rows())
     violations = check(history.events, BOUNDS)

@@ -23,29 +23,29 @@ from typing import Any, Final, Self
 
 import uvloop
 
-from foqs.dev.cluster import DATABASE, Cluster
-from foqs.dev.host import HostProcess, toml
+from foqs.dev.cluster import DATABASE, LocalCluster
+from foqs.dev.host import HostProcess, to_toml
 from foqs.dev.mariadb import MariaDb
 from foqs.dev.zookeeper import ZooKeeper
 from foqs_client import Client, FoqsError, Routing
 from perf.lib.report import percentile
 from tests.support.audit import Audit, Audited
-from tests.support.casebook import Casebook, open_casebook
-from tests.support.checker import judge
+from tests.support.casebook import ItemHistories, sort_by_item
+from tests.support.checker import check_histories
 from tests.support.dropping_process import DroppingProcess
 from tests.support.frozen import freeze, thaw
-from tests.support.history import End, History, machine_clock_ms, read
+from tests.support.history import CallEnd, History, machine_clock_ms, read
 from tests.support.ledger import account
 from tests.support.open_load import OpenLoad
 from tests.support.poll import PAUSE_S, until
 from tests.support.ports import free_port
 from tests.support.prober import PROCESS, Prober
-from tests.support.reckon import Bounds
-from tests.support.repeats import NO_CAUSE, acked_twice, changes, repeats
+from tests.support.reckon import ClockBounds
+from tests.support.repeats import NO_CAUSE, acked_twice, owner_changes, repeats
 from tests.support.tables import Tables
 
 SHARDS: Final = 8
-BOUNDS: Final = Bounds(
+BOUNDS: Final = ClockBounds(
     attempts_max_default=0,
     slew_ms=50,
     slew_ratio=0.05,
@@ -55,7 +55,7 @@ _ROUTING_MS: Final = 1_000
 _SETTLE_S: Final = 90.0
 
 
-class Troubled:
+class FaultyCluster:
     """Three hosts, two databases, eight shards; a context manager.
 
     Args:
@@ -63,7 +63,7 @@ class Troubled:
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self.cluster: Final[Cluster] = Cluster(
+        self.cluster: Final[LocalCluster] = LocalCluster(
             shards=SHARDS,
             port=free_port,
             zookeeper=lambda folder: ZooKeeper(folder, free_port()),
@@ -83,7 +83,7 @@ class Troubled:
                 proxy = stack.enter_context(DroppingProcess(self.cluster.zookeeper.port))
                 self.proxies[name_of(host)] = proxy
                 host.options["cluster.zookeeper"] = proxy.hosts
-                host.config.write_text(toml(host.options))
+                host.config.write_text(to_toml(host.options))
             stack.enter_context(self.cluster)
             until(self.is_settled, "every shard is served, and keys have their slots", _SETTLE_S)
             routing = self.routing()
@@ -133,7 +133,7 @@ class Troubled:
             and all(owners.count(name_of(host)) >= share for host in self.cluster.hosts)
         )
 
-    def left(self) -> int:
+    def remaining_items(self) -> int:
         """How many items are in the tables."""
         return sum(
             int(server.query(f"SELECT COUNT(*) FROM {DATABASE}.foqs_{shard}_item")[0][0])
@@ -151,7 +151,7 @@ class Troubled:
         return Tables(range(SHARDS), query)
 
 
-class Trouble:
+class FaultScenario:
     """One story.
 
     Args:
@@ -162,14 +162,14 @@ class Trouble:
         told: the figures so far; `end` adds what the load saw.
     """
 
-    def __init__(self, on: Troubled, rate: float, spoil: float = 0.05, seed: int = 1) -> None:
+    def __init__(self, on: FaultyCluster, rate: float, spoil: float = 0.05, seed: int = 1) -> None:
         self.on = on
         self.history = History(machine_clock_ms, source="load")
         self.load = OpenLoad(on.cluster.url, self.history, on.slots, rate, seed, spoil)
         self.prober = Prober(self.history, on.slots)
-        self.told: dict[str, Any] = {"rate": rate}
+        self.report: dict[str, Any] = {"rate": rate}
 
-    def play(self, story: Callable[[Trouble], Awaitable[None]], timeout_s: float) -> dict[str, Any]:
+    def play(self, story: Callable[[FaultScenario], Awaitable[None]], timeout_s: float) -> dict[str, Any]:
         """Runs the story under load, and proves that nothing was lost; the figures."""
         until(self.on.is_settled, "every shard is served", _SETTLE_S)
         asyncio.run(self._clear())
@@ -179,7 +179,7 @@ class Trouble:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._play(story, timeout_s))
             self.history.present(self.on.tables().rows())
-            return {**self.told, **self._proof(), **self._seen()}
+            return {**self.report, **self._proof(), **self._seen()}
         except Exception as error:
             self.on.explain(error)
             raise
@@ -188,21 +188,21 @@ class Trouble:
 
     async def _clear(self) -> None:
         """A story that failed has left items behind."""
-        if await asyncio.to_thread(self.on.left):
+        if await asyncio.to_thread(self.on.remaining_items):
             unread = History(machine_clock_ms, source="rest")
-            await OpenLoad(self.on.cluster.url, unread, self.on.slots, 1.0, 0).drain(self.on.left)
+            await OpenLoad(self.on.cluster.url, unread, self.on.slots, 1.0, 0).drain(self.on.remaining_items)
 
-    async def _play(self, story: Callable[[Trouble], Awaitable[None]], timeout_s: float) -> None:
+    async def _play(self, story: Callable[[FaultScenario], Awaitable[None]], timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             await self.load.play(story(self))
-            await self.settled()
-            await self.load.drain(self.on.left)
+            await self.wait_until_settled()
+            await self.load.drain(self.on.remaining_items)
             self.history.healed()
 
     def _proof(self) -> dict[str, Any]:
         """Counts of a history in which nothing is wrong. Raises AssertionError."""
-        book = open_casebook(read(self.history.events))
-        violations = judge(book, BOUNDS)
+        book = sort_by_item(read(self.history.events))
+        violations = check_histories(book, BOUNDS)
         assert not violations, "\n\n".join(str(violation) for violation in violations[:5])
         assert book.record.present == {}, "something stayed behind"
         found = account(self.history.events)
@@ -215,24 +215,24 @@ class Trouble:
         for host in self.on.cluster.hosts:
             assert "Traceback" not in host.log_tail(), host.log_tail()
         tried = [entry for tries in book.by_mark.values() for entry in tries if entry.call.process != PROCESS]
-        refused = Counter(str(entry.code) for entry in tried if entry.end is End.FAILED)
-        gaps = [change.gap_ms for change in changes(book)]
+        refused = Counter(str(entry.code) for entry in tried if entry.end is CallEnd.FAILED)
+        gaps = [change.gap_ms for change in owner_changes(book)]
         assert min(gaps, default=1.0) > 0, "two owners took items of one shard at once"
         return {
             "acknowledged": found.acknowledged,
             "unknown": found.unknown,
-            "refused": told(refused),
-            "errors": told(_errors(book)),
+            "refused": format_counts(refused),
+            "errors": format_counts(_errors(book)),
             "acked": found.removed,
             "vague": found.vague,
             "repeats": sum(repeated.values()),
-            "causes": told(repeated),
+            "causes": format_counts(repeated),
             "epochs": audited.epochs,
             "audited_flushes": audited.flushes,
             "audited_writes": audited.writes,
             "gaps": len(gaps),
-            "gap_least_s": seconds(min(gaps, default=0.0) / 1_000),
-            "gap_most_s": seconds(max(gaps, default=0.0) / 1_000),
+            "gap_least_s": rounded_s(min(gaps, default=0.0) / 1_000),
+            "gap_most_s": rounded_s(max(gaps, default=0.0) / 1_000),
         }
 
     def _seen(self) -> dict[str, Any]:
@@ -240,10 +240,10 @@ class Trouble:
 
     # -------------------------------------------------------- steps of a story
 
-    async def settled(self) -> None:
-        await self.when(self.on.is_settled, "every shard is served, each host its part")
+    async def wait_until_settled(self) -> None:
+        await self.wait_until(self.on.is_settled, "every shard is served, each host its part")
 
-    async def when(
+    async def wait_until(
         self, condition: Callable[[], bool], what: str, timeout_s: float = _SETTLE_S, pause_s: float = PAUSE_S
     ) -> None:
         """See `tests.support.poll.until`."""
@@ -284,24 +284,24 @@ def latencies(
     }
 
 
-def _errors(book: Casebook) -> Counter[str]:
+def _errors(book: ItemHistories) -> Counter[str]:
     """What callers were told that was not success, of whole calls and of their entries."""
     found: Counter[str] = Counter()
     for call in book.record.calls:
         if call.process == PROCESS:
             continue
-        if call.end is not End.OK:
+        if call.end is not CallEnd.OK:
             found[f"{call.op} {call.code or 'UNKNOWN'}"] += 1
         found.update(f"{call.op} {each['error']} of an entry" for each in call.results if "error" in each)
     return found
 
 
-def told(counts: Counter[str]) -> str:
+def format_counts(counts: Counter[str]) -> str:
     """Counts for people."""
     return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
 
 
-def seconds(value: float) -> float:
+def rounded_s(value: float) -> float:
     return round(value, 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 T = TypeVar("T")
 
 
-async def most_in_a_turn(patch: pytest.MonkeyPatch, owner: Any, method: str, work: Awaitable[T]) -> tuple[T, int, int]:
+async def calls_per_turn(patch: pytest.MonkeyPatch, owner: Any, method: str, work: Awaitable[T]) -> tuple[T, int, int]:
     """(what `work` returns, how often it called the method in all, and in one turn at most).
 
     `work` must not wait for time to pass: the loop is kept busy.

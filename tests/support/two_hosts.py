@@ -8,71 +8,71 @@ from dataclasses import replace
 from typing import Final
 
 from foqs.core.item import State
-from foqs.core.keys import SLOTS
-from foqs.service.cluster import Alone, HostView, Identity, MapChange, Routing, ShardView
+from foqs.core.keys import KEY_SLOT_COUNT
+from foqs.service.cluster import HostIdentity, HostView, RoutingChange, RoutingTable, ShardView, StandaloneCluster
 from foqs.service.engine import Engine
-from foqs.service.map_log import MapLog
-from foqs.wire.cluster import cluster_calls
+from foqs.service.map_log import RoutingLog
+from foqs.wire.cluster import cluster_handlers
 from foqs_client import Client, Item
 from tests.support.builders import engine_settings
 from tests.support.engines import World
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
 SHARDS: Final = ((1, 2), (3, 4))
 
 
-class Map(Alone):
+class SharedRouting(StandaloneCluster):
     """What both hosts say of the cluster."""
 
     def __init__(self) -> None:
-        super().__init__(Identity("nowhere", 1, 1), list)
-        self.now = Routing(1, [], [])
-        self.told_whole = 0
+        super().__init__(HostIdentity("nowhere", 1, 1), list)
+        self.current = RoutingTable(1, [], [])
+        self.full_routing_count = 0
         """How often all of it was told."""
-        self._log = MapLog()
+        self._log = RoutingLog()
 
     @property
     def version(self) -> int:
-        return self.now.version
+        return self.current.version
 
-    def routing(self) -> Routing:
-        self.told_whole += 1
-        return self.now
+    def routing(self) -> RoutingTable:
+        self.full_routing_count += 1
+        return self.current
 
-    def changes(self, version: int) -> MapChange | None:
-        return self._log.since(version)
+    def changes_since(self, version: int) -> RoutingChange | None:
+        return self._log.changes_since(version)
 
-    def loads(self) -> Sequence[float]:
-        return [host.load or 0.0 for host in sorted(self.now.hosts, key=lambda host: host.nonce)]
+    def host_loads(self) -> Sequence[float]:
+        return [host.load or 0.0 for host in sorted(self.current.hosts, key=lambda host: host.nonce)]
 
-    def load(self, place: int, items: float) -> None:
+    def set_load(self, place: int, items: float) -> None:
         """So much waits at a host; the map is the same."""
-        hosts = [replace(host, load=items if at == place else host.load) for at, host in enumerate(self.now.hosts)]
-        self.now = replace(self.now, hosts=hosts)
+        hosts = [replace(host, load=items if at == place else host.load) for at, host in enumerate(self.current.hosts)]
+        self.current = replace(self.current, hosts=hosts)
 
-    def show(self, *hosts: tuple[Served, tuple[int, ...]]) -> None:
+    def set_hosts(self, *hosts: tuple[ServedQueue, tuple[int, ...]]) -> None:
         addresses = [(host.host, host.port) for host, _ in hosts]
-        self.now = Routing(
-            self.now.version + 1,
+        self.current = RoutingTable(
+            self.current.version + 1,
             [
                 HostView(f"host{address[1]}", address, "default", region, 2, f"nonce{address[1]}")
                 for region, address in zip(("west", "east"), addresses, strict=False)
             ],
             [
-                ShardView(shard, "default", "", address, f"host{address[1]}", 1, "owned", slots=slots(shard))
+                ShardView(shard, "default", "", address, f"host{address[1]}", 1, "owned", key_slots=slots(shard))
                 for address, (_, shards) in zip(addresses, hosts, strict=True)
                 for shard in shards
             ],
         )
-        self._log.add(self.now)
+        self._log.add(self.current)
 
 
 def slots(shard: int) -> range:
     """A quarter of them each, in turn."""
-    return range(shard - 1, SLOTS, 4)
+    return range(shard - 1, KEY_SLOT_COUNT, 4)
 
 
-class Two:
+class TwoHosts:
     """Both hosts."""
 
     def __init__(self, stack: AsyncExitStack) -> None:
@@ -81,8 +81,8 @@ class Two:
             stack.push_async_exit(each)
         self.world = World()
         self.engines: list[Engine] = []
-        self.hosts: list[Served] = []
-        self.map = Map()
+        self.hosts: list[ServedQueue] = []
+        self.map = SharedRouting()
 
     @property
     def urls(self) -> list[str]:
@@ -96,41 +96,45 @@ class Two:
         host = self.hosts[(shard - 1) // 2]
         return host.host, host.port
 
-    def has(self, place: int) -> int:
+    def item_count(self, place: int) -> int:
         """Items in a host's shards."""
         return sum(
-            shard.counts.of(("default", "t"), state) for shard in self.engines[place].shards.values() for state in State
+            shard.counts.count(("default", "t"), state)
+            for shard in self.engines[place].shards.values()
+            for state in State
         )
 
 
 @asynccontextmanager
-async def two_hosts() -> AsyncIterator[Two]:
+async def two_hosts() -> AsyncIterator[TwoHosts]:
     async with AsyncExitStack() as stack:
-        two = Two(stack)
+        two = TwoHosts(stack)
         world = two.world
         for place, shards in enumerate(SHARDS):
             for shard in shards:
                 world.database.store(shard, world.faults)
-                world.database.tables[shard].slots.update(slots(shard))
+                world.database.tables[shard].key_slots.update(slots(shard))
             engine = await world.engine(engine_settings(*shards))
-            engine.queue.placement.recorded_holder = lambda slot: slot % 4 + 1
+            engine.queue.placement.shard_of_slot = lambda slot: slot % 4 + 1
             engine.queue.placement.owner_of = two.owner_of
             two.stacks[place].push_async_callback(engine.abort)
-            host = await two.stacks[place].enter_async_context(served(engine.queue, calls=cluster_calls(two.map)))
+            host = await two.stacks[place].enter_async_context(
+                serve_queue(engine.queue, calls=cluster_handlers(two.map))
+            )
             two.engines.append(engine)
             two.hosts.append(host)
-        two.map.show(*zip(two.hosts, SHARDS, strict=True))
+        two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
         yield two
 
 
-async def told(client: Client) -> None:
+async def wait_for_routing(client: Client) -> None:
     """Returns once the client knows the map; asks for it anew where that failed."""
-    while client._router.routes is None:
-        client._router.stale()
-        await client._router.settled()
+    while client._router.routing_table is None:
+        client._router.mark_stale()
+        await client._router.wait_refreshed()
 
 
-async def mapped(client: Client) -> None:
+async def call_and_wait_for_routing(client: Client) -> None:
     """As `told`, of a client that has made a call."""
     await client.enqueue([Item("else", b"")])
-    await told(client)
+    await wait_for_routing(client)

@@ -18,12 +18,12 @@ from foqs.store.port import Store
 from foqs.store.sqlite import SqliteStore
 
 
-def careless(config: Config, clock: Clock) -> Callable[[int], Store]:
-    """As `foqs.stores.store_opener`."""
-    folder = Path(config.store.parsed.path)
+def unsafe_store_factory(config: Config, clock: Clock) -> Callable[[int], Store]:
+    """As `foqs.stores.local_store_factory`."""
+    folder = Path(config.store.parsed_url.path)
     return lambda shard: SqliteStore(folder / f"shard-{shard}.db", shard, synchronous="OFF", unsafe_durability=True)
 
 
 if __name__ == "__main__":
-    foqs.stores.store_opener = careless
+    foqs.stores.local_store_factory = unsafe_store_factory
     sys.exit(foqs.host.run_host(load(Path(sys.argv[2]), {}, {})))

@@ -103,7 +103,7 @@ class Process:
             raise RuntimeError(f"process {self.name} cannot kill itself; kill it from on_step or from outside")
         if self.alive:
             self.alive = self.runs = False
-            self._loop.bury(self)
+            self._loop.discard_process(self)
             self._put_off.clear()  # it may have been all that kept a task
 
     def freeze(self) -> None:
@@ -120,10 +120,10 @@ class Process:
         """It goes on where it was, first with all that was to run meanwhile. Harmless where it is not frozen, or dead."""
         if self.alive:
             self.runs = True
-            self._loop.run_late(self._put_off)
+            self._loop.schedule_deferred(self._put_off)
             self._put_off = []
 
-    def put_off(self, step: _Step) -> None:
+    def defer_step(self, step: _Step) -> None:
         """A step of a process that does not run now: it runs after a thaw, or never."""
         if self.alive:
             self._put_off.append(step)
@@ -253,13 +253,13 @@ class VirtualLoop(BaseEventLoop):
                     continue
                 owner = step.owner
                 if owner is not None and not owner.runs:
-                    owner.put_off(step)
+                    owner.defer_step(step)
                     continue
                 self.steps = number = self.steps + 1
                 if number >= self.tell_from and self.on_step is not None:
                     self.on_step(number)
                     if owner is not None and not owner.runs:
-                        owner.put_off(step)
+                        owner.defer_step(step)
                         continue
                 try:
                     step.context.run(step.call, *step.args)
@@ -282,14 +282,14 @@ class VirtualLoop(BaseEventLoop):
             raise OutOfTime(self._until_s, self.waiting())
         self._now_s = max(self._now_s, moment)
 
-    def bury(self, process: Process) -> None:
+    def discard_process(self, process: Process) -> None:
         """Drops the timers of a dead process and keeps its tasks from being collected, which would run their `finally`."""
         self._buried += [task for number, task in self._numbered() if self._owners.get(number) is process]
         for _, _, step in self._timers:
             if step.owner is process:
                 step.cancel()
 
-    def run_late(self, steps: Iterable[_Step]) -> None:
+    def schedule_deferred(self, steps: Iterable[_Step]) -> None:
         """These were due before, and could not run."""
         self._due.extend(steps)
 
@@ -353,7 +353,7 @@ class VirtualClock:
     def wall_ms(self) -> int:
         return self._wall_origin_ms + self._elapsed_ms()
 
-    def seconds(self) -> float:
+    def stopwatch_s(self) -> float:
         return self._loop.time() * self._rate
 
     def _elapsed_ms(self) -> int:

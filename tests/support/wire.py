@@ -18,64 +18,64 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs.service.api import Queue
 from foqs.wire.connection import Connection
-from foqs.wire.doorway import Doorway
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
+from foqs.wire.doorway import TlsAcceptor
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
 from foqs.wire.message import read_head
-from foqs.wire.methods import Serve
-from foqs.wire.server import WireServer
+from foqs.wire.methods import MethodHandler
+from foqs.wire.server import RpcServer
 from foqs_client.idl import Foqs, ttypes
 from tests.support.poll import soon
 
 
-class Served:
+class ServedQueue:
     """A server that listens."""
 
-    def __init__(self, server: WireServer, listener: asyncio.Server, doorway: Doorway | None = None) -> None:
+    def __init__(self, server: RpcServer, listener: asyncio.Server, doorway: TlsAcceptor | None = None) -> None:
         self.server = server
         self.doorway = doorway
         self.listener = listener
         self.host, self.port = listener.sockets[0].getsockname()[:2]
         self.url = f"{'foqss' if doorway else 'foqs'}://{self.host}:{self.port}"
 
-    async def raw(self) -> Raw:
+    async def raw(self) -> RawConnection:
         reader, writer = await asyncio.open_connection(self.host, self.port, limit=64 << 20)
-        return Raw(reader, writer)
+        return RawConnection(reader, writer)
 
 
 @asynccontextmanager
-async def served(
+async def serve_queue(
     queue: Queue,
-    limits: WireLimits | None = None,
+    limits: RpcLimits | None = None,
     port: int = 0,
-    calls: Mapping[str, Serve] = MappingProxyType({}),
+    calls: Mapping[str, MethodHandler] = MappingProxyType({}),
     context: ssl.SSLContext | None = None,
     failed: Callable[[], None] = lambda: None,
     **more: Any,
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServedQueue]:
     """A wire server over `queue`, and other `calls`, on a free port (or this one); nothing of it is left afterwards.
 
     Args:
         context: of TLS, if it is to be spoken; `failed` is told of handshakes that came to nothing.
     """
     loop = asyncio.get_running_loop()
-    handlers = Handlers(queue, Identity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
-    server = WireServer(loop, handlers, limits or WireLimits(reply_grace_s=0.2), **more)
-    doorway = Doorway(server, context, failed) if context is not None else None
-    listener = await loop.create_server(doorway.arrival if doorway else server.connection, "127.0.0.1", port)
+    handlers = QueueHandlers(queue, HostIdentity("127.0.0.1", 7411, 42, region="here"), random.Random(1), calls)
+    server = RpcServer(loop, handlers, limits or RpcLimits(reply_grace_s=0.2), **more)
+    doorway = TlsAcceptor(server, context, failed) if context is not None else None
+    listener = await loop.create_server(doorway.connection if doorway else server.connection, "127.0.0.1", port)
     try:
-        yield Served(server, listener, doorway)
+        yield ServedQueue(server, listener, doorway)
     finally:
         listener.close()
         if doorway is not None:
             doorway.close()
         await server.stop(loop.time())
         await soon(lambda: not server.connections)
-        assert server.room.used == 0
+        assert server.byte_budget.reserved_bytes == 0
         assert server.calls_in_flight == 0
 
 
-class Played(asyncio.Transport):
+class RecordingTransport(asyncio.Transport):
     """A transport in memory, for a loop without sockets."""
 
     def __init__(self) -> None:
@@ -114,15 +114,15 @@ class Played(asyncio.Transport):
         self.closed = "aborted"
 
 
-async def played(queue: Queue, limits: WireLimits) -> tuple[Connection, Played]:
+async def connect_in_memory(queue: Queue, limits: RpcLimits) -> tuple[Connection, RecordingTransport]:
     """A connection over a transport in memory."""
-    handlers = Handlers(queue, Identity("h", 1, 1), random.Random(1))
-    connection, transport = WireServer(asyncio.get_running_loop(), handlers, limits).connection(), Played()
+    handlers = QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1))
+    connection, transport = RpcServer(asyncio.get_running_loop(), handlers, limits).connection(), RecordingTransport()
     connection.connection_made(transport)
     return connection, transport
 
 
-class Raw:
+class RawConnection:
     """A connection that sends any bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,7 +141,7 @@ class Raw:
         """(sequence id, result struct or TApplicationException) of the next frame."""
         return parse_reply(await self.message(), name, compact)
 
-    async def ended(self) -> bytes:
+    async def read_to_end(self) -> bytes:
         """What comes until the other side closes."""
         try:
             return await self.reader.read()
@@ -167,9 +167,9 @@ def parse_reply(message: bytes, name: str, compact: bool = False) -> tuple[int, 
 def parse_any(message: bytes) -> Any:
     """The result struct, or TApplicationException, of a reply to whatever call."""
     head, _ = read_head(message)  # the name of a call that there is not may be any bytes
-    unknown = head.kind == TMessageType.EXCEPTION
+    unknown = head.message_type == TMessageType.EXCEPTION
     result = TApplicationException() if unknown else getattr(Foqs, f"{head.name.decode()}_result")()
-    result.read(_protocol(TMemoryBuffer(message, head.body), head.compact))
+    result.read(_protocol(TMemoryBuffer(message, head.body_start), head.is_compact))
     return result
 
 

@@ -24,7 +24,7 @@ from tests.support.history import History
 from tests.support.recording import RecordingClient
 
 TOPICS: Final = ("audit", "mail", "sms")
-FAR: Final = "much later"
+FAR_TOPIC: Final = "much later"
 """The topic of items that no consumer gets to see."""
 _FAR_DELAY_MS: Final = 3_600_000
 _BACKLOG_MAX: Final = 300
@@ -116,7 +116,7 @@ class Load:
                     await drainer.ack(got)
                     continue
                 page = await client.topics(states=["deferred", "ready", "leased"])
-                if {topic.topic for topic in page.topics} <= {FAR}:
+                if {topic.topic for topic in page.topics} <= {FAR_TOPIC}:
                     return True
         return False
 
@@ -141,13 +141,13 @@ class Load:
                 ids = [result.id for result in results if result.id is not None]
                 self._backlog += len(ids)
                 if ids and rng.random() < 0.05:
-                    await _tried(producer.cancel(ids[: rng.randint(1, 3)], timeout_ms=self._timeouts_ms[-1]))
+                    await _succeeded(producer.cancel(ids[: rng.randint(1, 3)], timeout_ms=self._timeouts_ms[-1]))
 
     def _item(self, rng: Random, name: str) -> Item:
         self._items += 1
         payload = f"{name} {self._items} ".encode() + rng.randbytes(rng.choice((0, 20, 200, 2_000)))
         if rng.random() < 0.02:
-            return Item(FAR, payload, delay_ms=_FAR_DELAY_MS)
+            return Item(FAR_TOPIC, payload, delay_ms=_FAR_DELAY_MS)
         delay_ms = deliver_after_ms = None
         when = rng.random()
         if when < 0.2:
@@ -200,7 +200,7 @@ class Load:
             todo.setdefault(choice, []).append(delivery)
         if "extend" in todo:
             longer = rng.choice((None, 300, 1_500))
-            if await _tried(consumer.extend(todo["extend"], lease_ms=longer, timeout_ms=self._timeouts_ms[-1])):
+            if await _succeeded(consumer.extend(todo["extend"], lease_ms=longer, timeout_ms=self._timeouts_ms[-1])):
                 todo.setdefault("ack", []).extend(todo["extend"])
         if "ack" in todo:
             await self._ack(consumer, todo["ack"])
@@ -209,9 +209,9 @@ class Load:
         nacks = [_nack(rng, delivery) for delivery in todo.get("nack", ())]
         nacks += [Nack(delivery.id, delivery.token, dead=True) for delivery in todo.get("dead", ())]
         if nacks:
-            await _tried(consumer.nack(nacks, timeout_ms=self._timeouts_ms[-1]))
+            await _succeeded(consumer.nack(nacks, timeout_ms=self._timeouts_ms[-1]))
         if "release" in todo:
-            await _tried(consumer.release(todo["release"], timeout_ms=self._timeouts_ms[-1]))
+            await _succeeded(consumer.release(todo["release"], timeout_ms=self._timeouts_ms[-1]))
         if "late" in todo:
             late.create_task(self._ack_late(rng.uniform(0.05, 0.3), consumer, todo["late"]))
 
@@ -235,7 +235,7 @@ def _nack(rng: Random, delivery: Delivery) -> Nack:
     return Nack(delivery.id, delivery.token, delay_ms=rng.choice((None, 0, 50, 400)), metadata=metadata)
 
 
-async def _tried(call: Coroutine[Any, Any, Any]) -> bool:
+async def _succeeded(call: Coroutine[Any, Any, Any]) -> bool:
     """Whether the call as a whole succeeded; its history is written anyhow."""
     try:
         await call

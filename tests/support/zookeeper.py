@@ -77,7 +77,7 @@ def ensemble(tick_ms: int = TICK_MS) -> Iterator[list[ZooKeeper]]:
         servers = [ZooKeeper(tick_ms, quorum, number) for number in quorum]
         for server in servers:
             stack.callback(server.close)
-            server.begin()
+            server.start_process()
         for server in servers:
-            server.wait(server.answers)
-        yield sorted(servers, key=lambda server: not server.leads())
+            server.wait_until_ready(server.is_ready)
+        yield sorted(servers, key=lambda server: not server.is_leader())

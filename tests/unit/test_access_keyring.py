@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from foqs.access import files
-from foqs.access.files import BadFile, read_tokens
-from foqs.access.keyring import BadKey, Keyring, TlsFiles, common_name, read_keyring
+from foqs.access.files import UnusableFile, read_tokens
+from foqs.access.keyring import Keyring, TlsFiles, UnusableOptionFile, common_name, read_keyring
 from tests.support.certificates import Authority, secret_file
 
 OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
@@ -19,14 +19,14 @@ OLD, NEW = b"the-old-secret-of-orders", b"the-new-secret-of-orders"
 def test_every_line_of_a_token_file_is_a_token(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", NEW + b"\r\n" + OLD + b"\n\n")
     keyring = read_keyring({"orders": str(file)}, None)
-    assert [keyring.holder(token) and keyring.holder(token)[0] for token in (OLD, NEW)] == ["orders"] * 2  # type: ignore[index]
-    assert keyring.holder(OLD[:-1]) is keyring.holder(b"") is keyring.holder(OLD + b"\n") is None
+    assert [keyring.find_token(token) and keyring.find_token(token)[0] for token in (OLD, NEW)] == ["orders"] * 2  # type: ignore[index]
+    assert keyring.find_token(OLD[:-1]) is keyring.find_token(b"") is keyring.find_token(OLD + b"\n") is None
 
 
 def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     keyring = read_keyring({"orders": str(file)}, None)
-    assert OLD not in b"".join(keyring.tokens)
+    assert OLD not in b"".join(keyring.principal_by_digest)
     assert "secret" not in repr(keyring)
 
 
@@ -46,7 +46,7 @@ def test_a_keyring_keeps_no_token(tmp_path: Path) -> None:
 )
 def test_a_file_without_good_tokens_is_refused_and_not_quoted(tmp_path: Path, content: bytes, words: str) -> None:
     file = str(secret_file(tmp_path / "tokens", content))
-    with pytest.raises(BadKey, match=r"auth\.principals\.orders\.token_file") as caught:
+    with pytest.raises(UnusableOptionFile, match=r"auth\.principals\.orders\.token_file") as caught:
         read_keyring({"orders": file}, None)
     text = str(caught.value)
     assert words in text
@@ -57,7 +57,7 @@ def test_a_file_without_good_tokens_is_refused_and_not_quoted(tmp_path: Path, co
 
 @pytest.mark.parametrize("mode", [0o640, 0o620, 0o610, 0o604, 0o602, 0o601])
 def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(BadFile, match="chmod 600"):
+    with pytest.raises(UnusableFile, match="chmod 600"):
         read_tokens(str(secret_file(tmp_path / "tokens", OLD, mode)))
 
 
@@ -67,7 +67,7 @@ def test_a_file_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
         os.chown(file, 12_345, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: 12_345)
-    with pytest.raises(BadFile, match="belongs to another user"):
+    with pytest.raises(UnusableFile, match="belongs to another user"):
         read_tokens(str(file))
 
 
@@ -79,26 +79,26 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
         ("absent", "cannot be read"),
         ("a\0b", "cannot be read"),
     ):
-        with pytest.raises(BadFile, match=words):
+        with pytest.raises(UnusableFile, match=words):
             read_tokens(str(tmp_path / name))
 
 
 def test_two_principals_cannot_have_one_token(tmp_path: Path) -> None:
     one, two = (str(secret_file(tmp_path / name, OLD)) for name in ("one", "two"))
-    with pytest.raises(BadKey, match="secret of 'a' too") as caught:
+    with pytest.raises(UnusableOptionFile, match="secret of 'a' too") as caught:
         read_keyring({"a": one, "b": two}, None)
-    assert caught.value.key == "auth.principals.b.token_file"
+    assert caught.value.option == "auth.principals.b.token_file"
 
 
 def test_what_a_principal_was_known_by_is_compared_with_the_keyring_in_force(tmp_path: Path) -> None:
     file = secret_file(tmp_path / "tokens", OLD)
     before = read_keyring({"orders": str(file)}, None)
-    found = before.holder(OLD)
+    found = before.find_token(OLD)
     assert found is not None
     secret_file(file, NEW)
     after = read_keyring({"orders": str(file)}, None)
-    assert before.holds(found[1])
-    assert not after.holds(found[1])
+    assert before.is_valid_credential(found[1])
+    assert not after.is_valid_credential(found[1])
 
 
 # ------------------------------------------------------------------------- TLS
@@ -109,15 +109,15 @@ def test_a_context_is_made_of_certificate_key_and_client_ca(tmp_path: Path) -> N
     host = authority.sign("host")
     plain = read_keyring({}, TlsFiles(str(host.cert), str(host.key)))
     asking = read_keyring({}, TlsFiles(str(host.cert), str(host.key), str(authority.file)))
-    assert plain.context is not None
-    assert asking.context is not None
-    assert plain.context.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert (plain.context.verify_mode, plain.client_ca) == (ssl.CERT_NONE, None)
-    assert asking.context.verify_mode is ssl.CERT_OPTIONAL
-    assert asking.client_ca is not None
-    assert asking.holds(asking.client_ca)
-    assert not plain.holds(asking.client_ca)
-    assert Keyring().context is None
+    assert plain.tls_context is not None
+    assert asking.tls_context is not None
+    assert plain.tls_context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert (plain.tls_context.verify_mode, plain.client_ca_digest) == (ssl.CERT_NONE, None)
+    assert asking.tls_context.verify_mode is ssl.CERT_OPTIONAL
+    assert asking.client_ca_digest is not None
+    assert asking.is_valid_credential(asking.client_ca_digest)
+    assert not plain.is_valid_credential(asking.client_ca_digest)
+    assert Keyring().tls_context is None
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_a_wrong_file_of_tls_is_named(tmp_path: Path, change: dict[str, str], ke
     secret_file(tmp_path / "open.key", host.key.read_bytes(), 0o644)
     secret_file(tmp_path / "locked.key", authority.locked(host.key))
     names = {"cert": "host.pem", "key": "host.key", "client_ca": authority.file.name} | change
-    with pytest.raises(BadKey) as caught:
+    with pytest.raises(UnusableOptionFile) as caught:
         read_keyring({}, TlsFiles(**{part: str(tmp_path / name) for part, name in names.items()}))
-    assert caught.value.key == key
+    assert caught.value.option == key
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foqs.access.rules import NEEDS, Permission, Principal, Scope
-from foqs.core.errors import Code
+from foqs.access.rules import REQUIREMENTS, Permission, Principal, Scope
+from foqs.core.errors import ErrorCode
 from foqs_client.idl import Foqs, ttypes
 
 ENQUEUE, CONSUME, ADMIN = Permission.ENQUEUE, Permission.CONSUME, Permission.ADMIN
@@ -28,11 +28,11 @@ CLUSTER = [
 
 
 def allowed(call: str, *granted: Permission, principal: Principal = SOMEBODY) -> bool:
-    return NEEDS[call].refusal(principal, granted) is None
+    return REQUIREMENTS[call].refusal(principal, granted) is None
 
 
 def test_every_call_of_the_contract_has_its_need_and_no_other_has() -> None:
-    assert sorted(NEEDS) == CALLS
+    assert sorted(REQUIREMENTS) == CALLS
     assert (
         sorted([*(call for calls in WHO.values() for call in calls), *LOOKING, *CLUSTER, "authenticate", "getRouting"])
         == CALLS
@@ -50,16 +50,16 @@ def test_without_a_grant_only_what_concerns_nobody_is_allowed(call: str) -> None
 
 @pytest.mark.parametrize("call", CALLS)
 def test_an_administrator_may_do_everything(call: str) -> None:
-    assert allowed(call, principal=Principal("root", admin=True))
+    assert allowed(call, principal=Principal("root", is_admin=True))
 
 
 @pytest.mark.parametrize(("permission", "call"), [(own, call) for own, calls in WHO.items() for call in calls])
 def test_a_call_needs_its_own_permission_and_no_other_does(permission: Permission, call: str) -> None:
     assert allowed(call, permission)
     others = [other for other in Permission if other is not permission]
-    refusal = NEEDS[call].refusal(SOMEBODY, others)
+    refusal = REQUIREMENTS[call].refusal(SOMEBODY, others)
     assert refusal is not None
-    assert (refusal.code, refusal.field) == (Code.PERMISSION_DENIED, permission.name)
+    assert (refusal.code, refusal.field) == (ErrorCode.PERMISSION_DENIED, permission.name)
     assert "somebody" in refusal.message
 
 
@@ -70,9 +70,9 @@ def test_looking_is_for_consumers_and_administrators_of_the_namespace(call: str)
 
 @pytest.mark.parametrize("call", CLUSTER)
 def test_no_grant_on_a_namespace_is_enough_for_the_cluster(call: str) -> None:
-    refusal = NEEDS[call].refusal(SOMEBODY, list(Permission))
+    refusal = REQUIREMENTS[call].refusal(SOMEBODY, list(Permission))
     assert refusal is not None
-    assert (refusal.code, refusal.field) == (Code.PERMISSION_DENIED, "admin")
+    assert (refusal.code, refusal.field) == (ErrorCode.PERMISSION_DENIED, "admin")
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -80,8 +80,8 @@ def test_the_namespace_is_read_from_a_field_that_the_request_has(call: str) -> N
     """Every call whose request names a namespace is judged by that one; making and unmaking them is for operators."""
     fields = getattr(Foqs, f"{call}_args").thrift_spec[1][3][0].thrift_spec
     names = {field[2] for field in fields if field}
-    need = NEEDS[call]
+    need = REQUIREMENTS[call]
     if need.scope is Scope.NAMESPACE:
-        assert need.namespace.split(".")[0] in names
+        assert need.namespace_field.split(".")[0] in names
     else:
         assert "namespace_name" not in names or call == "deleteNamespace"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, Permission, parse
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Permission, parse
 from foqs.catalog.memory import MemoryCatalog
 from foqs.core.errors import (
     FoqsError,
@@ -18,17 +18,17 @@ from foqs.core.errors import (
     Unavailable,
 )
 from foqs.core.item import State
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.engine import Engine
 from foqs.service.namespaces import Namespaces
 from tests.support.builders import engine_settings
-from tests.support.catalogs import gated, pause
-from tests.support.engines import Caller, World, play
-from tests.support.races import begin
+from tests.support.catalogs import install_gated_catalog, pause
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import start_task
 
 
 async def update(world: World, engine: Engine, **settings: int) -> None:
-    await engine.admin.update("default", None, settings, world.in_s(5))
+    await engine.admin.update("default", None, settings, world.deadline_in(5))
 
 
 # ------------------------------------------------------------------- the start
@@ -41,13 +41,13 @@ def test_a_new_catalog_gets_the_default_namespace_once() -> None:
         assert list((await world.catalog.load()).namespaces) == ["default"]
         await Caller(world, engine).put()
         with pytest.raises(NamespaceNotFound, match="createNamespace"):
-            engine.queue.namespace("other")
+            engine.queue.namespace_settings("other")
         await engine.abort()
         stored = await world.catalog.load()
         engine = await world.engine()
         assert await world.catalog.load() is stored
 
-    play(story)
+    run_in_world(story)
 
 
 def test_two_hosts_that_find_a_new_catalog_agree() -> None:
@@ -55,23 +55,23 @@ def test_two_hosts_that_find_a_new_catalog_agree() -> None:
         class Overtaken(MemoryCatalog):
             async def replace(self, document: Document, before: Document | None = None) -> None:
                 if document.version == 1:
-                    await super().replace(changes.create(EMPTY, "theirs", None, {}))
+                    await super().replace(changes.create(EMPTY_DOCUMENT, "theirs", None, {}))
                 await super().replace(document, before)
 
         world.catalog = Overtaken()
         engine = await world.engine()
         assert list(engine.admin.document().namespaces) == ["theirs"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_before_the_catalog_was_read_calls_are_told_to_come_again() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         with pytest.raises(Unavailable):
-            Namespaces(engine.namespaces.default).of("default")
+            Namespaces(engine.namespaces.default_settings).settings_of("default")
 
-    play(story)
+    run_in_world(story)
 
 
 # -------------------------------------------------------------------- settings
@@ -83,19 +83,19 @@ def test_a_change_holds_at_once_and_for_shards_that_run() -> None:
         caller = Caller(world, engine)
         [shard, *_] = engine.shards.values()
         await update(world, engine, payload_bytes_max=5, weight=7, backoff_ms_min=9_000, backoff_ms_max=9_000)
-        assert engine.queue.namespace("default").payload_bytes_max == 5
+        assert engine.queue.namespace_settings("default").payload_bytes_max == 5
         assert shard._weight("default") == 7
         await caller.put()
         seen = await caller.one()
-        assert await caller.do(Kind.NACK, [seen], jitter=1.0) == [None]
+        assert await caller.do(EventKind.NACK, [seen], jitter=1.0) == [None]
         await world.pass_s(4)
         assert not (await caller.get()).items
         await world.pass_s(1)
         assert (await caller.get()).items
         assert engine.admin.namespace("default").settings["weight"] == 7
-        assert engine.queue.namespace("other").payload_bytes_max == 10_240
+        assert engine.queue.namespace_settings("other").payload_bytes_max == 10_240
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_outlives_the_host_and_reaches_the_others() -> None:
@@ -103,30 +103,32 @@ def test_a_change_outlives_the_host_and_reaches_the_others() -> None:
         one = await world.engine(engine_settings(1))
         two = await world.engine(engine_settings(2))
         await update(world, one, weight=5)
-        await world.until(lambda: two.namespaces.weight("default") == 5, within_s=0.1)
+        await world.until(lambda: two.namespaces.weight_of("default") == 5, within_s=0.1)
         await one.abort()
-        assert (await world.engine(engine_settings(1))).namespaces.weight("default") == 5
+        assert (await world.engine(engine_settings(1))).namespaces.weight_of("default") == 5
 
-    play(story)
+    run_in_world(story)
 
 
 def test_changes_of_two_hosts_at_once_all_hold() -> None:
     async def story(world: World) -> None:
         engines = [await world.engine(engine_settings(number)) for number in (1, 2)]
-        creates = [engines[number % 2].admin.create(f"n{number}", None, {}, world.in_s(5)) for number in range(20)]
+        creates = [
+            engines[number % 2].admin.create(f"n{number}", None, {}, world.deadline_in(5)) for number in range(20)
+        ]
         await asyncio.gather(*creates)
         for engine in engines:
             await world.until(lambda engine=engine: len(engine.admin.document().namespaces) == 22)  # type: ignore[misc]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         catalog.gate.clear()
-        changing = begin(pause(engine, "t"))
+        changing = start_task(pause(engine, "t"))
         await world.until(lambda: catalog.replacing == 1)
         stored = await catalog.load()
         copy = changes.create(stored, "restored", None, {})
@@ -137,15 +139,15 @@ def test_a_change_is_made_again_upon_a_copy_that_was_restored_meanwhile() -> Non
         assert "restored" in stored.namespaces
         assert stored.namespaces["default"].paused == {"t"}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_that_another_overtakes_is_made_anew_upon_it() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         catalog.gate.clear()
-        changing = begin(pause(engine, "t"))
+        changing = start_task(pause(engine, "t"))
         await world.until(lambda: catalog.replacing == 1)
         await MemoryCatalog.replace(catalog, changes.create(await catalog.load(), "theirs", None, {}))
         catalog.gate.set()
@@ -154,7 +156,7 @@ def test_a_change_that_another_overtakes_is_made_anew_upon_it() -> None:
         assert "theirs" in stored.namespaces
         assert stored.namespaces["default"].paused == {"t"}
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +184,7 @@ def test_settings_that_cannot_hold_are_refused_and_change_nothing(
             assert caught.value.field == field
         assert await world.catalog.load() is before
 
-    play(story)
+    run_in_world(story)
 
 
 # ----------------------------------------------------------------------- pause
@@ -206,7 +208,7 @@ def test_a_paused_topic_hands_nothing_out_and_the_others_do() -> None:
         assert stats is not None
         assert not stats.paused
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_of_the_same_name_in_another_namespace_is_not_paused() -> None:
@@ -216,14 +218,14 @@ def test_a_topic_of_the_same_name_in_another_namespace_is_not_paused() -> None:
         await Caller(world, engine, "other").put("t")
         assert (await Caller(world, engine, "other").get("t")).items
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_for_somebody_who_waits_on_a_paused_topic_is_not_handed_out_before_it_is_resumed() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
-        waiting = begin(caller.get("t", wait_ms=4_000))
+        waiting = start_task(caller.get("t", wait_ms=4_000))
         await asyncio.sleep(0)
         await pause(engine, "t")
         await caller.put("t")
@@ -235,7 +237,7 @@ def test_an_item_for_somebody_who_waits_on_a_paused_topic_is_not_handed_out_befo
         async with asyncio.timeout(0.1):
             assert len((await waiting).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_waits_for_a_paused_topic_and_another_is_served_by_the_other() -> None:
@@ -243,12 +245,12 @@ def test_who_waits_for_a_paused_topic_and_another_is_served_by_the_other() -> No
         engine = await world.engine()
         caller = Caller(world, engine)
         await pause(engine, "t")
-        waiting = begin(caller.dequeue([("t", 1), ("u", 1)], wait_ms=4_000))
+        waiting = start_task(caller.dequeue([("t", 1), ("u", 1)], wait_ms=4_000))
         await caller.put("t")
         await caller.put("u")
         assert [seen.row.topic for seen in (await waiting).items] == ["u"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_pause_outlives_emptiness_and_restart_and_resuming_finds_what_memory_does_not_hold() -> None:
@@ -263,14 +265,14 @@ def test_a_pause_outlives_emptiness_and_restart_and_resuming_finds_what_memory_d
         await engine.abort()
         engine = await world.engine()
         caller = Caller(world, engine)
-        waiting = begin(caller.get("t", 5, wait_ms=4_000))
+        waiting = start_task(caller.get("t", 5, wait_ms=4_000))
         await world.pass_s(1)
         assert not waiting.done()
         await pause(engine, "t", paused=False)
         async with asyncio.timeout(1):
             assert (await waiting).items
 
-    play(story)
+    run_in_world(story)
 
 
 def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
@@ -284,36 +286,36 @@ def test_nothing_is_read_for_a_consumer_of_a_paused_topic() -> None:
         await world.pass_s(1)
         assert not any(shard.index.window_len(("default", "t")) for shard in engine.shards.values())
 
-    play(story)
+    run_in_world(story)
 
 
 def test_resuming_at_one_host_wakes_who_waits_at_another() -> None:
     async def story(world: World) -> None:
         one, two = await world.engine(engine_settings(1)), await world.engine(engine_settings(2))
         await pause(one, "t")
-        await world.until(lambda: bool(two.namespaces.paused))
+        await world.until(lambda: bool(two.namespaces.paused_topics))
         caller = Caller(world, two)
         await caller.put("t")
-        waiting = begin(caller.get("t", wait_ms=4_000))
+        waiting = start_task(caller.get("t", wait_ms=4_000))
         await world.pass_s(0.5)
         assert not waiting.done()
         await pause(one, "t", paused=False)
         async with asyncio.timeout(0.5):
             assert (await waiting).items
 
-    play(story)
+    run_in_world(story)
 
 
 def test_deleting_a_namespace_resumes_its_topics_for_the_next_of_its_name() -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine()
         await pause(engine, "t")
-        await engine.admin.delete("default", world.in_s(5))
-        await engine.admin.create("default", None, {}, world.in_s(5))
+        await engine.admin.delete("default", world.deadline_in(5))
+        await engine.admin.create("default", None, {}, world.deadline_in(5))
         await Caller(world, engine).put("t")
         assert (await Caller(world, engine).get("t")).items
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------- looking, export, import
@@ -332,46 +334,46 @@ def test_usage_counts_items_and_topics_of_all_shards() -> None:
         with pytest.raises(NamespaceNotFound):
             engine.admin.usage("none")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_import_brings_back_what_was_exported_also_to_a_wiped_catalog() -> None:
     async def story(world: World) -> None:
         engine = await world.counted_engine()
-        await engine.admin.create("orders", None, {"weight": 4}, world.in_s(5))
-        await engine.admin.grant("orders", "p", frozenset({Permission.CONSUME}), world.in_s(5))
-        await engine.admin.pause("orders", "t", world.in_s(5), paused=True)
+        await engine.admin.create("orders", None, {"weight": 4}, world.deadline_in(5))
+        await engine.admin.grant("orders", "p", frozenset({Permission.CONSUME}), world.deadline_in(5))
+        await engine.admin.pause("orders", "t", world.deadline_in(5), paused=True)
         text = engine.admin.export()
-        await engine.admin.delete("orders", world.in_s(5))
-        await engine.admin.restore(text, world.in_s(5))
+        await engine.admin.delete("orders", world.deadline_in(5))
+        await engine.admin.restore(text, world.deadline_in(5))
         brought, given = engine.admin.document().namespaces, parse(text).namespaces
         assert brought["orders"].incarnation not in (0, given["orders"].incarnation)
         assert brought == {**given, "orders": replace(given["orders"], incarnation=brought["orders"].incarnation)}
-        assert engine.namespaces.permissions("p", "orders") == {Permission.CONSUME}
-        assert engine.namespaces.permissions("p", "default") == frozenset()
-        assert engine.namespaces.permissions("q", "orders") == frozenset()
-        world.catalog._document = EMPTY  # type: ignore[attr-defined]
+        assert engine.namespaces.permissions_of("p", "orders") == {Permission.CONSUME}
+        assert engine.namespaces.permissions_of("p", "default") == frozenset()
+        assert engine.namespaces.permissions_of("q", "orders") == frozenset()
+        world.catalog._document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
         with pytest.raises(Unavailable, match="config import"):
             await pause(engine, "t")
         await Caller(world, engine, "orders").put("u")
-        await engine.admin.restore(text, world.in_s(5))
+        await engine.admin.restore(text, world.deadline_in(5))
         assert (await world.catalog.load()).namespaces == parse(text).namespaces
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_import_does_not_take_away_what_another_host_has_just_made() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         text = engine.admin.export()
         catalog._document = changes.create(await catalog.load(), "late", None, {})  # nobody was told yet
         await Caller(world, engine, "late").put()
         with pytest.raises(InvalidArgument, match="'late' holds 1 items"):
-            await engine.admin.restore(text, world.in_s(5))
+            await engine.admin.restore(text, world.deadline_in(5))
         assert "late" in (await catalog.load()).namespaces
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
@@ -395,9 +397,9 @@ def test_an_import_that_cannot_hold_is_refused_with_the_place(text: str, words: 
         await Caller(world, engine).put()
         before = await world.catalog.load()
         with pytest.raises(InvalidArgument) as caught:
-            await engine.admin.restore(text, world.in_s(5))
+            await engine.admin.restore(text, world.deadline_in(5))
         assert words in caught.value.message
         assert await world.catalog.load() is before
-        engine.queue.namespace("default")
+        engine.queue.namespace_settings("default")
 
-    play(story)
+    run_in_world(story)

@@ -17,12 +17,12 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.namespaces import Namespaces
 from tests.support.builders import engine_settings
-from tests.support.catalogs import gated, pause
-from tests.support.engines import Caller, World, play
-from tests.support.races import begin
+from tests.support.catalogs import install_gated_catalog, pause
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import start_task
 
 
 def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
@@ -32,21 +32,21 @@ def test_a_namespace_that_holds_items_in_any_state_is_not_deleted() -> None:
         for delay_ms in (0, 60_000):
             [name] = await caller.put(delay_ms=delay_ms)
             with pytest.raises(InvalidArgument, match="holds 1 items"):
-                await engine.admin.delete("default", world.in_s(5))
+                await engine.admin.delete("default", world.deadline_in(5))
             await caller.cancel(name)
         await caller.put()
         seen = await caller.one()
         with pytest.raises(InvalidArgument):
-            await engine.admin.delete("default", world.in_s(5))
-        await caller.do(Kind.NACK, [seen], dead=True)
+            await engine.admin.delete("default", world.deadline_in(5))
+        await caller.do(EventKind.NACK, [seen], dead=True)
         with pytest.raises(InvalidArgument):
-            await engine.admin.delete("default", world.in_s(5))
+            await engine.admin.delete("default", world.deadline_in(5))
         await caller.cancel(f"{seen.shard}-{seen.row.id}")
-        await engine.admin.delete("default", world.in_s(5))
+        await engine.admin.delete("default", world.deadline_in(5))
         with pytest.raises(NamespaceNotFound):
-            engine.queue.namespace("default")
+            engine.queue.namespace_settings("default")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
@@ -54,19 +54,19 @@ def test_an_item_that_is_being_written_keeps_its_namespace() -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
         world.stall()
-        putting = begin(caller.put())
+        putting = start_task(caller.put())
         await asyncio.sleep(0)
-        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        deleting = start_task(engine.admin.delete("default", world.deadline_in(5)))
         await world.pass_s(0.1)
         with pytest.raises(Unavailable, match="being deleted"):
-            engine.queue.namespace("default")
+            engine.queue.namespace_settings("default")
         world.resume()
         assert await putting
         with pytest.raises(InvalidArgument):
             await deleting
-        engine.queue.namespace("default")
+        engine.queue.namespace_settings("default")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it() -> None:
@@ -74,21 +74,21 @@ def test_what_another_host_changes_holds_while_a_deletion_waits_and_outlives_it(
         one = await world.engine(engine_settings(1))
         two = await world.engine(engine_settings(2))
         world.stall()
-        putting = begin(Caller(world, one).put())
+        putting = start_task(Caller(world, one).put())
         await asyncio.sleep(0)
-        deleting = begin(one.admin.delete("other", world.in_s(5)))
+        deleting = start_task(one.admin.delete("other", world.deadline_in(5)))
         await world.pass_s(0.1)
         await pause(two, "t")
-        await world.until(lambda: ("default", "t") in one.namespaces.paused, within_s=0.1)
+        await world.until(lambda: ("default", "t") in one.namespaces.paused_topics, within_s=0.1)
         assert not deleting.done()
         world.resume()
         await putting
         await deleting
         for engine in (one, two):
             await world.until(lambda engine=engine: "other" not in engine.admin.document().namespaces)  # type: ignore[misc]
-            assert ("default", "t") in engine.namespaces.paused
+            assert ("default", "t") in engine.namespaces.paused_topics
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,47 +117,47 @@ def test_what_was_read_before_a_change_of_this_host_does_not_come_after_it(monke
         go_on.set()
         await world.pass_s(0.1)
         assert versions == sorted(versions)
-        assert {("default", "a"), ("default", "b")} <= engine.namespaces.paused
+        assert {("default", "a"), ("default", "b")} <= engine.namespaces.paused_topics
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_enqueue_while_the_deletion_is_being_stored_is_refused() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.counted_engine()
         catalog.gate.clear()
-        deleting = begin(engine.admin.delete("default", world.in_s(5)))
+        deleting = start_task(engine.admin.delete("default", world.deadline_in(5)))
         await world.until(lambda: catalog.replacing == 1)
         with pytest.raises(Unavailable):
-            engine.queue.namespace("default")
+            engine.queue.namespace_settings("default")
         catalog.gate.set()
         await deleting
         with pytest.raises(NamespaceNotFound):
-            engine.queue.namespace("default")
+            engine.queue.namespace_settings("default")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_cannot_be_counted_is_not_deleted() -> None:
     async def story(world: World) -> None:
         engine = await world.engine()
         [shard, *_] = engine.shards.values()
-        shard.counts.lag = True
+        shard.counts.is_lagging = True
         with pytest.raises(Unavailable, match="counted"):
-            await engine.admin.delete("default", world.in_s(5))
-        shard.counts.lag = False
+            await engine.admin.delete("default", world.deadline_in(5))
+        shard.counts.is_lagging = False
         world.stall()
-        putting = begin(Caller(world, engine).put())
+        putting = start_task(Caller(world, engine).put())
         await asyncio.sleep(0)
         with pytest.raises((DeadlineExceeded, UnknownOutcome)):
-            await engine.admin.delete("default", world.in_s(1))
+            await engine.admin.delete("default", world.deadline_in(1))
         world.resume()
         await putting
         del engine.shards[shard.number]
         with pytest.raises(Unavailable, match="not every shard"):
-            await engine.admin.delete("default", world.in_s(5))
+            await engine.admin.delete("default", world.deadline_in(5))
         engine.shards[shard.number] = shard
-        engine.queue.namespace("default")
+        engine.queue.namespace_settings("default")
 
-    play(story)
+    run_in_world(story)

@@ -11,7 +11,7 @@ import pytest
 from foqs.catalog import changes
 from foqs.catalog.document import Document
 from foqs.catalog.memory import MemoryCatalog
-from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknown, CatalogUnreached
+from foqs.catalog.port import CatalogError, CatalogFailed, CatalogUnknownOutcome, CatalogUnreachable
 from foqs.core.errors import (
     DeadlineExceeded,
     NamespaceNotFound,
@@ -21,65 +21,65 @@ from foqs.core.errors import (
 from foqs.service import namespaces
 from foqs.service.engine import Engine
 from tests.support.builders import engine_settings
-from tests.support.catalogs import gated, pause
-from tests.support.engines import Caller, World, play
-from tests.support.races import begin
+from tests.support.catalogs import install_gated_catalog, pause
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import start_task
 
 
 def test_a_change_goes_on_without_its_caller_and_the_next_one_waits_for_it() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         catalog.gate.clear()
-        leaving = begin(pause(engine, "t"))
+        leaving = start_task(pause(engine, "t"))
         await world.until(lambda: catalog.replacing == 1)
         leaving.cancel()
         with pytest.raises(DeadlineExceeded):
-            await engine.admin.pause("default", "u", world.in_s(0.1), paused=True)
+            await engine.admin.pause("default", "u", world.deadline_in(0.1), paused=True)
         assert catalog.replacing == 1
         catalog.gate.set()
         await pause(engine, "v")
-        assert {topic for _, topic in engine.namespaces.paused} == {"t", "v"}
+        assert {topic for _, topic in engine.namespaces.paused_topics} == {"t", "v"}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_that_is_not_stored_in_time_is_unknown_and_holds_when_it_is() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         catalog.gate.clear()
         with pytest.raises(UnknownOutcome):
-            await engine.admin.pause("default", "t", world.in_s(0.1), paused=True)
-        assert not engine.namespaces.paused
+            await engine.admin.pause("default", "t", world.deadline_in(0.1), paused=True)
+        assert not engine.namespaces.paused_topics
         catalog.gate.set()
-        await world.until(lambda: bool(engine.namespaces.paused), within_s=1)
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=1)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_unknown_end_of_a_replacement_is_told_and_what_is_stored_holds() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
-        catalog.failure = CatalogUnknown("the folder cannot be synced")
+        catalog.failure = CatalogUnknownOutcome("the folder cannot be synced")
         with pytest.raises(UnknownOutcome, match="synced"):
             await pause(engine, "t")
-        await world.until(lambda: bool(engine.namespaces.paused), within_s=1)
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=1)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalog_cannot_be_read_afterwards() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         whole, replace = catalog.load, catalog.replace
 
-        async def stored(document: Document, before: Document | None = None) -> None:
-            await replace(document, before)
+        async def stored(document: Document, expected: Document | None = None) -> None:
+            await replace(document, expected)
             catalog.load = silent  # type: ignore[method-assign]
-            raise CatalogUnknown("no answer")
+            raise CatalogUnknownOutcome("no answer")
 
         async def silent() -> Document:
             raise CatalogFailed("nobody answers")
@@ -88,9 +88,9 @@ def test_a_replacement_of_unknown_outcome_is_not_told_as_refused_when_the_catalo
         with pytest.raises(UnknownOutcome, match="no answer"):
             await pause(engine, "t")
         catalog.load = whole  # type: ignore[method-assign]
-        await world.until(lambda: bool(engine.namespaces.paused), within_s=3)
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=3)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_namespace(
@@ -100,26 +100,28 @@ def test_a_deletion_of_unknown_outcome_takes_in_nothing_that_would_be_in_no_name
         """The catalog is looked at again much later."""
         await asyncio.sleep(1_000)
 
-    monkeypatch.setattr(MemoryCatalog, "changed", unseen)
+    monkeypatch.setattr(MemoryCatalog, "wait_for_change", unseen)
 
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.counted_engine()
-        catalog.failure = CatalogUnknown("the folder cannot be synced")
+        catalog.failure = CatalogUnknownOutcome("the folder cannot be synced")
         with pytest.raises(UnknownOutcome, match="synced"):
-            await engine.admin.delete("other", world.in_s(5))
+            await engine.admin.delete("other", world.deadline_in(5))
         with pytest.raises(NamespaceNotFound):
-            engine.namespaces.of("other")
+            engine.namespaces.settings_of("other")
 
-    play(story)
+    run_in_world(story)
 
 
-@pytest.mark.parametrize("failure", [CatalogUnreached("the session is suspended"), CatalogUnknown("no answer")])
+@pytest.mark.parametrize(
+    "failure", [CatalogUnreachable("the session is suspended"), CatalogUnknownOutcome("no answer")]
+)
 def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
     failure: CatalogError, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         whole = catalog.load
 
         async def fails() -> Document:
@@ -132,14 +134,14 @@ def test_a_host_that_starts_waits_for_who_keeps_the_catalog(
         catalog.load = whole  # type: ignore[method-assign]
         await pause(await starting, "t")
 
-    play(story)
+    run_in_world(story)
     [told] = [record.message for record in caplog.records if "waiting" in record.message]
     assert str(failure) in told
 
 
 def test_a_catalog_that_is_damaged_ends_a_start() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
 
         async def damaged() -> Document:
             raise CatalogFailed("catalog.json is damaged: line 1")
@@ -148,12 +150,12 @@ def test_a_catalog_that_is_damaged_ends_a_start() -> None:
         with pytest.raises(CatalogFailed, match="line 1"):
             await world.engine()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         whole = catalog.load
 
@@ -167,13 +169,13 @@ def test_a_catalog_that_cannot_be_read_changes_nothing_and_is_told() -> None:
         catalog.load = whole  # type: ignore[method-assign]
         await pause(engine, "t")
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("failure", [CatalogFailed("it cannot be read"), RuntimeError("nobody foresaw this")])
 def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exception) -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         stored, whole = await catalog.load(), catalog.load
         failed: list[Exception] = []
@@ -185,35 +187,35 @@ def test_a_change_that_could_not_be_taken_in_is_taken_in_later(failure: Exceptio
         catalog.load = fails  # type: ignore[method-assign]
         await MemoryCatalog.replace(catalog, changes.pause(stored, "default", "t", paused=True))
         await world.until(lambda: bool(failed))
-        assert not engine.namespaces.paused
+        assert not engine.namespaces.paused_topics
         catalog.load = whole  # type: ignore[method-assign]
-        await world.until(lambda: bool(engine.namespaces.paused), within_s=5)
+        await world.until(lambda: bool(engine.namespaces.paused_topics), within_s=5)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_copy_that_was_restored_with_a_lower_version_holds() -> None:
     async def story(world: World) -> None:
-        catalog = await gated(world)
+        catalog = await install_gated_catalog(world)
         engine = await world.engine()
         copy = await catalog.load()
         await pause(engine, "t")
         await pause(engine, "u")
         await MemoryCatalog.replace(catalog, changes.pause(await catalog.load(), "default", "v", paused=True))
-        await world.until(lambda: len(engine.namespaces.paused) == 3)
+        await world.until(lambda: len(engine.namespaces.paused_topics) == 3)
         catalog._document = copy
-        turned, catalog._turned = catalog._turned, asyncio.Event()
+        turned, catalog._change_event = catalog._change_event, asyncio.Event()
         turned.set()
-        await world.until(lambda: not engine.namespaces.paused, within_s=1)
+        await world.until(lambda: not engine.namespaces.paused_topics, within_s=1)
 
-    play(story)
+    run_in_world(story)
 
 
 CALLS: list[Callable[[World, Engine], Coroutine[Any, Any, Any]]] = [
-    lambda w, e: e.admin.update("none", None, {"weight": 1}, w.in_s(5)),
-    lambda w, e: e.admin.delete("none", w.in_s(5)),
-    lambda w, e: e.admin.grant("none", "p", frozenset(), w.in_s(5)),
-    lambda w, e: e.admin.pause("none", "t", w.in_s(5), paused=True),
+    lambda w, e: e.admin.update("none", None, {"weight": 1}, w.deadline_in(5)),
+    lambda w, e: e.admin.delete("none", w.deadline_in(5)),
+    lambda w, e: e.admin.grant("none", "p", frozenset(), w.deadline_in(5)),
+    lambda w, e: e.admin.pause("none", "t", w.deadline_in(5), paused=True),
 ]
 
 
@@ -224,7 +226,7 @@ def test_what_is_not_there_is_not_found(call: Callable[[World, Engine], Coroutin
         with pytest.raises(NamespaceNotFound):
             await call(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_of_the_catalog_leaves_no_moment_without_the_policies_of_namespaces(
@@ -234,18 +236,18 @@ def test_a_change_of_the_catalog_leaves_no_moment_without_the_policies_of_namesp
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
-        names = set(engine.namespaces.policies)
+        names = set(engine.namespaces.retry_policies)
         assert names >= {"default", "other"}
         seen: list[set[str]] = []
-        original: Any = vars(namespaces)["_policy"]
+        original: Any = vars(namespaces)["_retry_policy"]
 
         def policy(settings: Any) -> Any:
-            seen.append(set(engine.namespaces.policies))
+            seen.append(set(engine.namespaces.retry_policies))
             return original(settings)
 
-        monkeypatch.setattr(namespaces, "_policy", policy)
-        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        monkeypatch.setattr(namespaces, "_retry_policy", policy)
+        await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
         assert seen
         assert all(names <= found for found in seen)
 
-    play(story)
+    run_in_world(story)

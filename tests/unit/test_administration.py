@@ -12,23 +12,23 @@ import pytest
 from shardmgr import administration
 from shardmgr.administration import (
     SHARDS_MAX,
-    Refused,
+    ChangeRefused,
     add_shard,
+    create_layout,
     drain_host,
     drain_shard,
-    init,
-    look,
     move_shard,
     raise_epochs,
+    read_cluster_view,
     remove_shard,
     undrain_host,
 )
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, render_member, render_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.model import Assignment, Layout, Malformed, Member, Plan, ShardSpec
+from shardmgr.model import Assignment, Layout, MalformedDocument, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
 from shardmgr.registry import RegistryFailed
-from tests.support.obedient import host
+from tests.support.obedient import make_member
 from tests.support.virtual import VirtualClock, run_virtual
 
 ONE, TWO = ShardSpec(1, "east"), ShardSpec(2, "west", region="eu")
@@ -41,7 +41,7 @@ def told(story: Callable[[LocalRegistry], Coroutine[Any, Any, None]], *, shards:
         registry = LocalEnsemble(None, VirtualClock(asyncio.get_running_loop()).monotonic_ms).registry(6_000)
         await registry.open()
         if shards:
-            assert await init(registry, shards)
+            assert await create_layout(registry, shards)
         await story(registry)
 
     run_virtual(play)
@@ -52,7 +52,7 @@ async def joins(registry: LocalRegistry, member: Member) -> None:
 
 
 async def layout_of(registry: LocalRegistry) -> Layout:
-    return (await look(registry)).layout
+    return (await read_cluster_view(registry)).layout
 
 
 async def version_of(registry: LocalRegistry) -> int:
@@ -62,14 +62,14 @@ async def version_of(registry: LocalRegistry) -> int:
 
 
 async def refused(doing: Coroutine[Any, Any, object], field: str, words: str) -> None:
-    with pytest.raises(Refused, match=words) as found:
+    with pytest.raises(ChangeRefused, match=words) as found:
         await doing
     assert found.value.field == field
 
 
 def test_a_new_cluster_has_the_shards_it_was_made_with() -> None:
     async def story(registry: LocalRegistry) -> None:
-        assert await init(registry, [TWO, ONE])
+        assert await create_layout(registry, [TWO, ONE])
         assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
 
     told(story)
@@ -77,8 +77,8 @@ def test_a_new_cluster_has_the_shards_it_was_made_with() -> None:
 
 def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise() -> None:
     async def story(registry: LocalRegistry) -> None:
-        assert not await init(registry, [ONE, TWO])
-        await refused(init(registry, [ONE]), "cluster", "there is a layout already")
+        assert not await create_layout(registry, [ONE, TWO])
+        await refused(create_layout(registry, [ONE]), "cluster", "there is a layout already")
         assert await version_of(registry) == 0
 
     told(story, shards=(ONE, TWO))
@@ -98,7 +98,7 @@ def test_making_it_again_is_harmless_when_it_is_the_same_and_refused_otherwise()
 )
 def test_a_cluster_is_not_made_of_what_no_layout_may_say(shards: list[ShardSpec], field: str, words: str) -> None:
     async def story(registry: LocalRegistry) -> None:
-        await refused(init(registry, shards), field, words)
+        await refused(create_layout(registry, shards), field, words)
         assert await registry.read(LAYOUT) is None
 
     told(story)
@@ -107,7 +107,7 @@ def test_a_cluster_is_not_made_of_what_no_layout_may_say(shards: list[ShardSpec]
 def test_nothing_can_be_done_before_there_is_a_layout() -> None:
     async def story(registry: LocalRegistry) -> None:
         for doing in (
-            look(registry),
+            read_cluster_view(registry),
             add_shard(registry, ONE),
             remove_shard(registry, 1),
             move_shard(registry, 1, None),
@@ -119,13 +119,17 @@ def test_nothing_can_be_done_before_there_is_a_layout() -> None:
 
 def test_a_look_shows_layout_plan_and_members() -> None:
     async def story(registry: LocalRegistry) -> None:
-        await joins(registry, host("b"))
-        await joins(registry, host("a"))
+        await joins(registry, make_member("b"))
+        await joins(registry, make_member("a"))
         await registry.announce(MEMBERS, "broken", b"{}")
         plan = Plan({1: Assignment("a", "nonce-a", 1, ONE.database)}, {1: 1})
         await registry.replace(PLAN, render_plan(plan), None)
-        view = await look(registry)
-        assert (view.layout, view.plan, list(view.members)) == (Layout({1: ONE}), plan, [host("a"), host("b")])
+        view = await read_cluster_view(registry)
+        assert (view.layout, view.plan, list(view.members)) == (
+            Layout({1: ONE}),
+            plan,
+            [make_member("a"), make_member("b")],
+        )
 
     told(story, shards=(ONE,))
 
@@ -144,7 +148,7 @@ def test_a_shard_is_added_once() -> None:
 
 def test_a_shard_that_takes_new_items_is_not_removed_unless_forced() -> None:
     async def story(registry: LocalRegistry) -> None:
-        await joins(registry, host("a"))
+        await joins(registry, make_member("a"))
         await move_shard(registry, 2, "a")
         await refused(remove_shard(registry, 2), "shard", "drain it first")
         await drain_shard(registry, 2)
@@ -176,10 +180,10 @@ def test_a_shard_that_is_not_there_is_named() -> None:
 
 def test_a_shard_is_pinned_to_a_host_that_may_have_it() -> None:
     async def story(registry: LocalRegistry) -> None:
-        await joins(registry, host("a"))
-        await joins(registry, host("big", tier="big"))
-        await joins(registry, host("stops", leaving=True))
-        await joins(registry, host("drained"))
+        await joins(registry, make_member("a"))
+        await joins(registry, make_member("big", tier="big"))
+        await joins(registry, make_member("stops", leaving=True))
+        await joins(registry, make_member("drained"))
         await drain_host(registry, "drained")
         await refused(move_shard(registry, 1, "b"), "host", "there are: a, big, drained, stops")
         await refused(move_shard(registry, 1, "big"), "host", "tier")
@@ -195,8 +199,8 @@ def test_a_shard_is_pinned_to_a_host_that_may_have_it() -> None:
 
 def test_a_host_is_drained_and_undrained_by_name() -> None:
     async def story(registry: LocalRegistry) -> None:
-        await joins(registry, host("a"))
-        await joins(registry, host("b"))
+        await joins(registry, make_member("a"))
+        await joins(registry, make_member("b"))
         await drain_host(registry, "a")
         await drain_host(registry, "a")
         assert await version_of(registry) == 1
@@ -210,7 +214,12 @@ def test_a_host_is_drained_and_undrained_by_name() -> None:
 
 def test_the_last_host_of_a_tier_is_drained_only_when_forced() -> None:
     async def story(registry: LocalRegistry) -> None:
-        for member in (host("a"), host("b"), host("stops", leaving=True), host("other", tier="big")):
+        for member in (
+            make_member("a"),
+            make_member("b"),
+            make_member("stops", leaving=True),
+            make_member("other", tier="big"),
+        ):
             await joins(registry, member)
         await drain_host(registry, "other")  # there is no shard that only it could have
         await drain_host(registry, "a")
@@ -256,9 +265,9 @@ def test_a_change_is_made_again_on_what_another_has_made(others: int) -> None:
         clock = VirtualClock(asyncio.get_running_loop())
         registry = Busy(LocalEnsemble(None, clock.monotonic_ms), 6_000, clock.monotonic_ms)
         await registry.open()
-        await init(registry, [ONE])
+        await create_layout(registry, [ONE])
         registry.others = others
-        if others < administration._TRIES:
+        if others < administration._ATTEMPTS_MAX:
             await add_shard(registry, TWO)
             assert await layout_of(registry) == Layout({1: ONE, 2: TWO})
         else:
@@ -272,8 +281,8 @@ def test_a_change_is_made_again_on_what_another_has_made(others: int) -> None:
 def test_a_layout_that_cannot_be_understood_is_left_as_it_is() -> None:
     async def story(registry: LocalRegistry) -> None:
         await registry.replace(LAYOUT, b"{}", None)
-        for doing in (init(registry, [ONE]), add_shard(registry, ONE), drain_host(registry, "a", force=True)):
-            with pytest.raises(Malformed, match=r"^layout: format: "):
+        for doing in (create_layout(registry, [ONE]), add_shard(registry, ONE), drain_host(registry, "a", force=True)):
+            with pytest.raises(MalformedDocument, match=r"^layout: format: "):
                 await doing
         assert await version_of(registry) == 0
 
@@ -282,12 +291,12 @@ def test_a_layout_that_cannot_be_understood_is_left_as_it_is() -> None:
 
 def test_an_epoch_above_those_that_were_told_is_issued_next_and_owners_stay() -> None:
     async def story(registry: LocalRegistry) -> None:
-        one = host("one")
+        one = make_member("one")
         await joins(registry, one)
         owned = Assignment("one", one.nonce, 3, ONE.database)
         await registry.replace(PLAN, render_plan(Plan({1: owned}, {1: 3, 2: 9})), None)
         await raise_epochs(registry, (1, 2), 5)
-        found = await look(registry)
+        found = await read_cluster_view(registry)
         assert found.plan == Plan({1: owned}, {1: 5, 2: 9})
         planned = next_plan(found.layout, found.plan, found.members, frozenset(), 1)
         assert planned.assignments[1] == owned

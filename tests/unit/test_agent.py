@@ -13,14 +13,14 @@ import pytest
 from shardmgr.agent import Agent, AgentPace
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_member, render_layout, render_member, render_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.model import Assignment, Holding, Layout, Member, Plan, ShardSpec
+from shardmgr.model import Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.port import CoordinatorFailed
-from shardmgr.registry import RegistryUnknown
-from shardmgr.session import TABLE, Standing, Turn, advance
+from shardmgr.registry import RegistryOutcomeUnknown
+from shardmgr.session import TRANSITIONS, SessionEvent, SessionState, next_session_state
 from tests.support.virtual import VirtualClock, run_virtual
 
 TIMEOUT_MS = 6_000
-PACE = AgentPace(stop_margin_ms=500)
+PACE = AgentPace(session_margin_ms=500)
 ME = Member("one", "nonce-one", "10.0.0.1:7411")
 LAYOUT_OF_THREE = Layout({number: ShardSpec(number, f"db{number}") for number in (1, 2, 3)})
 
@@ -34,19 +34,19 @@ class Recorder:
         self.known: list[str] = []
         """What of the news it was told before the last of them."""
 
-    def assigned(self, shard: int, database: str) -> None:
+    def on_assigned(self, shard: int, database: str) -> None:
         self.calls.append(f"assigned {shard} {database}")
 
-    def release(self, shard: int) -> None:
+    def on_release_requested(self, shard: int) -> None:
         self.calls.append(f"release {shard}")
 
-    def dropped(self, shard: int) -> None:
+    def on_dropped(self, shard: int) -> None:
         self.calls.append(f"dropped {shard}")
 
-    def suspended(self) -> None:
+    def on_suspended(self) -> None:
         self.calls.append("suspended")
 
-    def resumed(self) -> None:
+    def on_resumed(self) -> None:
         self.calls.append("resumed")
 
     def view_changed(self) -> None:
@@ -103,10 +103,10 @@ class Site:
         data = (await self.user.members(MEMBERS)).get(ME.nonce)
         return None if data is None else parse_member(ME.nonce, data)
 
-    async def holdings(self) -> Mapping[int, Holding]:
+    async def holdings(self) -> Mapping[int, HeldShard]:
         entry = await self.entry()
         assert entry is not None
-        return entry.holdings
+        return entry.held_shards
 
 
 def mine(epoch: int, *, database: str = "", leaving: bool = False) -> Assignment:
@@ -131,14 +131,14 @@ def told(story: Callable[[Site], Coroutine[Any, Any, None]], *, begin: bool = Tr
 
 
 def test_a_host_serves_only_in_a_session_whose_plan_it_has_read() -> None:
-    assert {start for (start, turn), end in TABLE.items() if end is Standing.SERVING} == {
-        Standing.JOINING,
-        Standing.SERVING,
-        Standing.SUSPENDED,
+    assert {start for (start, turn), end in TRANSITIONS.items() if end is SessionState.SERVING} == {
+        SessionState.JOINING,
+        SessionState.SERVING,
+        SessionState.SUSPENDED,
     }
-    assert all(TABLE[standing, Turn.OVER] is Standing.CUT_OFF for standing in Standing)
+    assert all(TRANSITIONS[standing, SessionEvent.ENDED] is SessionState.CUT_OFF for standing in SessionState)
     with pytest.raises(ValueError, match="cut off"):
-        advance(Standing.CUT_OFF, Turn.FOLLOWED)
+        next_session_state(SessionState.CUT_OFF, SessionEvent.PLAN_FOLLOWED)
 
 
 # ------------------------------------------------------------------------- plan
@@ -158,7 +158,7 @@ def test_a_host_that_joins_announces_itself_and_follows_the_plan_before_it_serve
         await site.pass_s(0.1)
         assert site.holder.news() == ["assigned 1 db1", "assigned 3 db3", "resumed"]
         assert await site.entry() == Member(
-            ME.name, ME.nonce, ME.address, holdings={1: Holding(4, "acquiring"), 3: Holding(1, "acquiring")}
+            ME.name, ME.nonce, ME.address, held_shards={1: HeldShard(4, "acquiring"), 3: HeldShard(1, "acquiring")}
         )
         assert await site.agent.issue_epoch(1, 0) == 4
 
@@ -169,14 +169,14 @@ def test_shards_are_assigned_released_and_dropped_as_the_plan_says() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1), 3: other(1)})
         assert site.holder.news() == ["resumed", "assigned 1 db1", "assigned 2 db2"]
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.plan({1: mine(1, leaving=True), 3: mine(2)})
         assert site.holder.news() == ["dropped 2", "release 1", "assigned 3 db3"]
         await site.plan({1: mine(1, leaving=True), 3: mine(2)})
         assert site.holder.news() == []
-        site.agent.tell(1, 1, "free")
+        site.agent.report_state(1, 1, "free")
         await site.pass_s(0.1)
-        assert (await site.holdings())[1] == Holding(1, "free")
+        assert (await site.holdings())[1] == HeldShard(1, "free")
         await site.plan({1: other(2), 3: mine(2)})
         assert site.holder.news() == ["dropped 1"]
         assert set(await site.holdings()) == {3}
@@ -188,7 +188,7 @@ def test_what_is_leaving_when_it_is_first_read_is_reported_free() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(3, leaving=True)})
         assert site.holder.news() == ["resumed"]
-        assert await site.holdings() == {1: Holding(3, "free")}
+        assert await site.holdings() == {1: HeldShard(3, "free")}
 
     told(story)
 
@@ -214,7 +214,7 @@ def test_its_host_is_told_before_it_follows_another_layout_or_plan_and_only_then
         assert (holder.views, holder.known, holder.news()) == (views + 1, [], ["assigned 1 db1"])
         await site.layout(Layout({**LAYOUT_OF_THREE.shards, 1: ShardSpec(1, "elsewhere")}))
         assert holder.views == views + 2
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.pass_s(PACE.tick_ms / 1_000 * 3)
         assert holder.views == views + 2
 
@@ -227,11 +227,11 @@ def test_a_layout_that_is_gone_changes_nothing_until_it_is_back() -> None:
         view, views, _ = site.agent.view, site.holder.views, site.holder.news()
         site.ensemble.delete(LAYOUT)
         await site.pass_s(1)
-        assert site.agent.trouble == "layout: it is gone, and a plan of 1 shards is there; write the layout again"
+        assert site.agent.problem == "layout: it is gone, and a plan of 1 shards is there; write the layout again"
         assert (site.agent.view, site.holder.views, site.holder.news()) == (view, views, [])
         await site.layout(LAYOUT_OF_THREE)
         await site.pass_s(10)  # the next time that it tries
-        assert site.agent.trouble is None
+        assert site.agent.problem is None
         assert (site.holder.views, site.holder.news()) == (views, [])
 
     told(story)
@@ -245,7 +245,7 @@ def test_a_shard_that_has_another_database_now_is_taken_only_from_that_one() -> 
         await site.layout(replace(LAYOUT_OF_THREE, shards={n: ShardSpec(n, "new") for n in (1, 2)}))
         await site.plan({1: mine(1), 2: mine(1)})
         assert site.holder.news() == ["resumed", "assigned 1 db1"]
-        assert (await site.holdings())[2] == Holding(1, "free")
+        assert (await site.holdings())[2] == HeldShard(1, "free")
         await site.plan({1: mine(1, leaving=True), 2: mine(2, database="new")})
         assert site.holder.news() == ["release 1", "assigned 2 new"]
         await site.plan({1: mine(2, database="new"), 2: mine(2, database="new")})
@@ -277,7 +277,7 @@ def test_an_epoch_that_was_used_up_is_wanted_and_answered_by_the_next_assignment
         await site.pass_s(0.1)
         entry = await site.entry()
         assert entry is not None
-        assert entry.wants == {1: 5}
+        assert entry.taken_epochs == {1: 5}
         await site.plan({1: mine(4)})
         assert not asking.done()
         await site.plan({1: mine(6)})
@@ -286,7 +286,7 @@ def test_an_epoch_that_was_used_up_is_wanted_and_answered_by_the_next_assignment
         assert site.holder.news() == ["resumed", "assigned 1 db1"]
         entry = await site.entry()
         assert entry is not None
-        assert (entry.wants, entry.holdings[1].epoch) == ({}, 6)
+        assert (entry.taken_epochs, entry.held_shards[1].epoch) == ({}, 6)
 
     told(story)
 
@@ -298,11 +298,11 @@ def test_a_keeper_that_stops_asking_wants_nothing_any_more() -> None:
         await site.pass_s(0.1)
         asking.cancel()
         await site.pass_s(0.1)
-        site.agent.tell(1, 0, "free")
+        site.agent.report_state(1, 0, "free")
         await site.pass_s(0.1)
         entry = await site.entry()
         assert entry is not None
-        assert (entry.wants, entry.holdings) == ({}, {1: Holding(1, "free")})
+        assert (entry.taken_epochs, entry.held_shards) == ({}, {1: HeldShard(1, "free")})
 
     told(story)
 
@@ -310,7 +310,7 @@ def test_a_keeper_that_stops_asking_wants_nothing_any_more() -> None:
 def test_a_shard_that_was_away_between_two_reads_gets_a_new_keeper() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         site.holder.news()
         await site.plan({1: mine(3)})
         assert site.holder.news() == ["dropped 1", "assigned 1 db1"]
@@ -329,7 +329,7 @@ def test_a_plan_that_began_anew_gives_no_epoch_twice() -> None:
         await site.pass_s(0.1)
         entry = await site.entry()
         assert entry is not None
-        assert entry.wants == {1: 7}
+        assert entry.taken_epochs == {1: 7}
         await site.plan({1: mine(8)})
         assert await asking == 8
 
@@ -351,12 +351,12 @@ def test_a_spoiled_plan_changes_nothing_and_is_said() -> None:
         await site.put(PLAN, b"{")
         await site.pass_s(5)
         assert site.holder.news() == []
-        assert site.agent.standing is Standing.SERVING
-        assert site.agent.trouble is not None
+        assert site.agent.session_state is SessionState.SERVING
+        assert site.agent.problem is not None
         await site.plan({1: mine(1), 2: mine(1)})
         await site.pass_s(2)
         assert site.holder.news() == ["assigned 2 db2"]
-        assert site.agent.trouble is None
+        assert site.agent.problem is None
 
     told(story)
 
@@ -385,17 +385,17 @@ def test_a_host_that_is_not_answered_hands_nothing_out_until_it_has_read_the_pla
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1)})
         site.holder.news()
-        site.ensemble.suspend(site.registry)
+        site.ensemble.disconnect(site.registry)
         await site.pass_s(0.001)
         assert site.holder.news() == ["suspended"]
         await site.plan({1: mine(1), 3: mine(1)})
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.pass_s(2)
         assert site.holder.news() == []
-        site.ensemble.resume(site.registry)
+        site.ensemble.reconnect(site.registry)
         await site.pass_s(0.2)
         assert site.holder.news() == ["dropped 2", "assigned 3 db3", "resumed"]
-        assert (await site.holdings())[1] == Holding(1, "owned")
+        assert (await site.holdings())[1] == HeldShard(1, "owned")
 
     told(story)
 
@@ -403,13 +403,13 @@ def test_a_host_that_is_not_answered_hands_nothing_out_until_it_has_read_the_pla
 def test_a_host_serves_nothing_any_more_a_margin_before_its_session_can_be_over() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1), 2: mine(1)})
-        site.ensemble.suspend(site.registry)
-        until_ms = site.registry.alive_until_ms - PACE.stop_margin_ms
+        site.ensemble.disconnect(site.registry)
+        until_ms = site.registry.alive_until_ms - PACE.session_margin_ms
         await site.pass_s((until_ms - site.clock.monotonic_ms() - 10) / 1000)
         assert site.holder.news()[-1] == "suspended"
         await site.pass_s(0.012)
         assert site.holder.news() == ["suspended", "dropped 1", "dropped 2"]
-        assert site.agent.standing is Standing.CUT_OFF
+        assert site.agent.session_state is SessionState.CUT_OFF
         assert await site.entry() is not None, "the service has not ended the session yet"
         with pytest.raises(CoordinatorFailed):
             await site.agent.issue_epoch(1, 0)
@@ -424,9 +424,9 @@ def test_an_agent_that_cannot_look_at_the_clock_any_more_ends(monkeypatch: pytes
         def broken(shard: int) -> None:
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr(site.holder, "dropped", broken)
-        site.ensemble.suspend(site.registry)
-        until_ms = site.registry.alive_until_ms - PACE.stop_margin_ms
+        monkeypatch.setattr(site.holder, "on_dropped", broken)
+        site.ensemble.disconnect(site.registry)
+        until_ms = site.registry.alive_until_ms - PACE.session_margin_ms
         await site.pass_s((until_ms - site.clock.monotonic_ms()) / 1000 + 0.1)
         assert isinstance(site.running.exception(), RuntimeError)
 
@@ -446,7 +446,7 @@ def test_a_machine_that_slept_is_cut_off_by_its_boot_time_clock() -> None:
         site.agent._boot_ms = clock.monotonic_ms
         await site.plan({1: mine(1)})
         site.holder.news()
-        site.ensemble.suspend(site.registry)
+        site.ensemble.disconnect(site.registry)
         await site.pass_s(0.1)
         clock.slept_ms = 60_000
         await site.pass_s(0.3)
@@ -462,9 +462,9 @@ def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> No
         assert await site.agent.issue_epoch(1, 0) == 4
         site.holder.news()
         if away_s:
-            site.ensemble.suspend(site.registry)
+            site.ensemble.disconnect(site.registry)
             await site.pass_s(away_s)
-            site.ensemble.resume(site.registry)
+            site.ensemble.reconnect(site.registry)
         else:
             site.ensemble.expire(site.registry)
         await site.pass_s(0.2)
@@ -474,10 +474,10 @@ def test_in_a_new_session_every_shard_waits_for_a_new_epoch(away_s: float) -> No
         await site.pass_s(0.1)
         entry = await site.entry()
         assert entry is not None
-        assert entry.wants == {1: 4}
+        assert entry.taken_epochs == {1: 4}
         await site.plan({1: mine(5)})
         assert await asking == 5
-        assert site.registry.session == (1 if away_s == 5.7 else 2)
+        assert site.registry.session_number == (1 if away_s == 5.7 else 2)
 
     told(story)
 
@@ -500,7 +500,7 @@ def test_a_session_that_ends_while_the_plan_is_read_is_not_followed(monkeypatch:
 
         monkeypatch.setattr(site.registry, "read", ending)
         await site.plan({1: mine(1)})
-        assert site.registry.session == 2
+        assert site.registry.session_number == 2
         assert site.agent._session == 2
         assert site.holder.news() == ["resumed", "suspended", "resumed"]
 
@@ -515,13 +515,13 @@ def test_an_entry_whose_writing_ended_unknown_is_written_again(monkeypatch: pyte
 
         async def losing(folder: str, name: str, data: bytes) -> None:
             if next(lost, False):
-                raise RegistryUnknown("no answer")
+                raise RegistryOutcomeUnknown("no answer")
             await announce(folder, name, data)
 
         monkeypatch.setattr(site.registry, "announce", losing)
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.pass_s(1)
-        assert await site.holdings() == {1: Holding(1, "owned")}
+        assert await site.holdings() == {1: HeldShard(1, "owned")}
 
     told(story)
 
@@ -535,13 +535,13 @@ def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch
         async def losing(folder: str, name: str, data: bytes) -> None:
             await announce(folder, name, data)
             if next(lost, False):
-                site.agent.tell(1, 1, "acquiring")
-                raise RegistryUnknown("no answer")
+                site.agent.report_state(1, 1, "acquiring")
+                raise RegistryOutcomeUnknown("no answer")
 
         monkeypatch.setattr(site.registry, "announce", losing)
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.pass_s(1)
-        assert await site.holdings() == {1: Holding(1, "acquiring")}
+        assert await site.holdings() == {1: HeldShard(1, "acquiring")}
 
     told(story)
 
@@ -549,12 +549,12 @@ def test_an_entry_that_may_have_been_written_does_not_stand_for_ever(monkeypatch
 def test_an_entry_that_somebody_deleted_is_written_again() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
-        site.agent.tell(1, 1, "owned")
+        site.agent.report_state(1, 1, "owned")
         await site.pass_s(1)
         site.ensemble.withdraw(site.registry, MEMBERS, ME.nonce)
         assert await site.entry() is None
         await site.pass_s(1)
-        assert await site.holdings() == {1: Holding(1, "owned")}
+        assert await site.holdings() == {1: HeldShard(1, "owned")}
 
     told(story)
 
@@ -568,7 +568,7 @@ def test_a_session_that_was_replaced_unheard_drops_everything() -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         site.registry._listeners = listeners
-        assert site.registry.session == 2
+        assert site.registry.session_number == 2
         await site.pass_s(1)
         assert site.holder.news() == ["suspended", "dropped 1", "assigned 1 db1", "resumed"]
 
@@ -593,10 +593,10 @@ def test_one_write_of_the_entry_is_under_way_at_a_time_and_the_last_state_counts
 
         monkeypatch.setattr(site.registry, "announce", slow)
         for state in ("recovering", "owned", "draining", "lost", "acquiring", "recovering", "owned"):
-            site.agent.tell(1, 1, state)
+            site.agent.report_state(1, 1, state)
             await site.pass_s(0.05)
         await site.pass_s(2)
-        assert await site.holdings() == {1: Holding(1, "owned")}
+        assert await site.holdings() == {1: HeldShard(1, "owned")}
         assert (most, writes) == (1, 2)
 
     told(story)
@@ -635,7 +635,7 @@ def test_a_host_leaves_when_all_is_given_back() -> None:
         assert entry is not None
         assert entry.leaving
         await site.plan({1: mine(1, leaving=True), 2: mine(1)})
-        site.agent.tell(1, 1, "free")
+        site.agent.report_state(1, 1, "free")
         await site.plan({1: other(2), 2: mine(1, leaving=True)})
         await site.pass_s(1)
         assert not leaving.done()
@@ -658,7 +658,7 @@ def test_a_host_whose_shards_nobody_takes_leaves_at_its_deadline() -> None:
 def test_a_host_that_is_cut_off_has_left() -> None:
     async def story(site: Site) -> None:
         await site.plan({1: mine(1)})
-        site.ensemble.suspend(site.registry)
+        site.ensemble.disconnect(site.registry)
         leaving = asyncio.ensure_future(site.agent.leave(site.loop.time() + 60))
         await site.pass_s(5)
         assert not leaving.done()

@@ -48,5 +48,5 @@ def test_the_runbook_has_no_section_for_an_alert_that_is_not_there() -> None:
 
 
 def test_the_runbook_names_metrics_that_exist() -> None:
-    shown = {each.shown for each in METRICS}
+    shown = {each.exposed_name for each in METRICS}
     assert set(re.findall(r"\bfoqs_(?!schema\b|backup\b|\d)\w+", RUNBOOK.read_text())) <= shown

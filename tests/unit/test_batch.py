@@ -20,8 +20,8 @@ from foqs.core.batch import (
     Part,
 )
 from foqs.core.errors import DeadlineExceeded, NotFound, Unavailable, UnknownOutcome
-from foqs.core.life import Event, Kind
-from tests.support.plain_flush import a_keyed_item, an_item, keys_of
+from foqs.core.life import Event, EventKind
+from tests.support.plain_flush import keys_of, make_item, make_keyed_item
 from tests.support.plain_intake import (
     Caller,
     entries_of,
@@ -32,8 +32,8 @@ from tests.support.plain_intake import (
 
 
 def test_keys_count_among_the_bytes_of_new_items() -> None:
-    items = [a_keyed_item(b"k" * 3, payload=b"p" * 10), a_keyed_item(b"k" * 5, payload=b"p" * 20)]
-    work = Inserts("n", items, 5, lambda: None, keyed=True)
+    items = [make_keyed_item(b"k" * 3, payload=b"p" * 10), make_keyed_item(b"k" * 5, payload=b"p" * 20)]
+    work = Inserts("n", items, 5, lambda: None, has_keys=True)
     assert (work.bytes, work.size(1, 2)) == (38, 25)
     batch = Batch([Part(work, 0, 1), Part(work, 1, 2), Part(Caller().inserts(9, 1), 0, 1)])
     assert batch.key_names() == [("n", b"kkk"), ("n", b"kkkkk")]
@@ -43,11 +43,11 @@ def test_keys_count_among_the_bytes_of_new_items() -> None:
 def test_the_last_result_finishes_a_work() -> None:
     caller = Caller()
     work = caller.acks(1, 2, 3)
-    work.settle(1, [None, ALREADY_GONE])
+    work.complete(1, [None, ALREADY_GONE])
     assert work.is_open
     assert caller.calls == [0]
-    work.settle(0, [])
-    work.settle(0, [None])
+    work.complete(0, [])
+    work.complete(0, [None])
     assert not work.is_open
     assert caller.calls == [1]
     assert work.results == [None, None, ALREADY_GONE]
@@ -57,14 +57,14 @@ def test_what_a_work_records_tells_nobody_yet() -> None:
     told: list[None] = []
     work = Acks("n", [1, 2], [1, 1], lambda: told.append(None))
     tells: list[Callable[[], None]] = []
-    work.record(0, [None], tells)
+    work.record_results(0, [None], tells)
     assert not tells
-    work.record(1, [ALREADY_GONE], tells)
+    work.record_results(1, [ALREADY_GONE], tells)
     (tell,) = tells
     assert not work.is_open
     assert not told
     work.fail(0, 2, NotFound("it comes too late"))
-    assert not work.expire()
+    assert not work.abandon()
     assert not told
     tell()
     assert len(told) == 1
@@ -75,11 +75,11 @@ def test_expiry_withdraws_what_is_queued_and_leaves_what_is_begun_unknown() -> N
     caller = Caller()
     work = caller.acks(1, 2, 3, 4)
     work.seal(0, 3)
-    work.settle(0, [None])
-    assert work.expire() == [3]
+    work.complete(0, [None])
+    assert work.abandon() == [3]
     assert work.results[0] is None
     assert [type(result) for result in work.results[1:]] == [UnknownOutcome, UnknownOutcome, DeadlineExceeded]
-    assert work.abandoned
+    assert work.is_abandoned
     assert caller.calls == [1]
 
 
@@ -87,14 +87,14 @@ def test_what_was_refused_and_waits_again_is_withdrawn_like_what_was_never_begun
     work = Caller().inserts(1, 5, 5)
     work.seal(0, 2)
     work.unseal(1, 2)
-    assert work.expire() == [1]
+    assert work.abandon() == [1]
     assert [type(result) for result in work.results] == [UnknownOutcome, DeadlineExceeded]
 
 
 def test_what_was_given_up_is_not_open_again_when_its_flush_was_refused() -> None:
     work = Caller().inserts(1, 5)
     work.seal(0, 1)
-    work.expire()
+    work.abandon()
     work.unseal(0, 1)
     assert [type(result) for result in work.results] == [UnknownOutcome]
 
@@ -103,11 +103,11 @@ def test_a_work_that_was_given_up_takes_no_more_results() -> None:
     caller = Caller()
     work = caller.acks(1, 2)
     work.seal(0, 2)
-    work.expire()
+    work.abandon()
     told = list(work.results)
-    work.settle(0, [None, None])
+    work.complete(0, [None, None])
     work.fail(0, 2, NotFound("x"))
-    assert work.expire() == []
+    assert work.abandon() == []
     assert work.results == told
     assert caller.calls == [1]
 
@@ -115,7 +115,7 @@ def test_a_work_that_was_given_up_takes_no_more_results() -> None:
 def test_failing_a_work_leaves_what_has_a_result() -> None:
     caller = Caller()
     work = caller.acks(1, 2, 3)
-    work.settle(0, [None])
+    work.complete(0, [None])
     error = Unavailable("x")
     work.fail(0, 2, error)
     assert work.results == [None, error, OPEN]
@@ -136,15 +136,15 @@ def test_failing_a_finished_work_calls_nobody() -> None:
 def test_giving_up_a_finished_work_calls_nobody() -> None:
     caller = Caller()
     work = caller.acks(1)
-    work.settle(0, [None])
-    assert work.expire() == []
+    work.complete(0, [None])
+    assert work.abandon() == []
     assert caller.calls == [1]
 
 
 def test_sizes_are_those_of_payloads_and_metadata() -> None:
     caller = Caller()
-    inserts = Inserts("n", [an_item(payload=b"12345", metadata=b"678"), an_item(payload=b"1")], 1, lambda: None)
-    nacks = Events("n", [Event(Kind.NACK, 1, metadata=b"1234"), Event(Kind.NACK, 2)], lambda: None)
+    inserts = Inserts("n", [make_item(payload=b"12345", metadata=b"678"), make_item(payload=b"1")], 1, lambda: None)
+    nacks = Events("n", [Event(EventKind.NACK, 1, metadata=b"1234"), Event(EventKind.NACK, 2)], lambda: None)
     assert (inserts.bytes, inserts.size(0, 1), inserts.size(1, 2)) == (9, 8, 1)
     assert (nacks.bytes, nacks.size(0, 1), nacks.size(1, 2)) == (4, 4, 0)
     assert (caller.acks(1).bytes, caller.acks(1).size(0, 1)) == (0, 0)
@@ -164,9 +164,9 @@ def test_a_hand_out_knows_its_keys_by_topic() -> None:
 def test_a_batch_knows_the_ids_of_its_events() -> None:
     caller = Caller()
     batch = Batch()
-    for work in (caller.acks(1, 2), caller.events(Kind.NACK, 3), caller.hand_out(4, 5), caller.inserts(6, 1)):
+    for work in (caller.acks(1, 2), caller.events(EventKind.NACK, 3), caller.hand_out(4, 5), caller.inserts(6, 1)):
         batch.add([Part(work, 0, len(work))])
-    assert (batch.touched, batch.leased) == ([1, 2, 3], [4, 5])
+    assert (batch.event_numbers, batch.hand_out_numbers) == ([1, 2, 3], [4, 5])
     assert len(batch) == 6
     assert [len(lot) for lot in (batch.acks, batch.events, batch.hand_outs, batch.inserts)] == [1, 1, 1, 1]
 
@@ -190,7 +190,7 @@ def test_a_part_fails_its_entries_alone() -> None:
     work = Caller().acks(1, 2, 3, 4)
     part = Part(work, 1, 3)
     assert list(part.numbers) == [2, 3]
-    work.settle(part.start, [None, ALREADY_GONE])
+    work.complete(part.start, [None, ALREADY_GONE])
     assert work.results == [OPEN, None, ALREADY_GONE, OPEN]
     error = Unavailable("x")
     Part(work, 3, 4).fail(error)

@@ -11,15 +11,15 @@ import pytest
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, Unavailable, UnknownOutcome
 from foqs.core.item import NewItem, parse_id
-from foqs.core.life import Kind
-from foqs.service.api import Enqueued
+from foqs.core.life import EventKind
+from foqs.service.api import EnqueueOutcome
 from foqs.service.engine import Engine, EngineSettings
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import NullObserver
 from foqs.store.memory import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused, Writes
 from tests.support.builders import engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import begin
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import start_task
 
 STUCK_S = 0.1 * 5
 """A flush that waits for so long opens the breaker."""
@@ -53,10 +53,10 @@ def stuck(monkeypatch: pytest.MonkeyPatch, shard: int) -> Callable[[], None]:
 
 def full(writes: Writes) -> WriteRefused | None:
     """A disk without room for new items."""
-    return WriteRefused("no room on the disk", full=True) if writes.inserts else None
+    return WriteRefused("no room on the disk", is_full=True) if writes.inserts else None
 
 
-async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[Enqueued]:
+async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0) -> list[EnqueueOutcome]:
     """Enqueues; an id or an error for each, also where the call as a whole is refused."""
     try:
         return await caller.enqueue(items, timeout_s)
@@ -67,8 +67,8 @@ async def offer(caller: Caller, items: Sequence[NewItem], timeout_s: float = 5.0
 async def opened(world: World, caller: Caller, engine: Engine) -> None:
     """Opens the breaker of shard 1 with a disk that is full for new items."""
     world.database.refuse = full
-    await world.until(lambda: engine.shards[1].breaker == "closed")
-    while engine.shards[1].breaker != "open":
+    await world.until(lambda: engine.shards[1].breaker_state == "closed")
+    while engine.shards[1].breaker_state != "open":
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
 
@@ -78,7 +78,7 @@ async def half_open(world: World) -> tuple[Engine, Caller]:
     engine = await world.engine(settings(1))
     caller = Caller(world, engine)
     await opened(world, caller, engine)
-    await world.until(lambda: engine.shards[1].breaker == "half-open")
+    await world.until(lambda: engine.shards[1].breaker_state == "half-open")
     return engine, caller
 
 
@@ -90,9 +90,9 @@ def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.M
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
         answer = stuck(monkeypatch, 1)
-        begun = begin(offer(caller, [new_item("begun")], 30.0))
+        begun = start_task(offer(caller, [new_item("begun")], 30.0))
         await world.pass_s(0.01)
-        queued = begin(offer(caller, [new_item("queued")], 30.0))
+        queued = start_task(offer(caller, [new_item("queued")], 30.0))
         start = world.loop.time()
         (error,) = await queued
         assert isinstance(error, Unavailable)
@@ -104,11 +104,11 @@ def test_a_flush_without_an_answer_opens_it_while_it_waits(monkeypatch: pytest.M
         answer()
         ok((await begun)[0])
         assert [topic for topic, _ in world.rows()] == ["begun"]
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await world.until(lambda: engine.shards[1].breaker_state == "half-open")
         await caller.put("again")
-        assert engine.shards[1].breaker == "closed"
+        assert engine.shards[1].breaker_state == "closed"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_it_stays_open_for_as_long_as_a_flush_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +116,15 @@ def test_it_stays_open_for_as_long_as_a_flush_waits(monkeypatch: pytest.MonkeyPa
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
         answer = stuck(monkeypatch, 1)
-        begun = begin(offer(caller, [new_item("begun")], 30.0))
-        await world.until(lambda: engine.shards[1].breaker == "open")
+        begun = start_task(offer(caller, [new_item("begun")], 30.0))
+        await world.until(lambda: engine.shards[1].breaker_state == "open")
         await world.pass_s(5 * RESET_S)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
         answer()
         await begun
-        await world.until(lambda: engine.shards[1].breaker == "half-open", within_s=0.2)
+        await world.until(lambda: engine.shards[1].breaker_state == "half-open", within_s=0.2)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,22 +133,24 @@ def test_another_shard_takes_new_items_and_notices_nothing(monkeypatch: pytest.M
         caller = Caller(world, engine)
         answer = stuck(monkeypatch, 1)
         calls = []
-        while engine.shards[1].breaker != "open":
-            calls.append(begin(offer(caller, [new_item()], 30.0)))
+        while engine.shards[1].breaker_state != "open":
+            calls.append(start_task(offer(caller, [new_item()], 30.0)))
             await world.pass_s(0.02)
         for _ in range(50):
             assert parse_id((await caller.put(timeout_s=0.5))[0], "id")[0] == 2
             await world.pass_s(0.02)
-        assert engine.shards[2].breaker == "closed"
+        assert engine.shards[2].breaker_state == "closed"
         answer()
         told = [result for call in calls for result in await call]
         assert all(isinstance(result, str | Unavailable) for result in told)
         assert sum(isinstance(result, str) for result in told) + 50 == len(world.rows())
 
-    play(story)
+    run_in_world(story)
 
 
-@pytest.mark.parametrize("refusal", [WriteRefused("a deadlock", again=True), WriteRefused("no room", full=True)])
+@pytest.mark.parametrize(
+    "refusal", [WriteRefused("a deadlock", is_retryable=True), WriteRefused("no room", is_full=True)]
+)
 def test_flushes_that_fail_open_it_and_acks_go_on(refusal: WriteRefused) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings(1))
@@ -157,18 +159,18 @@ def test_flushes_that_fail_open_it_and_acks_go_on(refusal: WriteRefused) -> None
         held = await caller.get(count=2)
         world.database.refuse = lambda writes: refusal if writes.inserts else None
         await world.pass_s(1.0)
-        calls = [begin(offer(caller, [new_item("lost") for _ in range(10)], 30.0)) for _ in range(3)]
-        await world.until(lambda: engine.shards[1].breaker == "open", within_s=2.0)
+        calls = [start_task(offer(caller, [new_item("lost") for _ in range(10)], 30.0)) for _ in range(3)]
+        await world.until(lambda: engine.shards[1].breaker_state == "open", within_s=2.0)
         for call in calls:
             for error in await call:
                 assert isinstance(error, Unavailable)
                 assert str(refusal) in error.message
-        assert await caller.do(Kind.ACK, held.items[:1]) == [None]
-        assert await caller.do(Kind.RELEASE, held.items[1:]) == [None]
+        assert await caller.do(EventKind.ACK, held.items[:1]) == [None]
+        assert await caller.do(EventKind.RELEASE, held.items[1:]) == [None]
         assert len((await caller.get(count=5)).items) == 2
         assert "lost" not in [topic for topic, _ in world.rows()]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_flush_that_fails_again_and_again_opens_it_however_many_succeeded_before() -> None:
@@ -177,14 +179,14 @@ def test_a_flush_that_fails_again_and_again_opens_it_however_many_succeeded_befo
         caller = Caller(world, engine)
         for _ in range(200):
             await caller.put()
-        world.database.refuse = lambda writes: WriteRefused("a deadlock", again=True)
+        world.database.refuse = lambda writes: WriteRefused("a deadlock", is_retryable=True)
         start = world.loop.time()
         (error,) = await offer(caller, [new_item("lost")], 30.0)
         assert isinstance(error, Unavailable)
         assert "a deadlock" in error.message
         assert world.loop.time() - start <= 2 * STUCK_S + 0.5
 
-    play(story)
+    run_in_world(story)
 
 
 def test_lost_connections_open_it() -> None:
@@ -199,10 +201,10 @@ def test_lost_connections_open_it() -> None:
         world.faults = lose
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_bad_items_and_taken_keys_open_nothing() -> None:
@@ -216,10 +218,10 @@ def test_bad_items_and_taken_keys_open_nothing() -> None:
             (error,) = await offer(caller, [new_item(payload=b"bad")])
             assert isinstance(error, Unavailable)
             await offer(caller, [keyed_item("taken")])
-            engine.shards[1]._writer._keys_read = 0
-        assert engine.shards[1].breaker == "closed"
+            engine.shards[1]._writer._key_read_flushes_left = 0
+        assert engine.shards[1].breaker_state == "closed"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_it_ends_the_search_for_a_bad_item_among_many() -> None:
@@ -238,7 +240,7 @@ def test_it_ends_the_search_for_a_bad_item_among_many() -> None:
         assert all(isinstance(result, Unavailable) for result in results)
         assert attempts < 10
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_read_of_the_writer_without_an_answer_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +253,15 @@ def test_a_read_of_the_writer_without_an_answer_opens_it(monkeypatch: pytest.Mon
             await answers.wait()
             return []
 
-        monkeypatch.setattr(MemoryStore, "due", due)
+        monkeypatch.setattr(MemoryStore, "due_rows", due)
         await caller.put("later", delay_ms=10)
         await world.pass_s(0.1)
         (error,) = await offer(caller, [new_item()], 30.0)
         assert isinstance(error, Unavailable)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
         answers.set()
 
-    play(story)
+    run_in_world(story)
 
 
 # ----------------------------------------------------------------- what closes it
@@ -272,13 +274,13 @@ def test_flushes_without_new_items_neither_try_nor_close_it() -> None:
         await caller.put(count=2)
         held = (await caller.get(count=2)).items
         await opened(world, caller, engine)
-        assert await caller.do(Kind.ACK, held[:1]) == [None]
-        assert engine.shards[1].breaker == "open"
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
-        assert await caller.do(Kind.ACK, held[1:]) == [None]
-        assert engine.shards[1].breaker == "half-open"
+        assert await caller.do(EventKind.ACK, held[:1]) == [None]
+        assert engine.shards[1].breaker_state == "open"
+        await world.until(lambda: engine.shards[1].breaker_state == "half-open")
+        assert await caller.do(EventKind.ACK, held[1:]) == [None]
+        assert engine.shards[1].breaker_state == "half-open"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> None:
@@ -286,16 +288,16 @@ def test_half_open_it_lets_one_flush_through_and_closes_when_that_is_well() -> N
         engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
         world.stall()
-        probe = begin(offer(caller, [new_item("probe")]))
+        probe = start_task(offer(caller, [new_item("probe")]))
         await world.pass_s(0.01)
         (error,) = await offer(caller, [new_item("beside")])
         assert isinstance(error, Unavailable)
         world.resume()
         ok((await probe)[0])
-        assert engine.shards[1].breaker == "closed"
+        assert engine.shards[1].breaker_state == "closed"
         await caller.put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_probe_that_fails_opens_it_again() -> None:
@@ -303,9 +305,9 @@ def test_a_probe_that_fails_opens_it_again() -> None:
         engine, caller = await half_open(world)
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,16 +315,16 @@ def test_a_probe_that_is_slow_opens_it_again(monkeypatch: pytest.MonkeyPatch) ->
         engine, caller = await half_open(world)
         world.database.refuse = lambda writes: None
         answer = stuck(monkeypatch, 1)
-        probe = begin(offer(caller, [new_item("probe")], 30.0))
+        probe = start_task(offer(caller, [new_item("probe")], 30.0))
         await world.pass_s(0.01)
-        assert engine.shards[1].breaker == "half-open"
+        assert engine.shards[1].breaker_state == "half-open"
         await world.pass_s(0.4)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
         answer()
         ok((await probe)[0])
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_probe_of_a_bad_item_decides_nothing() -> None:
@@ -331,12 +333,12 @@ def test_a_probe_of_a_bad_item_decides_nothing() -> None:
         world.database.refuse = lambda writes: "no such luck" if writes.inserts else None
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
-        assert engine.shards[1].breaker == "half-open"
+        assert engine.shards[1].breaker_state == "half-open"
         world.database.refuse = lambda writes: None
         await caller.put()
-        assert engine.shards[1].breaker == "closed"
+        assert engine.shards[1].breaker_state == "closed"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
@@ -345,14 +347,14 @@ def test_what_went_wrong_before_it_closed_is_forgotten() -> None:
         caller = Caller(world, engine)
         await opened(world, caller, engine)
         world.database.refuse = lambda writes: None
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await world.until(lambda: engine.shards[1].breaker_state == "half-open")
         await caller.put()
         world.database.refuse = full
         (error,) = await offer(caller, [new_item()])
         assert isinstance(error, Unavailable)
-        assert engine.shards[1].breaker == "closed"
+        assert engine.shards[1].breaker_state == "closed"
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------------ who is told
@@ -362,7 +364,7 @@ def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> N
     caplog.set_level(logging.INFO, "foqs.shard.breaker")
     changes: list[tuple[int, str]] = []
 
-    class Told(NoFacts):
+    class Told(NullObserver):
         def breaker_changed(self, shard: int, state: str) -> None:
             changes.append((shard, state))
 
@@ -371,12 +373,12 @@ def test_changes_are_told_with_the_reason(caplog: pytest.LogCaptureFixture) -> N
         engine = await world.engine(settings(1))
         caller = Caller(world, engine)
         await opened(world, caller, engine)
-        assert engine.shards[1].breaker == "open"
+        assert engine.shards[1].breaker_state == "open"
         world.database.refuse = lambda writes: None
-        await world.until(lambda: engine.shards[1].breaker == "half-open")
+        await world.until(lambda: engine.shards[1].breaker_state == "half-open")
         await caller.put()
 
-    play(story)
+    run_in_world(story)
     assert changes == [(1, "open"), (1, "half-open"), (1, "closed")]
     lines = [record.getMessage() for record in caplog.records if record.name == "foqs.shard.breaker"]
     assert len(lines) == 3
@@ -397,7 +399,7 @@ def test_calls_that_come_back_when_they_are_told_to_are_all_written_once_it_is_w
                 assert not isinstance(result, UnknownOutcome | DeadlineExceeded)
                 await world.pass_s((result.retry_after_ms or 0) / 1000)
 
-        calls = [begin(patient(number)) for number in range(20)]
+        calls = [start_task(patient(number)) for number in range(20)]
         await world.pass_s(3.5 * RESET_S)
         assert not any(call.done() for call in calls)
         world.database.refuse = lambda writes: None
@@ -405,4 +407,4 @@ def test_calls_that_come_back_when_they_are_told_to_are_all_written_once_it_is_w
         assert len(set(names)) == 20
         assert len(world.rows()) == 20
 
-    play(story)
+    run_in_world(story)

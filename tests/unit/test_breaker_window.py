@@ -7,7 +7,7 @@ from copy import deepcopy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.breaker import SPANS, BreakerSettings, FlushWindow
+from foqs.core.breaker import SPAN_COUNT, BreakerSettings, FlushWindow
 from tests.support.plain_breaker import PlainWindow
 
 SETTINGS = BreakerSettings(window_s=10.0, latency_s_max=0.5, error_percent=50, flushes_min=5, reset_s=2.0)
@@ -22,43 +22,43 @@ def filled(times: list[float], failures: int = 0) -> FlushWindow:
 
 
 def test_slow_flushes_are_a_verdict_and_quick_ones_are_none() -> None:
-    assert filled([0.4] * 20).verdict(100.0) is None
-    assert filled([0.6] * 20).verdict(100.0) == "the last 20 transactions took 600 ms each"
+    assert filled([0.4] * 20).trip_reason(100.0) is None
+    assert filled([0.6] * 20).trip_reason(100.0) == "the last 20 transactions took 600 ms each"
 
 
 def test_half_of_the_flushes_failing_is_a_verdict() -> None:
-    assert filled([0.01] * 10, failures=4).verdict(100.0) is None
-    assert filled([0.01] * 10, failures=5).verdict(100.0) == "5 of the last 10 transactions failed"
+    assert filled([0.01] * 10, failures=4).trip_reason(100.0) is None
+    assert filled([0.01] * 10, failures=5).trip_reason(100.0) == "5 of the last 10 transactions failed"
 
 
 def test_few_flushes_are_no_verdict() -> None:
-    assert filled([0.6] * 4, failures=4).verdict(100.0) is None
-    assert filled([0.6] * 5, failures=0).verdict(100.0) is not None
-    assert filled([0.01] * 5, failures=5).verdict(100.0) is not None
+    assert filled([0.6] * 4, failures=4).trip_reason(100.0) is None
+    assert filled([0.6] * 5, failures=0).trip_reason(100.0) is not None
+    assert filled([0.01] * 5, failures=5).trip_reason(100.0) is not None
 
 
 def test_a_flush_that_waits_counts_with_its_time_so_far() -> None:
     window = filled([0.1] * 4)
-    assert window.verdict(100.0, waiting_s=2.0) is None
-    assert window.verdict(100.0, waiting_s=2.2) is not None
+    assert window.trip_reason(100.0, waiting_s=2.0) is None
+    assert window.trip_reason(100.0, waiting_s=2.2) is not None
 
 
 def test_a_flush_that_waits_as_long_as_the_least_number_of_slow_ones_is_a_verdict_whatever_was_before() -> None:
     for window in (FlushWindow(SETTINGS), filled([0.001] * 1_000)):
-        assert window.verdict(100.0, waiting_s=2.4) is None
-        assert window.verdict(100.0, waiting_s=2.5) == "a transaction has got no answer for 2500 ms"
+        assert window.trip_reason(100.0, waiting_s=2.4) is None
+        assert window.trip_reason(100.0, waiting_s=2.5) == "a transaction has got no answer for 2500 ms"
 
 
 def test_what_is_older_than_the_window_is_forgotten() -> None:
     window = filled([0.6] * 20)
-    assert window.verdict(108.9) is not None
-    assert window.verdict(110.0) is None
+    assert window.trip_reason(108.9) is not None
+    assert window.trip_reason(110.0) is None
 
 
 def test_a_window_that_is_cleared_has_seen_nothing() -> None:
     window = filled([0.6] * 20, failures=20)
     window.clear()
-    assert window.verdict(100.0) is None
+    assert window.trip_reason(100.0) is None
 
 
 def test_memory_does_not_grow_with_flushes() -> None:
@@ -66,7 +66,7 @@ def test_memory_does_not_grow_with_flushes() -> None:
     for number in range(10_000):
         window.add(number * 0.05, 0.01, failed=False)
     assert sum(window._flushes) <= 10.0 / 0.05
-    assert len(window._flushes) == SPANS
+    assert len(window._flushes) == SPAN_COUNT
 
 
 # Times that floats add exactly, in whatever order.
@@ -102,8 +102,8 @@ def test_the_window_agrees_with_one_that_keeps_every_flush(
             plain.clear()
         window.add(now_s, seconds, failed=failed)
         plain.add(now_s, seconds, failed=failed)
-        assert (window.verdict(now_s, waiting_s) is not None) == plain.opens(now_s, waiting_s)
+        assert (window.trip_reason(now_s, waiting_s) is not None) == plain.opens(now_s, waiting_s)
         for later_s in (0.0, settings.window_s / 3, settings.window_s * 1.01):
             # What it sees of a later moment it has seen for good: its clock does not go back.
-            verdict = deepcopy(window).verdict(now_s + later_s, waiting_s)
+            verdict = deepcopy(window).trip_reason(now_s + later_s, waiting_s)
             assert (verdict is not None) == plain.opens(now_s + later_s, waiting_s)

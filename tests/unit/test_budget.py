@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, WriteBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, PrefetchBudget, WrittenRowsBudget, size_of
 from foqs.core.item import Row
 from tests.support.builders import row
 
@@ -14,24 +14,24 @@ def rows(namespace: str, count: int) -> list[Row]:
 ROW = size_of(rows("a", 1))
 
 
-def budget(of_rows: int) -> LoadBudget:
+def budget(of_rows: int) -> PrefetchBudget:
     """Room for so many rows in bytes, ten times as many in number; `a`, `b` and `c` are known to load such rows."""
-    new = LoadBudget(of_rows * ROW, 10 * of_rows)
+    new = PrefetchBudget(of_rows * ROW, 10 * of_rows)
     for namespace in "abc":
-        new.claim(namespace, 1, 0, 0.0)
-        new.learn(namespace, rows(namespace, 3))
+        new.reserve(namespace, 1, 0, 0.0)
+        new.learn_row_bytes(namespace, rows(namespace, 3))
     return new
 
 
-def load(of: LoadBudget, namespace: str, count: int, now_s: float, weight: float = 1) -> int:
+def load(of: PrefetchBudget, namespace: str, count: int, now_s: float, weight: float = 1) -> int:
     """Loads as many rows as there is room for."""
-    claimed, size = of.claim(namespace, weight, count, now_s)
-    of.release(namespace, claimed, size)
+    claimed, size = of.reserve(namespace, weight, count, now_s)
+    of.release_reservation(namespace, claimed, size)
     of.add(rows(namespace, claimed), claimed * ROW)
     return claimed
 
 
-def unload(of: LoadBudget, namespace: str, count: int) -> None:
+def unload(of: PrefetchBudget, namespace: str, count: int) -> None:
     of.remove(rows(namespace, count), count * ROW)
 
 
@@ -42,15 +42,15 @@ def test_a_row_takes_its_payload_its_metadata_and_what_a_row_costs() -> None:
 def test_those_that_fit_are_taken_and_one_that_is_too_large_stands_in_nobodys_way() -> None:
     small = Budget(2 * ROW_BYTES + 30, 10)
     offered = [row(1, payload=b"p" * 20), row(2, payload=b"p" * 20), row(3, payload=b"p" * 10)]
-    assert small.fitting(offered, size_of(offered)) == [offered[0], offered[2]]
-    assert Budget(1_000_000, 2).fitting(offered, size_of(offered)) == offered[:2]
+    assert small.rows_that_fit(offered, size_of(offered)) == [offered[0], offered[2]]
+    assert Budget(1_000_000, 2).rows_that_fit(offered, size_of(offered)) == offered[:2]
 
 
 def test_of_rows_just_written_a_namespace_may_hold_as_much_as_is_left_free() -> None:
-    for written in (WriteBudget(100 * ROW, 1_000), WriteBudget(1_000 * ROW, 100)):
+    for written in (WrittenRowsBudget(100 * ROW, 1_000), WrittenRowsBudget(1_000 * ROW, 100)):
 
-        def admitted(*offered: Row, of: WriteBudget = written) -> int:
-            taken = of.admitted(list(offered), size_of(offered))
+        def admitted(*offered: Row, of: WrittenRowsBudget = written) -> int:
+            taken = of.new_rows_that_fit(list(offered), size_of(offered))
             of.add(taken, size_of(taken))
             return len(taken)
 
@@ -70,10 +70,10 @@ def test_a_namespace_alone_may_have_everything() -> None:
 
 def test_room_set_aside_is_not_given_twice() -> None:
     pool = budget(10)
-    assert pool.claim("a", 1, 7, 10.0) == (7, 7 * ROW)
-    assert pool.claim("a", 1, 7, 10.0)[0] == 3
-    pool.release("a", 7, 7 * ROW)
-    assert pool.claim("a", 1, 70, 10.0)[0] == 7
+    assert pool.reserve("a", 1, 7, 10.0) == (7, 7 * ROW)
+    assert pool.reserve("a", 1, 7, 10.0)[0] == 3
+    pool.release_reservation("a", 7, 7 * ROW)
+    assert pool.reserve("a", 1, 70, 10.0)[0] == 7
 
 
 def test_two_that_want_everything_end_with_half_each() -> None:
@@ -87,7 +87,7 @@ def test_two_that_want_everything_end_with_half_each() -> None:
 
 def test_shares_are_by_weight() -> None:
     pool = budget(100)
-    pool.claim("b", 3, 0, 10.0)
+    pool.reserve("b", 3, 0, 10.0)
     assert load(pool, "a", 500, 10.0) == 50
     assert load(pool, "a", 500, 10.0) == 0
     unload(pool, "a", 30)
@@ -97,7 +97,7 @@ def test_shares_are_by_weight() -> None:
 def test_half_of_it_is_for_whoever_comes_first() -> None:
     pool = budget(100)
     for namespace in "abc":
-        pool.claim(namespace, 1, 0, 10.0)
+        pool.reserve(namespace, 1, 0, 10.0)
     assert load(pool, "a", 500, 10.0) == 50
     assert load(pool, "b", 500, 10.0) == 33
     assert load(pool, "c", 500, 10.0) == 17
@@ -108,7 +108,7 @@ def test_half_of_it_is_for_whoever_comes_first() -> None:
 
 def test_who_neither_holds_nor_asked_a_moment_ago_has_no_share() -> None:
     pool = budget(100)
-    pool.claim("b", 1, 0, 10.0)
+    pool.reserve("b", 1, 0, 10.0)
     assert load(pool, "a", 500, 10.9) == 50
     assert load(pool, "a", 500, 11.0) == 50
 
@@ -120,34 +120,34 @@ def test_who_holds_something_keeps_a_share_however_long_ago_it_asked() -> None:
 
 
 def test_the_number_of_rows_is_divided_as_their_bytes_are() -> None:
-    pool = LoadBudget(1_000_000_000, 100)
-    pool.claim("b", 1, 0, 10.0)
+    pool = PrefetchBudget(1_000_000_000, 100)
+    pool.reserve("b", 1, 0, 10.0)
     assert load(pool, "a", 70, 10.0) == 50
     assert load(pool, "b", 70, 10.0) == 50
 
 
 def test_large_rows_once_seen_are_expected_again() -> None:
     pool = budget(100)
-    pool.learn("a", [row(namespace="a", payload=b"p" * (10 * ROW - ROW_BYTES))])
-    assert pool.claim("a", 1, 500, 10.0)[0] == 10
+    pool.learn_row_bytes("a", [row(namespace="a", payload=b"p" * (10 * ROW - ROW_BYTES))])
+    assert pool.reserve("a", 1, 500, 10.0)[0] == 10
 
 
 def test_namespaces_that_count_no_longer_are_forgotten_and_those_that_hold_something_are_not() -> None:
     pool = budget(100)
     load(pool, "a", 1, 0.0)
     for number in range(2_000):
-        pool.claim(f"n{number}", 1, 0, float(number))
-    assert pool.namespaces < 200
+        pool.reserve(f"n{number}", 1, 0, float(number))
+    assert pool.namespace_count < 200
     load(pool, "b", 1, 5_000.0)
-    pool.learn("b", rows("b", 1))
+    pool.learn_row_bytes("b", rows("b", 1))
     assert load(pool, "b", 500, 5_000.0) == 49
 
 
 def test_rows_expected_to_be_too_large_are_tried_one_by_one() -> None:
     pool = budget(10)
-    pool.learn("a", [row(namespace="a", payload=b"p" * 1_000_000)])
-    assert pool.claim("a", 1, 500, 10.0) == (1, 10 * ROW)
-    assert pool.claim("a", 1, 500, 10.0) == (0, 0)
-    pool.release("a", 1, 10 * ROW)
-    pool.learn("a", rows("a", 1))
-    assert pool.claim("a", 1, 500, 10.0)[0] == 10
+    pool.learn_row_bytes("a", [row(namespace="a", payload=b"p" * 1_000_000)])
+    assert pool.reserve("a", 1, 500, 10.0) == (1, 10 * ROW)
+    assert pool.reserve("a", 1, 500, 10.0) == (0, 0)
+    pool.release_reservation("a", 1, 10 * ROW)
+    pool.learn_row_bytes("a", rows("a", 1))
+    assert pool.reserve("a", 1, 500, 10.0)[0] == 10

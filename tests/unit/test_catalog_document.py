@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, Malformed, Namespace, Permission, parse, render
-from foqs.catalog.settings import RANGES, agree
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, MalformedDocument, Namespace, Permission, parse, render
+from foqs.catalog.settings import SETTING_RANGES, check_consistent
 from foqs.core.errors import FoqsError, InvalidArgument, LimitExceeded, NamespaceNotFound
 from foqs.core.item import SHARD_MAX
-from foqs.core.keys import INCARNATION_MAX, SLOTS
+from foqs.core.keys import INCARNATION_MAX, KEY_SLOT_COUNT
 from foqs.options import NamespaceOptions
 from foqs.service.api import NamespaceSettings
 
 NAMES = st.text(min_size=1, max_size=20).filter(
     lambda text: "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 )
-SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in RANGES.items()})
+SETTINGS = st.fixed_dictionaries({}, optional={name: st.integers(*span) for name, span in SETTING_RANGES.items()})
 NAMESPACES = st.builds(
     Namespace,
     st.none() | NAMES,
@@ -32,7 +32,7 @@ NAMESPACES = st.builds(
     st.none() | st.frozensets(st.integers(0, SHARD_MAX), max_size=3),
     st.integers(0, INCARNATION_MAX),
 )
-HOLDINGS = st.dictionaries(st.integers(0, SLOTS - 1), st.integers(0, SHARD_MAX)).map(
+HOLDINGS = st.dictionaries(st.integers(0, KEY_SLOT_COUNT - 1), st.integers(0, SHARD_MAX)).map(
     lambda holders: {
         shard: frozenset(slot for slot, holder in holders.items() if holder == shard) for shard in holders.values()
     }
@@ -55,7 +55,7 @@ def test_a_document_survives_being_written_and_read(document: Document) -> None:
 @settings(max_examples=50)
 @given(st.text() | st.binary() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))
 def test_whatever_is_no_document_is_malformed(text: str | bytes) -> None:
-    with pytest.raises(Malformed):
+    with pytest.raises(MalformedDocument):
         parse(text)
 
 
@@ -109,20 +109,23 @@ def slots(held: Any) -> str:
     ],
 )
 def test_a_mistake_is_named_with_its_place(text: str | bytes, path: str, words: str) -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(MalformedDocument) as caught:
         parse(text)
     assert caught.value.path == path
     assert words in caught.value.problem
 
 
 def test_what_a_namespace_may_set_is_what_holds_for_one() -> None:
-    assert set(RANGES) == set(NamespaceSettings.__dataclass_fields__) - {"incarnation"}
-    assert all(RANGES[name][0] <= getattr(NamespaceOptions(), name) <= RANGES[name][1] for name in RANGES)
+    assert set(SETTING_RANGES) == set(NamespaceSettings.__dataclass_fields__) - {"incarnation"}
+    assert all(
+        SETTING_RANGES[name][0] <= getattr(NamespaceOptions(), name) <= SETTING_RANGES[name][1]
+        for name in SETTING_RANGES
+    )
 
 
 # ------------------------------------------------------------------- changes
 
-ONE = changes.create(EMPTY, "a", None, {"weight": 2, "lease_ms_default": 5})
+ONE = changes.create(EMPTY_DOCUMENT, "a", None, {"weight": 2, "lease_ms_default": 5})
 Change = Callable[[Document], Document]
 
 
@@ -181,7 +184,7 @@ def test_a_change_that_changes_nothing_returns_what_it_was_given(change: Change)
 )
 def test_no_change_of_namespaces_loses_slots(change: Change) -> None:
     before = changes.record_slots(ONE, "default", {1: frozenset()}, [1])
-    assert len(before.slots["default"][1]) == SLOTS
+    assert len(before.slots["default"][1]) == KEY_SLOT_COUNT
     assert change(before).slots == before.slots
 
 
@@ -218,7 +221,7 @@ def test_a_change_that_cannot_be_made_says_why(change: Change, kind: type[FoqsEr
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(own: Mapping[str, int], field: str) -> None:
-    agree(NamespaceOptions().model_dump())
+    check_consistent(NamespaceOptions().model_dump())
     with pytest.raises(InvalidArgument) as caught:
-        agree({**NamespaceOptions().model_dump(), **own})
+        check_consistent({**NamespaceOptions().model_dump(), **own})
     assert caught.value.field == field

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from foqs.catalog import changes, local
-from foqs.catalog.document import EMPTY, Document, render
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
 from foqs.catalog.local import FileCatalog
-from foqs.catalog.port import CatalogFailed, CatalogUnknown
+from foqs.catalog.port import CatalogFailed, CatalogUnknownOutcome
 from tests.support.aio import run
 
-FIRST = changes.create(EMPTY, "a", None, {})
+FIRST = changes.create(EMPTY_DOCUMENT, "a", None, {})
 SECOND = changes.create(FIRST, "b", None, {})
 
 
@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_synced_leaves_it_unknown(tmp_path: Path, monkey
             raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails_late)
-    with pytest.raises(CatalogUnknown, match="Input/output"):
+    with pytest.raises(CatalogUnknownOutcome, match="Input/output"):
         run(catalog.replace(SECOND))
     assert run(catalog.load()) == SECOND
 
@@ -120,9 +120,9 @@ def test_a_file_that_is_lost_restored_or_replaced_by_hand_is_noticed(tmp_path: P
         catalog = stored(path, SECOND)
         assert await catalog.load() == SECOND
         path.unlink()
-        await catalog.changed(2)
-        assert await catalog.load() == EMPTY
-        waiting = asyncio.ensure_future(catalog.changed(0))
+        await catalog.wait_for_change(2)
+        assert await catalog.load() == EMPTY_DOCUMENT
+        waiting = asyncio.ensure_future(catalog.wait_for_change(0))
         path.write_text(render(FIRST))
         await waiting
         assert await catalog.load() == FIRST

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, render
-from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknown, CatalogUnreached
-from foqs.catalog.shared import NAME, RegistryCatalog
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, render
+from foqs.catalog.port import CatalogConflict, CatalogFailed, CatalogFull, CatalogUnknownOutcome, CatalogUnreachable
+from foqs.catalog.shared import DOCUMENT_NAME, RegistryCatalog
 from shardmgr.checks import DOCUMENT_BYTES_MAX
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import Entry, RegistryConflict, RegistryUnknown
+from shardmgr.registry import RegistryConflict, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.virtual import VirtualClock
 
-FIRST = changes.create(EMPTY, "default", None, {})
+FIRST = changes.create(EMPTY_DOCUMENT, "default", None, {})
 
 
 class Place:
@@ -36,7 +36,7 @@ class Place:
 
 def told(story: Callable[[World, Place], Coroutine[Any, Any, None]]) -> None:
     """Plays a story under virtual time."""
-    play(lambda world: story(world, Place(world.clock)))
+    run_in_world(lambda world: story(world, Place(world.clock)))
 
 
 def test_a_registry_that_is_not_reached_fails_and_a_change_is_seen_as_soon_as_it_is() -> None:
@@ -45,15 +45,15 @@ def test_a_registry_that_is_not_reached_fails_and_a_change_is_seen_as_soon_as_it
         _, other = await place.view()
         await catalog.replace(FIRST)
         document = await catalog.load()
-        place.ensemble.suspend(mine)
+        place.ensemble.disconnect(mine)
         for call in (catalog.load, lambda: catalog.replace(changes.pause(FIRST, "default", "t", paused=True))):
-            with pytest.raises(CatalogUnreached, match="suspended"):
+            with pytest.raises(CatalogUnreachable, match="suspended"):
                 await call()
-        waiting = asyncio.ensure_future(catalog.changed(document.version))
+        waiting = asyncio.ensure_future(catalog.wait_for_change(document.version))
         await other.replace(changes.pause(FIRST, "default", "t", paused=True))
         await world.pass_s(30)
         assert not waiting.done()
-        place.ensemble.resume(mine)
+        place.ensemble.reconnect(mine)
         await world.pass_s(0.01)
         assert waiting.done()
         assert (await catalog.load()).version == 2
@@ -66,7 +66,7 @@ def test_other_changes_of_the_registry_are_no_change_of_the_catalog() -> None:
         registry, catalog = await place.view()
         await catalog.replace(FIRST)
         await catalog.load()
-        waiting = asyncio.ensure_future(catalog.changed(1))
+        waiting = asyncio.ensure_future(catalog.wait_for_change(1))
         for number in range(5):
             await registry.replace(f"plan{number}", b"", None)
             await world.pass_s(1)
@@ -96,7 +96,7 @@ def test_a_change_between_a_load_and_the_wait_is_seen() -> None:
         await catalog.load()
         await other.replace(changes.pause(FIRST, "default", "t", paused=True))
         await world.pass_s(1)
-        await asyncio.wait_for(catalog.changed(1), 1)
+        await asyncio.wait_for(catalog.wait_for_change(1), 1)
 
     told(story)
 
@@ -104,11 +104,11 @@ def test_a_change_between_a_load_and_the_wait_is_seen() -> None:
 def test_what_is_no_catalog_is_said_and_never_overwritten() -> None:
     async def story(world: World, place: Place) -> None:
         registry, catalog = await place.view()
-        await registry.replace(NAME, b"{", None)
+        await registry.replace(DOCUMENT_NAME, b"{", None)
         for call in (catalog.load, lambda: catalog.replace(FIRST)):
             with pytest.raises(CatalogFailed, match="import an export"):
                 await call()
-        assert await registry.read(NAME) == Entry(b"{", 0)
+        assert await registry.read(DOCUMENT_NAME) == VersionedDocument(b"{", 0)
 
     told(story)
 
@@ -117,7 +117,7 @@ def test_a_document_that_the_registry_cannot_take_is_refused_whatever_is_configu
     async def story(world: World, place: Place) -> None:
         _, catalog = await place.view()
         topics = frozenset(f"{number}{'x' * 240}" for number in range(5_000))
-        namespaces = {"default": changes.find(FIRST, "default")}
+        namespaces = {"default": changes.find_namespace(FIRST, "default")}
         large = Document(1, {name: type(own)(paused=topics) for name, own in namespaces.items()})
         assert len(render(large)) > DOCUMENT_BYTES_MAX
         with pytest.raises(CatalogFull, match="delete what is not needed"):
@@ -127,7 +127,7 @@ def test_a_document_that_the_registry_cannot_take_is_refused_whatever_is_configu
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"), [(RegistryConflict("c"), CatalogConflict), (RegistryUnknown("u"), CatalogUnknown)]
+    ("error", "kind"), [(RegistryConflict("c"), CatalogConflict), (RegistryOutcomeUnknown("u"), CatalogUnknownOutcome)]
 )
 def test_how_a_replacement_ended_is_told(error: Exception, kind: type[Exception]) -> None:
     async def story(world: World, place: Place) -> None:
@@ -150,9 +150,9 @@ def test_a_change_through_one_host_holds_on_another_within_a_second() -> None:
             _, world.catalog = await place.view()
             engines.append(await world.engine(engine_settings(number), sharing=(1, 2)))
         one, two = engines
-        await one.admin.pause("default", "t", world.in_s(5), paused=True)
-        await world.until(lambda: bool(two.namespaces.paused), within_s=1)
-        await world.until(lambda: all(engine.shards[n].slots for n, engine in enumerate(engines, 1)), within_s=1)
+        await one.admin.pause("default", "t", world.deadline_in(5), paused=True)
+        await world.until(lambda: bool(two.namespaces.paused_topics), within_s=1)
+        await world.until(lambda: all(engine.shards[n].key_slots for n, engine in enumerate(engines, 1)), within_s=1)
         await Caller(world, two).put()
 
     told(story)

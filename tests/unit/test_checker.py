@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.casebook import open_casebook
+from tests.support.casebook import sort_by_item
 from tests.support.checker import check, summary
 from tests.support.history import UNKNOWN, Event, History, mark, read, read_files
-from tests.support.model import FLAWS, Model, play
-from tests.support.reckon import Bounds
+from tests.support.model import FLAWS, ServerModel, run_model
+from tests.support.reckon import ClockBounds
 
-BOUNDS = Bounds(
+BOUNDS = ClockBounds(
     lease_ms_default=1000,
     attempts_max_default=0,
     backoff_ms_max=100,
@@ -151,7 +151,7 @@ class Tale:
         self._lines.clear()
         return self.history.events
 
-    def broken(self, bounds: Bounds = BOUNDS) -> list[int]:
+    def broken(self, bounds: ClockBounds = BOUNDS) -> list[int]:
         return sorted({violation.invariant for violation in check(self.events(), bounds)})
 
     def _at(self, at: float, note: Any) -> None:
@@ -592,13 +592,13 @@ def test_clocks_that_drift_within_the_slew_bound_are_forgiven() -> None:
     tale = item().dequeue(20, 30, 1).dequeue(500, 1000, 2)
     events = tale.events()
     assert check(events, BOUNDS)
-    assert not check(events, Bounds(lease_ms_default=1000, slew_ms=25))
-    assert not check(events, Bounds(lease_ms_default=1000, slew_ratio=0.05))
+    assert not check(events, ClockBounds(lease_ms_default=1000, slew_ms=25))
+    assert not check(events, ClockBounds(lease_ms_default=1000, slew_ratio=0.05))
 
 
 def test_what_is_not_configured_is_not_concluded_from() -> None:
-    assert 5 not in item().dequeue(20, 30, 1, lease_remaining_ms=None).dequeue(40, 50, 2).broken(Bounds())
-    assert 5 in item().dequeue(20, 30, 1).dequeue(40, 50, 2).broken(Bounds())
+    assert 5 not in item().dequeue(20, 30, 1, lease_remaining_ms=None).dequeue(40, 50, 2).broken(ClockBounds())
+    assert 5 in item().dequeue(20, 30, 1).dequeue(40, 50, 2).broken(ClockBounds())
 
 
 def test_events_of_several_files_are_merged_by_the_clock(tmp_path: Path) -> None:
@@ -646,8 +646,8 @@ def test_stamps_of_two_clocks_at_one_moment_prove_no_order() -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_a_correct_model_is_never_accused(seed: int, drops_known: bool) -> None:
-    history = play(Model(random.Random(seed)), drops_known=drops_known)
-    violations = check(history.events, Model.BOUNDS)
+    history = run_model(ServerModel(random.Random(seed)), drops_known=drops_known)
+    violations = check(history.events, ServerModel.BOUNDS)
     assert not violations, "\n".join(map(str, violations))
 
 
@@ -655,20 +655,20 @@ def test_a_correct_model_is_never_accused(seed: int, drops_known: bool) -> None:
 def test_a_model_with_a_flaw_is_found_out(flaw: str) -> None:
     found: set[int] = set()
     for seed in range(30):
-        history = play(Model(random.Random(seed), flaw), drops_known=True)
-        found |= {violation.invariant for violation in check(history.events, Model.BOUNDS)}
+        history = run_model(ServerModel(random.Random(seed), flaw), drops_known=True)
+        found |= {violation.invariant for violation in check(history.events, ServerModel.BOUNDS)}
     assert FLAWS[flaw] in found
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:
-    first, second = (play(Model(random.Random(5)), drops_known=True).text() for _ in range(2))
+    first, second = (run_model(ServerModel(random.Random(5)), drops_known=True).text() for _ in range(2))
     assert first == second
-    assert first != play(Model(random.Random(6)), drops_known=True).text()
+    assert first != run_model(ServerModel(random.Random(6)), drops_known=True).text()
 
 
 def test_a_summary_counts_items() -> None:
     tale = item().enqueue(5, None, payload="b").dequeue(20, 30, 1).op("ack", 40, 50, 1).present(60)
-    assert summary(open_casebook(read(tale.events()))) == {
+    assert summary(sort_by_item(read(tale.events()))) == {
         "enqueued": 1,
         "unknown": 1,
         "delivered": 1,

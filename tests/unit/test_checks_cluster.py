@@ -11,38 +11,38 @@ from typing import Any, Final
 import pytest
 
 from foqs.cli import checks_cluster
-from foqs.cli.checks_cluster import cluster
+from foqs.cli.checks_cluster import check_cluster
 from foqs.cli.finding import Finding
 from foqs.config import Config, load
-from shardmgr.model import Layout, Malformed, Member, Plan, ShardSpec
-from shardmgr.reading import Reading
+from shardmgr.model import Layout, MalformedDocument, Member, Plan, ShardSpec
+from shardmgr.reading import ClusterReading
 from shardmgr.registry import RegistryFailed
 from tests.support.certificates import secret_file
 
 HERE: Final = Member("host1", "n1", "127.0.0.1:7411")
 LAYOUT: Final = Layout({0: ShardSpec(0, "one"), 1: ShardSpec(1, "two"), 9: ShardSpec(9, "theirs", "gold")})
-WELL: Final = Reading(LAYOUT, Plan(), None, [HERE], {})
+WELL: Final = ClusterReading(LAYOUT, Plan(), None, [HERE], {})
 
 Examine = Callable[..., dict[str, Finding]]
 
 
 @pytest.fixture
 def examine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Examine:
-    def look(reading: Reading | Exception = WELL, **options: object) -> dict[str, Finding]:
-        async def read(config: Config) -> Reading:
+    def look(reading: ClusterReading | Exception = WELL, **options: object) -> dict[str, Finding]:
+        async def read(config: Config) -> ClusterReading:
             if isinstance(reading, Exception):
                 raise reading
             return reading
 
-        monkeypatch.setattr(checks_cluster, "read", read)
+        monkeypatch.setattr(checks_cluster, "read_registry", read)
         text = (
             f'[server]\nname = "host1"\n[cluster]\nzookeeper = "127.0.0.1:2181"\n'
             f'[databases.one]\nurl = "sqlite:{tmp_path}/one"\n[databases.two]\nurl = "sqlite:{tmp_path}/two"\n'
         )
         (tmp_path / "foqs.toml").write_text(text)
         overrides: dict[str, Any] = {key.replace("__", "."): value for key, value in options.items()}
-        found = asyncio.run(cluster(load(tmp_path / "foqs.toml", {}, overrides)))
-        return {each.what: each for each in found}
+        found = asyncio.run(check_cluster(load(tmp_path / "foqs.toml", {}, overrides)))
+        return {each.check: each for each in found}
 
     return look
 
@@ -71,7 +71,12 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
     ("reading", "what", "detail", "remedy"),
     [
         (RegistryFailed("it gave no session"), "ZooKeeper", "gave no session", "correct cluster.zookeeper"),
-        (Malformed("layout.format", "2 is not one"), "ZooKeeper", "layout.format", "run the foqs that wrote it"),
+        (
+            MalformedDocument("layout.format", "2 is not one"),
+            "ZooKeeper",
+            "layout.format",
+            "run the foqs that wrote it",
+        ),
         (replace(WELL, layout=None), "Layout", "no cluster at /foqs", "foqs cluster init"),
         (
             replace(WELL, layout=Layout({3: ShardSpec(3, "three"), 4: ShardSpec(4, "three")})),
@@ -82,10 +87,10 @@ def test_a_cluster_that_is_well_is_found_well_with_each_database(examine: Examin
     ],
 )
 def test_what_stands_in_the_way_is_bad_and_has_a_remedy(
-    examine: Examine, reading: Reading | Exception, what: str, detail: str, remedy: str
+    examine: Examine, reading: ClusterReading | Exception, what: str, detail: str, remedy: str
 ) -> None:
     found = examine(reading)
-    assert [each.what for each in found.values() if each.state == "bad"] == [what]
+    assert [each.check for each in found.values() if each.state == "bad"] == [what]
     assert detail in found[what].detail
     assert remedy in found[what].remedy
     assert found["Store one"].state == "ok"  # looked at all the same

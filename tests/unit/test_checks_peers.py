@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from foqs.access.gate import Gate, GateLimits
-from foqs.cli.checks_peers import peers
+from foqs.access.gate import AuthenticationLimits, Authenticator
+from foqs.cli.checks_peers import check_peers
 from foqs.cli.finding import Finding
 from foqs.config import Config, load
-from foqs.service.cluster import Alone, Identity
-from foqs.wire.cluster import cluster_calls
+from foqs.service.cluster import HostIdentity, StandaloneCluster
+from foqs.wire.cluster import cluster_handlers
 from shardmgr.model import Member
 from tests.simulation import principals
-from tests.support.access import Counted
+from tests.support.access import RecordingObserver
 from tests.support.aio import run
 from tests.support.certificates import secret_file
 from tests.support.fake_queue import FakeQueue
 from tests.support.ports import free_port
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
 HERE = Member("host1", "n1", "127.0.0.1:1")
 
@@ -33,24 +33,30 @@ def config(folder: Path, token: str = "") -> Config:
     return load(folder / "foqs.toml", {})
 
 
-def look(mine: Config, others: Callable[[Served], list[Member]], gate: Gate | None = None) -> Finding:
+def look(mine: Config, others: Callable[[ServedQueue], list[Member]], gate: Authenticator | None = None) -> Finding:
     """What is found of a host that is served, and whatever else is said to be there."""
 
     async def main() -> Finding:
-        calls = cluster_calls(Alone(Identity("h", 1, 1), list))
-        async with served(FakeQueue(), calls=calls, gate=gate) as host:
-            return await peers(mine, [HERE, *others(host)])
+        calls = cluster_handlers(StandaloneCluster(HostIdentity("h", 1, 1), list))
+        async with serve_queue(FakeQueue(), calls=calls, authenticator=gate) as host:
+            return await check_peers(mine, [HERE, *others(host)])
 
     return run(main())
 
 
-def there(host: Served) -> Member:
+def there(host: ServedQueue) -> Member:
     return Member("host2", "n2", f"{host.host}:{host.port}")
 
 
-def gate() -> Gate:
+def gate() -> Authenticator:
     made = principals.gate(lambda *_: frozenset())
-    return Gate(made.keyring, [principals.OPERATOR], made.grants, Counted(), GateLimits(failure_delay_s=0.01))
+    return Authenticator(
+        made.keyring,
+        [principals.OPERATOR],
+        made.permissions_of,
+        RecordingObserver(),
+        AuthenticationLimits(failure_delay_s=0.01),
+    )
 
 
 def test_hosts_that_answer_are_well(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from foqs_client import (
     UnknownOutcome,
     Usage,
 )
-from foqs_client.admin import FIELDS
+from foqs_client.admin import NAMESPACE_FIELDS
 from tests.unit.test_cli_commands import FakeClient, client, run
 
 __all__ = ["client", "run"]
@@ -33,7 +33,7 @@ Run = Callable[..., Result]
 
 
 def test_every_setting_has_its_option(run: Run, client: FakeClient) -> None:
-    assert set(_SETTINGS) == set(FIELDS) - {"name", "tier"}
+    assert set(_SETTINGS) == set(NAMESPACE_FIELDS) - {"name", "tier"}
     client.answers["create_namespace"] = ORDERS
     options: dict[str, int] = {}
     args: list[str] = []

@@ -141,7 +141,7 @@ def test_what_was_done_before_it_ended_is_said(run: Run, client: FakeClient, fai
     assert result.exit_code != 0
     assert "3 of 9 items are done; run it again for the others." in result.stderr
     assert json.loads(result.stdout)[0]["changed"] == 3
-    assert len(client.calls) <= 2 + bulk.TRIES
+    assert len(client.calls) <= 2 + bulk.ATTEMPTS_MAX
 
 
 def test_items_that_were_refused_fail_the_command_with_the_reason(run: Run, client: FakeClient) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from foqs.cli.cluster_init import spread
+from foqs.cli.cluster_init import spread_over_databases
 from shardmgr import administration
 from shardmgr.documents import LAYOUT
 from shardmgr.local import LocalEnsemble
@@ -41,7 +41,11 @@ class Place:
             registry = self.ensemble.registry(6_000)
             await registry.open()
             try:
-                return None if await registry.read(LAYOUT) is None else (await administration.look(registry)).layout
+                return (
+                    None
+                    if await registry.read(LAYOUT) is None
+                    else (await administration.read_cluster_view(registry)).layout
+                )
             finally:
                 await registry.close()
 
@@ -61,7 +65,9 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     found = Place(tmp_path)
-    monkeypatch.setattr("foqs.registries.registry_of", lambda config, clock, session: found.ensemble.registry(6_000))
+    monkeypatch.setattr(
+        "foqs.registries.registry_from_config", lambda config, clock, session: found.ensemble.registry(6_000)
+    )
     return found
 
 
@@ -105,7 +111,7 @@ def test_the_tables_are_there_before_the_shards_are(run: Run, place: Place, monk
         raise RegistryFailed("it went away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(administration, "init", interrupted)
+        patch.setattr(administration, "create_layout", interrupted)
         result = run("cluster", "init", "--config", str(place.file), "--shards", "2", "--yes")
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "Error: it went away")
     assert len(place.tables()) == 2
@@ -122,7 +128,7 @@ def test_epochs_are_issued_above_those_that_nobody_knows_of_any_more(run: Run, p
         registry = place.ensemble.registry(6_000)
         await registry.open()
         try:
-            return dict((await administration.look(registry)).plan.epochs)
+            return dict((await administration.read_cluster_view(registry)).plan.epochs)
         finally:
             await registry.close()
 
@@ -184,5 +190,5 @@ def test_what_a_configuration_says_of_a_cluster_is_shown(run: Run, place: Place)
 
 
 def test_shards_go_to_the_databases_in_turn() -> None:
-    assert [spec.database for spec in spread(5, ["a", "b"], "gold")] == ["a", "b", "a", "b", "a"]
-    assert {spec.tier for spec in spread(2, ["a"], "gold")} == {"gold"}
+    assert [spec.database for spec in spread_over_databases(5, ["a", "b"], "gold")] == ["a", "b", "a", "b", "a"]
+    assert {spec.tier for spec in spread_over_databases(2, ["a"], "gold")} == {"gold"}

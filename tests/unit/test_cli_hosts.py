@@ -41,7 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Config]:
         return 0
 
     monkeypatch.setitem(sys.modules, "foqs.host", SimpleNamespace(run_host=run_host))
-    monkeypatch.setattr("foqs.logs.setup", lambda *args: None)
+    monkeypatch.setattr("foqs.logs.setup_logging", lambda *args: None)
     return configs
 
 
@@ -256,7 +256,7 @@ def test_doctor_finds_a_database_that_is_away(healthy: dict[str, str], taken: in
 
 def test_doctor_finds_a_disk_that_is_nearly_full(healthy: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "DISK_BYTES_MIN", 1 << 60)
-    monkeypatch.setattr(checks, "DISK_BYTES_LOW", 1 << 61)
+    monkeypatch.setattr(checks, "DISK_BYTES_WARNING", 1 << 61)
     code, found = examine(**healthy)
     assert code == 5
     assert found["Disk"]["state"] == "bad"

@@ -29,7 +29,7 @@ UNKNOWN = Explanation(None, ("Its shard cannot be asked.",), (), None, False, Fa
 
 def test_why_answers_in_words_that_cannot_move_the_cursor(run: Run, client: FakeClient) -> None:
     client.answers["explain"] = WHY
-    result = run("why", "0-7")
+    result = run("explain", "0-7")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "0-7 in mail: ready, priority 1, 10ms old",
@@ -46,7 +46,7 @@ def test_why_answers_in_words_that_cannot_move_the_cursor(run: Run, client: Fake
 
 def test_why_answers_programs_with_every_field(run: Run, client: FakeClient) -> None:
     client.answers["explain"] = WHY
-    [row] = json.loads(run("why", "0-7", "-o", "json").stdout)
+    [row] = json.loads(run("explain", "0-7", "-o", "json").stdout)
     assert (row["id"], row["item"]["state"], row["better_items"], row["better_items_more"]) == (
         "0-7",
         "ready",
@@ -54,7 +54,7 @@ def test_why_answers_programs_with_every_field(run: Run, client: FakeClient) -> 
         False,
     )
     assert (row["reasons"][0], row["remedies"], row["absent"]) == ("It is ready.", ["Resume it."], False)
-    assert json.loads(run("why", "0-7", "-o", "jsonl").stdout) == row
+    assert json.loads(run("explain", "0-7", "-o", "jsonl").stdout) == row
 
 
 @pytest.mark.parametrize(("found", "code", "word"), [(GONE, 4, "not there"), (UNKNOWN, 5, "not known")])
@@ -62,10 +62,10 @@ def test_why_says_of_what_it_cannot_show_whether_it_is_there(
     run: Run, client: FakeClient, found: Explanation, code: int, word: str
 ) -> None:
     client.answers["explain"] = found
-    result = run("why", "0-8")
+    result = run("explain", "0-8")
     assert result.exit_code == code
     assert result.stdout.startswith(f"0-8: {word}\n\nWhy\n  - {found.reasons[0]}\n")
-    assert run("why", "0-8", "-o", "json").exit_code == code
+    assert run("explain", "0-8", "-o", "json").exit_code == code
 
 
 # ---------------------------------------------------------------- topic show

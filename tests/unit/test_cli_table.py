@@ -50,7 +50,7 @@ TABLE: Final[dict[str, tuple[str, str, Any]]] = {
     "ack": ("0-7:9", "ack", DONE),
     "nack": ("0-7:9 --delay 1s", "nack", DONE),
     "peek": ("mail", "peek", ItemPage([VIEW], None)),
-    "why": ("0-7", "explain", Explanation(VIEW, ("It is ready.",), (), 0, False, False)),
+    "explain": ("0-7", "explain", Explanation(VIEW, ("It is ready.",), (), 0, False, False)),
     "topic list": ("", "topics", TopicPage([TOPIC], None)),
     "topic show": (TOPIC.topic, "topics", TopicPage([TOPIC], None)),
     "topic pause": ("mail", "pause_topic", None),

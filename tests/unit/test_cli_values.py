@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from foqs.cli.values import parse_duration, parse_leases, parse_wants, show_duration
+from foqs.cli.values import format_duration, parse_duration, parse_leases, parse_topic_counts
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ def test_anything_else_is_no_duration(text: str) -> None:
 
 
 def test_wants_are_topics_with_counts() -> None:
-    assert parse_wants(["mail", "sms=5", "a=b", "a=1=2"]) == {"mail": 1, "sms": 5, "a=b": 1, "a=1": 2}
+    assert parse_topic_counts(["mail", "sms=5", "a=b", "a=1=2"]) == {"mail": 1, "sms": 5, "a=b": 1, "a=1": 2}
 
 
 @pytest.mark.parametrize("texts", [["mail=0"], ["=5"], [""], ["mail", "mail=2"], ["mail=99999999999"]])
 def test_a_wrong_want_is_a_usage_error(texts: list[str]) -> None:
     with pytest.raises(click.UsageError):
-        parse_wants(texts)
+        parse_topic_counts(texts)
 
 
 def test_leases_are_a_pair_or_joined_pairs() -> None:
@@ -62,4 +62,4 @@ def test_a_wrong_lease_is_a_usage_error(texts: list[str]) -> None:
     ],
 )
 def test_durations_are_shown_short(ms: int | None, text: str) -> None:
-    assert show_duration(ms) == text
+    assert format_duration(ms) == text

@@ -13,11 +13,11 @@ import pytest
 
 from foqs.catalog.document import Permission, parse
 from foqs.catalog.memory import MemoryCatalog
-from foqs.catalog.settings import RANGES
+from foqs.catalog.settings import SETTING_RANGES
 from foqs.service.admin import Administration
 from foqs.service.namespaces import Namespaces
 from foqs.service.quota import Quota
-from foqs.wire.admin import admin_calls
+from foqs.wire.admin import admin_handlers
 from foqs_client import (
     Client,
     FoqsError,
@@ -30,10 +30,10 @@ from foqs_client import (
 )
 from foqs_client.admin import AdminCalls
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 from tests.support.aio import run
 from tests.support.fake_queue import LIMITS, SETTINGS, FakeQueue
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 
 class Configured:
@@ -50,14 +50,14 @@ class Configured:
 
     async def raw(self, name: str, request: Any) -> Any:
         """The reply to a request that the client itself would not send."""
-        return await self.client._call(Method(name), request, None)
+        return await self.client._call(ThriftMethod(name), request, None)
 
 
 @asynccontextmanager
 async def configured() -> AsyncIterator[Configured]:
     found = Configured()
     await found.admin.open()
-    async with served(FakeQueue(), calls=admin_calls(found.admin, "gold")) as host, Client(host.url) as client:
+    async with serve_queue(FakeQueue(), calls=admin_handlers(found.admin, "gold")) as host, Client(host.url) as client:
         found.client = client
         yield found
 
@@ -66,7 +66,7 @@ def test_every_setting_goes_there_and_comes_back() -> None:
     async def main() -> None:
         async with configured() as found:
             client = found.client
-            values: dict[str, Any] = {name: (low + high) // 2 + 1 for name, (low, high) in RANGES.items()}
+            values: dict[str, Any] = {name: (low + high) // 2 + 1 for name, (low, high) in SETTING_RANGES.items()}
             values |= {"payload_bytes_max": 1_000, "lease_ms_default": 5, "backoff_ms_min": 6}
             made = await client.create_namespace(Namespace("é ", **values))
             assert made == Namespace("é ", tier="gold", **values) == await client.get_namespace("é ")
@@ -112,7 +112,7 @@ def test_grants_are_set_listed_and_revoked() -> None:
                 Grant("boss", "default", ("admin",)),
                 Grant("mailer", "default", ("enqueue", "consume")),
             ]
-            assert found.namespaces.permissions("boss", "default") == {Permission.ADMIN}
+            assert found.namespaces.permissions_of("boss", "default") == {Permission.ADMIN}
             await client.set_grant("boss", [])
             assert [grant.principal for grant in await client.grants("default")] == ["mailer"]
 
@@ -124,9 +124,9 @@ def test_topics_are_paused_and_resumed() -> None:
         async with configured() as found:
             await found.client.pause_topic("mail")
             await found.client.pause_topic("mail")
-            assert found.namespaces.paused == {("default", "mail")}
+            assert found.namespaces.paused_topics == {("default", "mail")}
             await found.client.resume_topic("mail")
-            assert not found.namespaces.paused
+            assert not found.namespaces.paused_topics
 
     run(main())
 
@@ -210,7 +210,7 @@ def test_calls_at_once_are_all_made() -> None:
     async def main() -> None:
         async with configured() as found:
             await asyncio.gather(*(found.client.pause_topic(f"t{number}") for number in range(50)))
-            assert len(found.namespaces.paused) == 50
+            assert len(found.namespaces.paused_topics) == 50
 
     run(main())
 

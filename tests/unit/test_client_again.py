@@ -12,7 +12,7 @@ import pytest
 
 from foqs.core import errors as core
 from foqs.core.life import Event
-from foqs.service.api import ALREADY_GONE, Outcome, Pending
+from foqs.service.api import ALREADY_GONE, Outcome, PendingCall
 from foqs_client import (
     Client,
     Enqueued,
@@ -25,12 +25,12 @@ from foqs_client import (
     UnknownOutcome,
 )
 from foqs_client import Outcome as Told
-from foqs_client.attempts import PAUSE_S_MAX, PAUSE_S_MIN, SPREAD, ById
-from foqs_client.keyed import Enqueue
+from foqs_client.attempts import BACKOFF_S_MAX, BACKOFF_S_MIN, JITTER_MAX, RetriedCallById
+from foqs_client.keyed import RetriedEnqueue
 from tests.support.aio import run
-from tests.support.fake_queue import FakeQueue, Held
+from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.poll import soon
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
 Answer: TypeAlias = list[Outcome] | core.FoqsError | None
 """Of one attempt: outcomes, a failure, or None: the connection is lost."""
@@ -78,20 +78,20 @@ class Scripted(FakeQueue):
         ids: Sequence[tuple[int, int]],
         tokens: Sequence[int],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
-        return self._answer([number for _, number in ids], deadline, done)
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
+        return self._answer([number for _, number in ids], deadline, on_done)
 
     def apply(
         self,
         namespace: str,
         events: Sequence[tuple[int, Event]],
         deadline: float,
-        done: Callable[[list[Outcome]], None],
-    ) -> Pending:
-        return self._answer([event.id for _, event in events], deadline, done)
+        on_done: Callable[[list[Outcome]], None],
+    ) -> PendingCall:
+        return self._answer([event.id for _, event in events], deadline, on_done)
 
-    def _answer(self, numbers: list[int], deadline: float, done: Callable[[list[Outcome]], None]) -> Pending:
+    def _answer(self, numbers: list[int], deadline: float, on_done: Callable[[list[Outcome]], None]) -> PendingCall:
         self.sent.append([(number & 3) - 1 for number in numbers])
         self.left_s.append(deadline - asyncio.get_running_loop().time())
         done_all: list[Outcome] = [None] * len(numbers)
@@ -101,23 +101,23 @@ class Scripted(FakeQueue):
         if answer is None:
             self.lose()
         else:
-            done(answer)
-        return Held(self, "by id")
+            on_done(answer)
+        return HeldCall(self, "by id")
 
 
 @asynccontextmanager
 async def asked(queue: Scripted) -> AsyncIterator[Client]:
-    async with served(queue) as host, Client(host.url) as client:
+    async with serve_queue(queue) as host, Client(host.url) as client:
         queue.lose = lambda: _cut(host)
         yield client
 
 
-def _cut(host: Served) -> None:
+def _cut(host: ServedQueue) -> None:
     for connection in list(host.server.connections):
         asyncio.get_running_loop().call_soon(connection.abort)
 
 
-def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
@@ -133,7 +133,7 @@ def test_only_what_was_not_done_is_sent_again(call: Call) -> None:
             assert kinds(await call(client)) == [None, None, StaleLease]
         assert queue.sent == [[0, 1, 2], [1], [1], [1]]
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -145,7 +145,7 @@ def test_a_call_that_failed_as_a_whole_is_sent_again_as_a_whole(call: Call, fail
             assert kinds(await call(client)) == [None] * 3
         assert queue.sent == [[0, 1, 2]] * 2
 
-    tell(story)
+    run_story(story)
 
 
 @leased_call
@@ -160,7 +160,7 @@ def test_a_repeat_that_finds_the_lease_over_leaves_the_outcome_unknown(
             assert kinds(await call(client)) == [UnknownOutcome, None, UnknownOutcome]
         assert queue.sent == [[0, 1, 2], [0, 1, 2], [2]]
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -171,17 +171,17 @@ def test_a_reply_that_is_too_short_leaves_the_rest_unknown_and_they_are_sent_aga
             assert kinds(await call(client)) == [None, None, UnknownOutcome]
         assert queue.sent == [[0, 1, 2], [0, 1, 2], [1, 2]]
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_enqueue_reply_that_is_too_short_leaves_the_rest_unknown() -> None:
     refused = Enqueued(error=Unavailable("not now"))
     items = [Item("t", idempotency_key="a"), Item("t")]
-    attempts = Enqueue(items, items, None)
-    assert attempts.take([refused, refused])  # the second has no key: it is tried once
-    assert attempts.take([])
+    attempts = RetriedEnqueue(items, items, None)
+    assert attempts.record_results([refused, refused])  # the second has no key: it is tried once
+    assert attempts.record_results([])
     assert kinds(attempts.results) == [UnknownOutcome, Unavailable]
-    assert attempts.sent == items[:1]
+    assert attempts.unfinished_entries == items[:1]
 
 
 @deleting_call
@@ -193,7 +193,7 @@ def test_a_repeated_ack_or_cancel_tells_what_became_of_the_first(call: Call) -> 
             assert kinds(outcomes) == [StaleLease, None, None]
             assert [outcome.already_gone for outcome in outcomes] == [False, True, False]
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -210,7 +210,7 @@ def test_what_was_refused_for_good_is_not_sent_again(call: Call) -> None:
                 await call(client)
         assert len(queue.sent) == 1
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -226,7 +226,9 @@ def test_it_ends_within_its_time_with_what_is_known(call: Call, monkeypatch: pyt
                 await call(client, timeout_ms=60)
             took_s = asyncio.get_running_loop().time() - begun
         assert len(queue.sent) < 20
-        assert len(queue.sent) > 1 or took_s >= 0.06 - PAUSE_S_MIN * (1 + SPREAD), "there was time for another attempt"
+        assert len(queue.sent) > 1 or took_s >= 0.06 - BACKOFF_S_MIN * (1 + JITTER_MAX), (
+            "there was time for another attempt"
+        )
         assert queue.left_s[0] < 0.061
         assert queue.left_s == sorted(queue.left_s, reverse=True)
         queue = Scripted(UNKNOWN, *[UNAVAILABLE] * 1_000)
@@ -240,7 +242,7 @@ def test_it_ends_within_its_time_with_what_is_known(call: Call, monkeypatch: pyt
             await client.topics()
             assert kinds(await call(client, timeout_ms=60)) == [None, UnknownOutcome, Unavailable]
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -252,7 +254,7 @@ def test_it_is_not_sent_again_before_the_host_wants_it(call: Call) -> None:
                 await call(client, timeout_ms=20_000)
         assert len(queue.sent) == 1
 
-    tell(story)
+    run_story(story)
 
 
 @every_call
@@ -267,7 +269,7 @@ def test_a_pause_before_the_next_attempt_ends_when_the_client_is_closed(call: Ca
             with pytest.raises(NotOwner):
                 await asked_for
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_dequeue_is_not_sent_again() -> None:
@@ -279,7 +281,7 @@ def test_a_dequeue_is_not_sent_again() -> None:
                 await client.dequeue({"t": 1})
         assert len(queue.calls) == 1
 
-    tell(story)
+    run_story(story)
 
 
 def test_those_who_are_refused_together_do_not_come_back_together_nor_before_the_host_wants_them() -> None:
@@ -295,16 +297,18 @@ def test_those_who_are_refused_together_do_not_come_back_together_nor_before_the
         async def refused(entries: Sequence[str], timeout_ms: int) -> list[Told]:
             return [Told(Unavailable("not now", retry_after_ms=round(asked_s * 1_000)))]
 
-        attempts = ById(["3-1"])
-        await attempts.go_on(await refused([], 0), refused, asyncio.get_running_loop().time(), 60_000, pause, rng)
+        attempts = RetriedCallById(["3-1"])
+        await attempts.retry_until_done(
+            await refused([], 0), refused, asyncio.get_running_loop().time(), 60_000, pause, rng
+        )
         return pauses
 
     async def story() -> None:
         one, other = await pauses_of(Random(1)), await pauses_of(Random(2))
         assert len(one) == len(other) == 8
         assert all(mine != others for mine, others in zip(one, other, strict=True))
-        plain = [max(asked_s, min(PAUSE_S_MIN * 2**n, PAUSE_S_MAX)) for n in range(8)]
+        plain = [max(asked_s, min(BACKOFF_S_MIN * 2**n, BACKOFF_S_MAX)) for n in range(8)]
         for pauses in (one, other):
-            assert all(least <= pause <= least * (1 + SPREAD) for pause, least in zip(pauses, plain, strict=True))
+            assert all(least <= pause <= least * (1 + JITTER_MAX) for pause, least in zip(pauses, plain, strict=True))
 
-    tell(story)
+    run_story(story)

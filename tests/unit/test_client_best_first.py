@@ -8,25 +8,25 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from foqs.service.api import Pending
+from foqs.service.api import PendingCall
 from foqs.wire.methods import Caller
 from foqs_client import Client, Delivery, FoqsError
-from foqs_client.polls import HOLD_S, Kind
+from foqs_client.polls import HOLD_S, DequeueKind
 from tests.support.builders import new_item
-from tests.support.tier_engines import TierHost, TierWorld, play_tier
+from tests.support.tier_engines import DequeueTierHost, DequeueTierWorld, run_dequeue_tier
 
 
 async def mapped(client: Client) -> None:
     """It has read the map."""
     assert await client.dequeue({"nothing": 1}) == []
-    assert client._router.routes is not None
+    assert client._router.routing_table is not None
 
 
-def noted(host: TierHost, asked: list[str]) -> None:
+def noted(host: DequeueTierHost, asked: list[str]) -> None:
     """Has a host note each dequeue that reaches it."""
     local = host.dequeues.local
 
-    def note(request: Any, deadline: float, caller: Caller) -> Pending | None:
+    def note(request: Any, deadline: float, caller: Caller) -> PendingCall | None:
         asked.append(host.name)
         return local(request, deadline, caller)
 
@@ -34,7 +34,7 @@ def noted(host: TierHost, asked: list[str]) -> None:
 
 
 def test_one_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         rng = Random(5)
         order: dict[str, tuple[int, int]] = {}
         for batch in range(150):
@@ -57,11 +57,11 @@ def test_one_consumer_gets_items_of_random_priorities_nearly_in_order() -> None:
         displaced = [abs(at - place[id]) for at, id in enumerate(taken)]
         assert sum(displaced) / len(displaced) <= 0.01 * len(place)
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_tried() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         async with world.client(*hosts) as client:
             await mapped(client)
@@ -71,18 +71,18 @@ def test_an_urgent_item_at_a_host_where_a_poll_was_left_is_the_next_and_was_not_
             assert len(await waiting) == 1
             # The polls at the other hosts are nobody's now. What one of them brings is given back.
             [urgent] = await two.caller.put(priority=0)
-            await world.until(lambda: two.engine.queue.stock.ready(("default", "t")) == 1)
+            await world.until(lambda: two.engine.queue.availability.ready_count(("default", "t")) == 1)
             await world.pass_s(0.05)
             [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
             assert (delivery.id, delivery.attempt) == (urgent, 1)
             [delivery] = await client.dequeue({"t": 1}, wait_ms=10_000)
             assert delivery.priority == 5
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_what_a_poll_brings_while_its_consumer_is_busy_for_a_moment_is_his_next() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=9, priority=5)
         async with world.client(*hosts) as client:
@@ -98,21 +98,21 @@ def test_what_a_poll_brings_while_its_consumer_is_busy_for_a_moment_is_his_next(
             assert (delivery.id, delivery.attempt) == (urgent, 1)
             assert world.loop.time() == begun
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
-async def brought(world: TierWorld, client: Client, hosts: Sequence[TierHost]) -> None:
+async def brought(world: DequeueTierWorld, client: Client, hosts: Sequence[DequeueTierHost]) -> None:
     """A poll at the second host brings an item for which no call waits any more."""
     waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=10_000))
     await world.until(lambda: all(host.waiters for host in hosts))
     await hosts[0].caller.put()
     await waiting
     await hosts[1].caller.put()
-    await world.until(lambda: client._polls.has_some(Kind((("t", 1),), None, None, waits=True)))
+    await world.until(lambda: client._polls.has_deliveries(DequeueKind((("t", 1),), None, None, is_long_poll=True)))
 
 
 def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         _, two, _ = hosts
         async with world.client(*hosts) as client:
             await mapped(client)
@@ -120,24 +120,24 @@ def test_what_a_poll_has_brought_is_released_when_the_client_closes() -> None:
         await world.pass_s(0.05)
         assert (await two.caller.one()).row.attempt == 1
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_what_nobody_wanted_just_before_the_client_closes_is_released() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, _, _ = hosts
         await one.caller.put()
         async with world.client(*hosts) as client:
             await mapped(client)
-            client._polls.give_back(await client.dequeue({"t": 1}))
+            client._polls.release_in_background(await client.dequeue({"t": 1}))
         await world.pass_s(0.05)
         assert (await one.caller.one()).row.attempt == 1
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_made() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         async with world.client(*hosts) as client:
             await mapped(client)
             await brought(world, client, hosts)
@@ -150,11 +150,11 @@ def test_what_is_released_as_the_client_closes_goes_to_no_call_that_is_still_mad
             assert found == [] or world.loop.time() > begun
             await closing
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_a_host_where_a_poll_of_an_earlier_call_waits_is_not_asked_again() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, three = hosts
         async with world.client(*hosts) as client:
             await mapped(client)
@@ -171,11 +171,11 @@ def test_a_host_where_a_poll_of_an_earlier_call_waits_is_not_asked_again() -> No
             assert two.waiters == three.waiters == 1
             await again
 
-    play_tier(story)
+    run_dequeue_tier(story)
 
 
 def test_what_comes_to_a_host_that_had_nothing_is_found_though_another_always_has_some() -> None:
-    async def story(world: TierWorld, hosts: Sequence[TierHost]) -> None:
+    async def story(world: DequeueTierWorld, hosts: Sequence[DequeueTierHost]) -> None:
         one, two, _ = hosts
         await one.caller.put(count=400, priority=5)
         async with world.client(*hosts) as client:
@@ -187,4 +187,4 @@ def test_what_comes_to_a_host_that_had_nothing_is_found_though_another_always_ha
                 await world.pass_s(0.05)
             assert world.loop.time() - begun < 3
 
-    play_tier(story)
+    run_dequeue_tier(story)

@@ -12,7 +12,7 @@ import pytest
 
 import foqs_client
 from foqs.core import errors as core_errors
-from foqs.wire.limits import WireLimits
+from foqs.wire.limits import RpcLimits
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -32,13 +32,13 @@ from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 
 def test_an_item_goes_its_way_through_every_call() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             items = [Item("t", b"\x00\xff", priority=5, metadata=b"m"), Item("t", b"first", priority=-5), Item("u")]
             ids = [result.require() for result in await client.enqueue(items)]
             first, second, _ = await client.dequeue({"t": 5, "u": 1}, lease_ms=700, wait_ms=5)
@@ -69,7 +69,7 @@ def test_an_item_goes_its_way_through_every_call() -> None:
 
 def test_what_is_there_can_be_looked_at() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             [id_] = [r.require() for r in await client.enqueue([Item("a", b"xyz", delay_ms=50)])]
             await client.enqueue([Item("b"), Item("b")])
             page = await client.topics(limit=1, states=["ready", "deferred"])
@@ -104,7 +104,7 @@ def test_what_is_there_can_be_looked_at() -> None:
 )
 def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: type[Exception]) -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             with pytest.raises(kind):
                 await call(client)
 
@@ -113,7 +113,7 @@ def test_a_bad_call_raises_its_own_class(call: Callable[[Client], Any], kind: ty
 
 def test_an_item_s_error_comes_in_its_place_with_its_field() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             good, bad, keyed = await client.enqueue([Item("t"), Item(""), Item("t", idempotency_key="")])
             assert good.error is None
             assert isinstance(bad.error, InvalidArgument)
@@ -128,13 +128,13 @@ def test_an_error_of_the_host_keeps_all_it_says() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.failure = core_errors.NotOwner("elsewhere", field="f", retry_after_ms=5, owner=("h", 9))
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             with pytest.raises(foqs_client.NotOwner) as caught:
                 await client.enqueue([Item("t")])
             error = caught.value
             assert (error.code, error.message, error.field) == ("NOT_OWNER", "elsewhere", "f")
             assert (error.retry_after_ms, error.owner) == (5, ("h", 9))
-        async with served(FakeQueue()) as host, Client(host.url, namespace="other") as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url, namespace="other") as client:
             with pytest.raises(NamespaceNotFound):
                 await client.topics()
 
@@ -150,7 +150,7 @@ def test_every_code_of_the_contract_has_its_class() -> None:
 
 def test_calls_of_many_tasks_share_one_connection_and_get_their_own_replies() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             results = await asyncio.gather(*(client.enqueue([Item(f"t{n}")]) for n in range(200)))
             ids = [result[0].require() for result in results]
             assert len(set(ids)) == 200
@@ -163,7 +163,7 @@ def test_calls_of_many_tasks_share_one_connection_and_get_their_own_replies() ->
 
 def test_a_large_reply_arrives_whole() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             payloads = [bytes([n]) * 10_000 for n in range(200)]
             await client.enqueue([Item("t", payload) for payload in payloads])
             deliveries = await client.dequeue({"t": 1_000})
@@ -230,7 +230,7 @@ def test_a_call_that_was_sent_and_not_answered_is_unknown_only_where_it_may_have
     async def main() -> None:
         mute = Mute()
         async with mute.listen() as url, Client(url) as client:
-            await client._pool.link(asyncio.get_running_loop().time() + 30)
+            await client._pool.wait_for_connection(asyncio.get_running_loop().time() + 30)
             task = asyncio.ensure_future(call(client))
             if hang_up:
                 await soon(lambda: mute.received > 0)
@@ -265,7 +265,7 @@ def test_a_call_that_could_not_be_sent_is_unreachable(call: Callable[[Client], A
 
 def test_the_next_address_is_tried_when_one_refuses() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             url = f"foqs://127.0.0.1:{refused_port()},127.0.0.1:{host.port}"
             async with Client(url) as client:
                 assert (await client.enqueue([Item("t")]))[0].id is not None
@@ -287,7 +287,7 @@ def test_a_host_that_comes_up_in_time_is_found() -> None:
             client._pool._first._connect = connect
             task = asyncio.ensure_future(client.topics())
             await attempts.wait()
-            async with served(FakeQueue(), port=port):
+            async with serve_queue(FakeQueue(), port=port):
                 assert (await task).topics == []
                 await client.close()
 
@@ -298,7 +298,7 @@ def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host, Client(host.url, automatic_keys=False) as client:
+        async with serve_queue(queue) as host, Client(host.url, automatic_keys=False) as client:
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
             await soon(lambda: queue.running == 1)
             for connection in list(host.server.connections):
@@ -315,10 +315,10 @@ def test_a_connection_is_opened_again_after_a_loss_and_nothing_without_a_key_is_
 def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_next_one() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             await client.topics()
             task = asyncio.ensure_future(client.enqueue([Item("t")]))
-            asyncio.get_running_loop().call_soon(client._pool._first._link.connection_lost, None)  # type: ignore[union-attr]
+            asyncio.get_running_loop().call_soon(client._pool._first._connection.connection_lost, None)  # type: ignore[union-attr]
             assert (await task)[0].id is not None
             assert [name for name, _ in queue.calls] == ["topics", "enqueue"]
 
@@ -327,7 +327,7 @@ def test_a_call_that_had_not_left_when_its_connection_was_lost_is_made_on_the_ne
 
 def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             items = [Item("t")]
 
             async def connect(factory: Any, name: str, port: int) -> Any:
@@ -344,7 +344,7 @@ def test_what_is_sent_is_what_was_given_when_the_call_began() -> None:
 def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url, gather=False) as client:
+        async with serve_queue(queue) as host, Client(host.url, coalesce=False) as client:
             await client.enqueue([Item("t")])
             queue.gate = asyncio.Event()
             tasks = [asyncio.ensure_future(client.dequeue({"t": 1})) for _ in range(2)]
@@ -352,7 +352,7 @@ def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
             tasks[0].cancel()
             with pytest.raises(asyncio.CancelledError):
                 await tasks[0]
-            link = client._pool._first._link
+            link = client._pool._first._connection
             assert link is not None
             assert len(link._waiting) == 1
             queue.gate.set()
@@ -364,7 +364,7 @@ def test_a_cancelled_call_drops_its_reply_and_harms_no_other() -> None:
 
 def test_cancelling_the_first_of_two_calls_while_connecting_does_not_stop_the_second() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             go = asyncio.Event()
             waiting = asyncio.Event()
 
@@ -389,7 +389,7 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             client = Client(host.url)
             sent = asyncio.ensure_future(client.enqueue([Item("t")]))
             await soon(lambda: queue.running == 1)
@@ -413,17 +413,17 @@ def test_closing_the_client_ends_its_calls_as_errors() -> None:
 
 
 def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert WireLimits().reply_grace_s < REPLY_GRACE_S
+    assert RpcLimits().reply_grace_s < REPLY_GRACE_S
     monkeypatch.setattr("foqs_client.calls.REPLY_GRACE_S", 30.0)  # for a machine that stands still
 
     async def main() -> None:
         queue = FakeQueue()
         queue.failure = core_errors.DeadlineExceeded("withdrawn")
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             with pytest.raises(foqs_client.DeadlineExceeded):
                 await client.enqueue([Item("t")], timeout_ms=1_000)
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             await client.topics()  # connected
             queue.gate = asyncio.Event()
             with pytest.raises(UnknownOutcome, match="deadline"):
@@ -435,8 +435,8 @@ def test_the_host_s_own_deadline_error_arrives_before_the_client_gives_up(monkey
 def test_the_host_learns_only_of_the_time_that_is_left() -> None:
     async def main() -> None:
         seen: list[int] = []
-        async with served(FakeQueue()) as host:
-            handlers = host.server.calls
+        async with serve_queue(FakeQueue()) as host:
+            handlers = host.server.service
             real = handlers.timeout_s
             handlers.timeout_s = lambda request: seen.append(request.timeout_ms) or real(request)  # type: ignore[method-assign,func-returns-value]
             refusals = [True, True]
@@ -480,12 +480,12 @@ def test_a_peer_that_is_no_host_ends_the_call_in_words(answer: bytes) -> None:
 
 def test_an_unavailable_host_says_when_to_come_back() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             await client.topics()
-            host.server.stopping = True
+            host.server.is_stopping = True
             with pytest.raises(Unavailable) as caught:
                 await client.enqueue([Item("t")])
             assert caught.value.retry_after_ms
-            host.server.stopping = False
+            host.server.is_stopping = False
 
     run(main())

@@ -10,18 +10,18 @@ import pytest
 
 from foqs.access.rules import Permission
 from foqs_client import Client, InvalidArgument, Item, Tls, Unauthenticated
-from foqs_client.address import parse_addresses, speaks_tls
-from tests.support.access import ORDERS, Counted, Granted, gate, keyring
+from foqs_client.address import is_tls_url, parse_addresses
+from tests.support.access import ORDERS, EditableGrants, RecordingObserver, gate, keyring
 from tests.support.aio import run
 from tests.support.certificates import Authority, secret_file
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 
 def test_the_scheme_says_whether_tls_is_spoken() -> None:
     assert parse_addresses("foqss://a:1,b") == parse_addresses("foqs://a:1,b") == [("a", 1), ("b", 7411)]
-    assert [speaks_tls(url) for url in ("foqss://a", "foqs://a")] == [True, False]
+    assert [is_tls_url(url) for url in ("foqss://a", "foqs://a")] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def test_what_cannot_be_shown_is_refused_at_once_and_not_quoted(
 
 
 def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_says_then(tmp_path: Path) -> None:
-    counted = Counted()
-    own = gate(Granted(Permission.ENQUEUE), counted)
+    counted = RecordingObserver()
+    own = gate(EditableGrants(Permission.ENQUEUE), counted)
     file = secret_file(tmp_path / "token", f"{ORDERS}\nan-older-token\n".encode())
 
     async def main() -> None:
-        async with served(FakeQueue(), gate=own) as host, Client(host.url, token_file=file) as client:
+        async with serve_queue(FakeQueue(), authenticator=own) as host, Client(host.url, token_file=file) as client:
             await asyncio.gather(*(client.enqueue([Item("t")]) for _ in range(20)))
             assert counted.principals == ["orders"]
             own.keyring = keyring(orders="another-0123456789")
             secret_file(file, b"another-0123456789")
-            host.server.recheck()
+            host.server.close_revoked()
             await soon(lambda: not host.server.connections)
             await client.enqueue([Item("t")])
             assert counted.principals == ["orders", "orders"]
@@ -79,11 +79,11 @@ def test_a_client_authenticates_once_for_each_connection_and_with_what_its_file_
 
 
 def test_a_wrong_token_fails_every_call_at_once_and_is_not_tried_again() -> None:
-    counted = Counted()
+    counted = RecordingObserver()
 
     async def main() -> None:
         async with (
-            served(FakeQueue(), gate=gate(counted=counted)) as host,
+            serve_queue(FakeQueue(), authenticator=gate(counted=counted)) as host,
             Client(host.url, token="wrong-0123456789", timeout_ms=60_000) as client,
         ):
             calls = [client.enqueue([Item("t")]), client.dequeue({"t": 1}), client.routing()]
@@ -97,7 +97,7 @@ def test_a_wrong_token_fails_every_call_at_once_and_is_not_tried_again() -> None
 
 def test_a_host_that_asks_nobody_does_not_mind_a_token() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url, token=ORDERS) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url, token=ORDERS) as client:
             assert (await client.enqueue([Item("t")]))[0].id
 
     run(main())

@@ -11,7 +11,7 @@ import pytest
 
 from foqs.core import errors as core
 from foqs.core.item import KeyedItem, NewItem
-from foqs.service.api import CallLimits, Enqueued, Outcome, Pending
+from foqs.service.api import CallLimits, EnqueueOutcome, Outcome, PendingCall
 from foqs_client import (
     Client,
     FoqsError,
@@ -25,12 +25,12 @@ from foqs_client import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs_client.gather import ENTRIES_EACH_MAX, ENTRIES_MAX
-from foqs_client.routes import slot_of
+from foqs_client.gather import ENTRIES_PER_CALL_MAX, ENTRIES_PER_CALLER_MAX
+from foqs_client.routes import key_slot_of
 from tests.support.aio import run
-from tests.support.fake_queue import LIMITS, FakeQueue, Held
+from tests.support.fake_queue import LIMITS, FakeQueue, HeldCall
 from tests.support.poll import soon
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 
@@ -38,7 +38,7 @@ IDS = [f"3-{(1 << 43) + n}" for n in range(1, 6)]
 class Counting(FakeQueue):
     """Remembers the sizes of calls; enqueues are answered by a script, and then with ids."""
 
-    def __init__(self, *script: core.FoqsError | list[Enqueued], limits: CallLimits = LIMITS) -> None:
+    def __init__(self, *script: core.FoqsError | list[EnqueueOutcome], limits: CallLimits = LIMITS) -> None:
         super().__init__(limits)
         self.script = list(script)
 
@@ -46,27 +46,27 @@ class Counting(FakeQueue):
         return [len(details) for called, details in self.calls if called == name]  # type: ignore[arg-type]
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
-    ) -> Pending:
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
         if not self.script:
-            return super().enqueue(namespace, items, deadline, done)
+            return super().enqueue(namespace, items, deadline, on_done)
         self.calls.append(("enqueue", list(items)))
         answer = self.script.pop(0)
         if isinstance(answer, core.FoqsError):
             raise answer
-        done(answer)
-        return Held(self, "enqueue")
+        on_done(answer)
+        return HeldCall(self, "enqueue")
 
 
 @asynccontextmanager
 async def asked(queue: FakeQueue, **more: Any) -> AsyncIterator[Client]:
-    async with served(queue) as host, Client(host.url, **more) as client:
+    async with serve_queue(queue) as host, Client(host.url, **more) as client:
         await client.topics()
         queue.calls.clear()
         yield client
 
 
-def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
@@ -93,7 +93,7 @@ def test_calls_of_one_turn_are_one_call_and_each_caller_gets_its_own_results() -
             assert queue.sizes("ack") == [30]
             assert not queue.rows
 
-    tell(story)
+    run_story(story)
 
 
 def test_every_call_by_id_is_gathered_with_its_own_kind_only() -> None:
@@ -111,7 +111,7 @@ def test_every_call_by_id_is_gathered_with_its_own_kind_only() -> None:
             assert queue.sizes("apply") == [2, 2, 2, 2]
             assert queue.sizes("ack") == [2]
 
-    tell(story)
+    run_story(story)
 
 
 def test_callers_that_one_reply_woke_call_together_again() -> None:
@@ -129,7 +129,7 @@ def test_callers_that_one_reply_woke_call_together_again() -> None:
             assert queue.sizes("enqueue") == queue.sizes("ack") == [10] * 3
             assert [wants for name, (wants, *_) in queue.calls if name == "dequeue"] == [[("t", 10)]] * 3  # type: ignore[misc,has-type]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
@@ -143,26 +143,26 @@ def test_a_call_that_is_alone_is_sent_by_its_caller() -> None:
                 for call in (client.enqueue([Item("t")]), client.ack([(IDS[0], 1)]), client.dequeue({"t": 1}))
             ]
             await soon(lambda: queue.running == 3)
-            assert client._gatherer is not None
-            assert not client._gatherer._serving
-            assert not client._gatherer._open
+            assert client._coalescer is not None
+            assert not client._coalescer._serving
+            assert not client._coalescer._open_calls
             assert len(asyncio.all_tasks() - tasks) == len(calls) + queue.running  # of the host
             queue.gate.set()
             await asyncio.gather(*calls)
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_client_that_does_not_gather_sends_every_call_as_it_was_made() -> None:
     async def story() -> None:
         queue = Counting()
-        async with asked(queue, gather=False) as client:
+        async with asked(queue, coalesce=False) as client:
             await together(*(client.enqueue([Item("t")]) for _ in range(3)))
             found = await together(*(client.dequeue({"t": 1}) for _ in range(3)))
             await together(*(client.ack(each) for each in found))
             assert [name for name, _ in queue.calls] == ["enqueue"] * 3 + ["dequeue"] * 3 + ["ack"] * 3
 
-    tell(story)
+    run_story(story)
 
 
 def test_calls_with_other_times_topics_or_leases_are_sent_apart() -> None:
@@ -181,22 +181,22 @@ def test_calls_with_other_times_topics_or_leases_are_sent_apart() -> None:
             assert queue.sizes("enqueue") == queue.sizes("ack") == [1, 1]
             assert len(queue.sizes("dequeue")) == 5
 
-    tell(story)
+    run_story(story)
 
 
 def test_large_calls_go_alone_and_a_gathering_has_a_limit() -> None:
     async def story() -> None:
         queue = Counting()
         async with asked(queue) as client:
-            await together(client.enqueue([Item("t")]), client.enqueue([Item("t")] * (ENTRIES_EACH_MAX + 1)))
+            await together(client.enqueue([Item("t")]), client.enqueue([Item("t")] * (ENTRIES_PER_CALLER_MAX + 1)))
             await together(client.enqueue([Item("t")]), client.enqueue([Item("t", b"x" * 10_000)] * 7))
-            assert sorted(queue.sizes("enqueue")) == [1, 1, 7, ENTRIES_EACH_MAX + 1]
+            assert sorted(queue.sizes("enqueue")) == [1, 1, 7, ENTRIES_PER_CALLER_MAX + 1]
             queue.calls.clear()
-            await together(*(client.enqueue([Item("t")]) for _ in range(ENTRIES_MAX + 10)))
+            await together(*(client.enqueue([Item("t")]) for _ in range(ENTRIES_PER_CALL_MAX + 10)))
             await together(*(client.enqueue([Item("t", b"x" * 10_000)] * 5) for _ in range(7)))
-            assert queue.sizes("enqueue") == [ENTRIES_MAX, 10, 25, 10]
+            assert queue.sizes("enqueue") == [ENTRIES_PER_CALL_MAX, 10, 25, 10]
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_id_that_two_callers_name_in_one_turn_is_sent_in_two_calls() -> None:
@@ -212,7 +212,7 @@ def test_an_id_that_two_callers_name_in_one_turn_is_sent_in_two_calls() -> None:
             assert [type(outcome.error) for outcome in (bad, worse, good)] == [type(None), InvalidArgument, type(None)]
             assert worse.error.field == "leases[1].id"
 
-    tell(story)
+    run_story(story)
 
 
 # -------------------------------------------------------------------------------- keys
@@ -225,11 +225,11 @@ def test_automatic_keys_of_one_gathering_share_one_slot() -> None:
             await together(*(client.enqueue([Item("t")] * 2) for _ in range(10)))
             [(_, items)] = queue.calls
             assert isinstance(items, list)
-            keys = [item.key.decode() for item in items if isinstance(item, KeyedItem)]
+            keys = [item.idempotency_key.decode() for item in items if isinstance(item, KeyedItem)]
             assert len(set(keys)) == 20
-            assert len({slot_of(key) for key in keys}) == 1
+            assert len({key_slot_of(key) for key in keys}) == 1
 
-    tell(story)
+    run_story(story)
 
 
 def test_calls_with_keys_of_the_callers_are_sent_apart() -> None:
@@ -241,7 +241,7 @@ def test_calls_with_keys_of_the_callers_are_sent_apart() -> None:
             )
             assert queue.sizes("enqueue") == [1, 1]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_own_keys() -> None:
@@ -250,7 +250,7 @@ def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_
         async with asked(queue) as client:
             results = await together(client.enqueue([Item("t")]), client.enqueue([Item("u"), Item("u")]))
             assert [[result.error for result in each] for each in results] == [[None], [None, None]]
-            keys = [[item.key for item in items] for _, items in queue.calls]  # type: ignore[attr-defined]
+            keys = [[item.idempotency_key for item in items] for _, items in queue.calls]  # type: ignore[attr-defined]
             assert sorted(map(len, keys)) == [1, 2, 3]
             assert sorted(keys[1] + keys[2]) == sorted(keys[0])
             assert len(queue.rows) == 3
@@ -261,7 +261,7 @@ def test_a_gathering_whose_outcome_is_not_known_is_tried_again_by_each_with_its_
             assert results[0] is not results[1]
             assert queue.sizes("enqueue") == [2]
 
-    tell(story)
+    run_story(story)
 
 
 # ------------------------------------------------------------------------------ errors
@@ -280,7 +280,7 @@ def test_a_bad_item_is_its_caller_s_alone_and_its_error_names_the_caller_s_own_p
             assert one.error is None
             assert two.error.field == "leases[1].id"
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_an_item_that_refuses_a_call_as_a_whole_hurts_its_caller_alone(bad: Item
             assert isinstance(error, InvalidArgument | LimitExceeded)
             assert len(queue.rows) == 2
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_what_may_be_another_s_fault_makes_each_call_be_sent_by_itself(refusal: 
             assert two.retry_after_ms == 7
             assert queue.sizes("enqueue") == [3, 1, 1, 1]
 
-    tell(story)
+    run_story(story)
 
 
 def test_items_that_are_refused_one_by_one_because_all_are_too_many_are_sent_by_their_callers() -> None:
@@ -335,7 +335,7 @@ def test_items_that_are_refused_one_by_one_because_all_are_too_many_are_sent_by_
             assert isinstance(fourth.error, RateLimited)  # a part of it was written
             assert queue.sizes("enqueue") == [4, 1, 1]
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_what_is_so_for_all_is_told_to_all(refusal: core.FoqsError, kind: type[F
             assert {error.retry_after_ms for error in told} == {refusal.retry_after_ms}
             assert queue.sizes("enqueue") == [3]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_host_that_takes_smaller_calls_gets_them() -> None:
@@ -366,7 +366,7 @@ def test_a_host_that_takes_smaller_calls_gets_them() -> None:
             outcomes = await together(*(client.ack(each) for each in found))
             assert [outcome.error for [outcome] in outcomes] == [None] * 5
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_key_conflict_or_a_repeat_is_told_to_its_caller() -> None:
@@ -377,7 +377,7 @@ def test_a_key_conflict_or_a_repeat_is_told_to_its_caller() -> None:
             assert (one.id, three.id) == ("3-1", "3-3")
             assert isinstance(two.error, KeyConflict)
 
-    tell(story)
+    run_story(story)
 
 
 # ------------------------------------------------------------------------ cancellation
@@ -397,7 +397,7 @@ def test_a_caller_that_leaves_before_the_call_is_sent_takes_only_its_own_along(g
             assert topics == [f"t{n}" for n in range(3) if n != gone]
             assert queue.sizes("enqueue") == [2]
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
@@ -416,7 +416,7 @@ def test_a_caller_that_leaves_while_the_call_is_under_way_harms_no_other(gone: i
             topics = [(await client.item(each[0].require())).topic for n, each in enumerate(results) if n != gone]
             assert topics == [f"t{n}" for n in range(3) if n != gone]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_caller_that_leaves_alone_sends_nothing() -> None:
@@ -430,7 +430,7 @@ def test_a_caller_that_leaves_alone_sends_nothing() -> None:
             await client.topics()
             assert queue.sizes("enqueue") == []
 
-    tell(story)
+    run_story(story)
 
 
 def test_closing_the_client_ends_what_was_gathered() -> None:
@@ -442,11 +442,11 @@ def test_closing_the_client_ends_what_was_gathered() -> None:
             calls += [asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=9_000)) for _ in range(2)]
             await soon(lambda: queue.running == 2)
             await client.close()
-            assert client._gatherer is not None
-            assert not client._gatherer._serving
+            assert client._coalescer is not None
+            assert not client._coalescer._serving
             assert [type(each) for each in await together(*calls)] == [UnknownOutcome] * 4
 
-    tell(story)
+    run_story(story)
 
 
 def test_what_goes_wrong_inside_is_told_to_every_caller() -> None:
@@ -460,4 +460,4 @@ def test_what_goes_wrong_inside_is_told_to_every_caller() -> None:
             told = await together(*(client.enqueue([Item("t")]) for _ in range(3)))
             assert [type(error) for error in told] == [ZeroDivisionError] * 3
 
-    tell(story)
+    run_story(story)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
-from foqs_client.gather import Attempt, Gatherer
-from foqs_client.takers import Takers
+from foqs_client.gather import Coalescer, SendResult
+from foqs_client.takers import SharedDequeues
 from foqs_client.types import Outcome
 from tests.support.virtual import run_virtual
 
@@ -74,8 +74,8 @@ def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_lea
     async def story() -> None:
         rng = Random(seed)
         shop = Shop(rng)
-        gatherer = Gatherer()
-        takers = Takers(gatherer, lambda found: shop.released.extend(each.id for each in found))
+        gatherer = Coalescer()
+        takers = SharedDequeues(gatherer, lambda found: shop.released.extend(each.id for each in found))
         got: list[str] = []
 
         async def call(wants: dict[str, int], wait_ms: int, repeats: int) -> None:
@@ -83,7 +83,7 @@ def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_lea
             for _ in range(repeats):
                 begun = loop.time()
                 try:
-                    found = await takers.take(wants, wait_ms, None, 300, shop.ask)
+                    found = await takers.dequeue(wants, wait_ms, None, 300, shop.ask)
                 except FoqsError:
                     continue
                 got.extend(each.id for each in found)
@@ -109,7 +109,7 @@ def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_lea
         for error in await asyncio.gather(*calls, return_exceptions=True):
             assert error is None or isinstance(error, asyncio.CancelledError)
         await gatherer.close()
-        assert not gatherer._open
+        assert not gatherer._open_calls
         there = shop.stock["t"] + shop.stock["u"]
         assert sorted(got + shop.released + there + shop.lost) == sorted(shop.all)
         assert shop.largest <= 100
@@ -122,10 +122,10 @@ def test_every_item_goes_to_one_caller_or_is_released_whoever_comes_fails_or_lea
 def test_every_caller_gets_the_answers_to_its_own_entries_whoever_comes_fails_or_leaves(seed: int) -> None:
     async def story() -> None:
         rng = Random(seed)
-        gatherer = Gatherer()
+        gatherer = Coalescer()
         calls_made = 0
 
-        async def ask(entries: Sequence[int]) -> Attempt[int, Outcome]:
+        async def ask(entries: Sequence[int]) -> SendResult[int, Outcome]:
             nonlocal calls_made
             calls_made += 1
             assert 0 < len(entries) <= 100
@@ -161,6 +161,6 @@ def test_every_caller_gets_the_answers_to_its_own_entries_whoever_comes_fails_or
         for error in await asyncio.gather(*calls, return_exceptions=True):
             if error is not None and not isinstance(error, asyncio.CancelledError):
                 raise error
-        assert not gatherer._open
+        assert not gatherer._open_calls
 
     run_virtual(story)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from foqs_client.heads import HOSTS_MAX, KNOWN_S, TOPICS_MAX, Heads
+from foqs_client.heads import FRESH_S, HOSTS_MAX, TOPICS_MAX, BestPriorities
 from foqs_client.idl import ttypes
 from foqs_client.routes import Address
 
@@ -18,16 +18,18 @@ def head(at: Address, priority: int | None, age_ms: int = 0, topic: str = "t") -
     return ttypes.TopicHead(topic, ttypes.HostAddress(*at), priority, 1, age_ms)
 
 
-def known(best: Mapping[Address, int | None], now: float = 0.0, topic: str = "t", heads: Heads | None = None) -> Heads:
+def known(
+    best: Mapping[Address, int | None], now: float = 0.0, topic: str = "t", heads: BestPriorities | None = None
+) -> BestPriorities:
     """Each host told of itself."""
-    heads = heads or Heads()
+    heads = heads or BestPriorities()
     for at, priority in best.items():
         told = [] if priority is None else [head(at, priority, topic=topic)]
-        heads.told(at, [topic], told, now, some=True)
+        heads.on_dequeue_reply(at, [topic], told, now, has_items=True)
     return heads
 
 
-def first(heads: Heads, now: float = 0.0, topics: Sequence[str] = ("t",)) -> Address:
+def first(heads: BestPriorities, now: float = 0.0, topics: Sequence[str] = ("t",)) -> Address:
     return heads.order(HOSTS, topics, now)[0]
 
 
@@ -39,7 +41,7 @@ def test_the_host_with_the_best_is_asked_first_and_one_that_has_none_last() -> N
 def test_hosts_that_have_equally_good_items_take_turns() -> None:
     heads = known({A: 2, B: 2, C: 5})
     assert [first(heads) for _ in range(6)] in ([A, B] * 3, [B, A] * 3)
-    unknown = Heads()
+    unknown = BestPriorities()
     assert [first(unknown) for _ in range(6)] == [A, B, C] * 2
 
 
@@ -50,36 +52,36 @@ def test_a_host_of_which_nothing_is_known_is_asked_first() -> None:
 
 def test_what_was_told_long_ago_is_not_believed() -> None:
     heads = known({A: 0, B: None, C: None})
-    assert first(heads, KNOWN_S - 0.1) == A
-    known({A: 0}, KNOWN_S - 0.1, heads=heads)
-    assert [first(heads, KNOWN_S) for _ in range(2)] == [B, C]
+    assert first(heads, FRESH_S - 0.1) == A
+    known({A: 0}, FRESH_S - 0.1, heads=heads)
+    assert [first(heads, FRESH_S) for _ in range(2)] == [B, C]
 
 
 def test_what_one_host_tells_of_another_counts_where_it_is_newer() -> None:
     heads = known({A: 4, B: 6, C: 5}, now=10.0)
-    heads.told(A, ["t"], [head(A, 4), head(B, 1, age_ms=2_000)], 11.0, some=True)
+    heads.on_dequeue_reply(A, ["t"], [head(A, 4), head(B, 1, age_ms=2_000)], 11.0, has_items=True)
     assert first(heads, 11.0) == A
-    heads.told(A, ["t"], [head(A, 4), head(B, 1, age_ms=500)], 11.0, some=True)
+    heads.on_dequeue_reply(A, ["t"], [head(A, 4), head(B, 1, age_ms=500)], 11.0, has_items=True)
     assert first(heads, 11.0) == B
 
 
 def test_a_host_that_gave_nothing_has_nothing_whatever_it_says() -> None:
     heads = known({A: 0, B: 9, C: 9})
-    heads.told(A, ["t"], [head(A, 0)], 0.1, some=False)
+    heads.on_dequeue_reply(A, ["t"], [head(A, 0)], 0.1, has_items=False)
     assert first(heads, 0.1) != A
 
 
 def test_a_host_that_tells_nothing_stays_unknown() -> None:
     heads = known({B: 1, C: 1})
-    heads.told(A, ["t"], None, 0.0, some=True)
+    heads.on_dequeue_reply(A, ["t"], None, 0.0, has_items=True)
     assert first(heads) == A
 
 
 def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
     heads = known({A: 4, B: None, C: None})
-    heads.returned(B, "t", 1, 0.1)
+    heads.on_released(B, "t", 1, 0.1)
     assert first(heads, 0.1) == B
-    heads.returned(A, "t", 9, 0.1)
+    heads.on_released(A, "t", 9, 0.1)
     known({B: None}, 0.2, heads=heads)
     assert first(heads, 0.2) == A
 
@@ -87,11 +89,11 @@ def test_an_item_that_was_given_back_is_looked_for_where_it_is() -> None:
 def test_a_host_has_nothing_when_it_said_so_lately_of_all_topics() -> None:
     heads = known({A: None, B: 3}, topic="t")
     known({A: None, B: None}, topic="u", heads=heads)
-    assert heads.has_nothing(A, ["t", "u"], 0.0)
-    assert not heads.has_nothing(A, ["t", "u"], KNOWN_S)
-    assert not heads.has_nothing(B, ["t", "u"], 0.0)
-    assert not heads.has_nothing(A, ["t", "v"], 0.0)
-    assert not heads.has_nothing(C, ["t"], 0.0)
+    assert heads.is_known_empty(A, ["t", "u"], 0.0)
+    assert not heads.is_known_empty(A, ["t", "u"], FRESH_S)
+    assert not heads.is_known_empty(B, ["t", "u"], 0.0)
+    assert not heads.is_known_empty(A, ["t", "v"], 0.0)
+    assert not heads.is_known_empty(C, ["t"], 0.0)
 
 
 def test_topics_of_one_call_take_turns_in_choosing() -> None:
@@ -104,11 +106,11 @@ def test_topics_of_one_call_take_turns_in_choosing() -> None:
 
 
 def test_no_more_is_remembered_than_may_be() -> None:
-    heads = Heads()
+    heads = BestPriorities()
     for n in range(TOPICS_MAX + 5):
-        heads.told(A, [f"t{n}"], [], 0.0, some=False)
+        heads.on_dequeue_reply(A, [f"t{n}"], [], 0.0, has_items=False)
     assert len(heads) == TOPICS_MAX
-    heads.told(A, ["t"], [head(("h", n), 1) for n in range(3 * HOSTS_MAX)], 0.0, some=True)
+    heads.on_dequeue_reply(A, ["t"], [head(("h", n), 1) for n in range(3 * HOSTS_MAX)], 0.0, has_items=True)
     assert len(heads._topics["t"]) <= HOSTS_MAX
 
 
@@ -128,12 +130,12 @@ def test_one_consumer_of_three_hosts_is_never_far_from_the_best() -> None:
     place = {item: at for at, item in enumerate(sorted(item for items in left.values() for item in items))}
     for items in left.values():
         items.sort(reverse=True)
-    heads, taken = Heads(), list[tuple[int, int]]()
+    heads, taken = BestPriorities(), list[tuple[int, int]]()
     while len(taken) < len(place):
         for host in heads.order(HOSTS, ["t"], len(taken) / 10_000):
             found = [left[host].pop() for _ in range(min(10, len(left[host])))]
             now = [head(host, left[host][-1][0])] if left[host] else []
-            heads.told(host, ["t"], now, len(taken) / 10_000, some=bool(found))
+            heads.on_dequeue_reply(host, ["t"], now, len(taken) / 10_000, has_items=bool(found))
             taken += found
             if found:
                 break

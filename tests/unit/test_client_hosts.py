@@ -12,15 +12,15 @@ from foqs_client.loads import BUSY_ITEMS
 from tests.support.aio import run
 from tests.support.poll import soon
 from tests.support.ports import free_port
-from tests.support.two_hosts import SHARDS, Two, mapped, two_hosts
+from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, two_hosts
 
 
 async def read_anew(client: Client) -> None:
-    client._router.stale()
-    await client._router.settled()
+    client._router.mark_stale()
+    await client._router.wait_refreshed()
 
 
-def at(two: Two, place: int) -> tuple[str, int]:
+def at(two: TwoHosts, place: int) -> tuple[str, int]:
     host = two.hosts[place]
     return host.host, host.port
 
@@ -30,14 +30,14 @@ def at(two: Two, place: int) -> tuple[str, int]:
 def test_a_busy_host_gets_no_new_items(busy: int, automatic_keys: bool) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both, automatic_keys=automatic_keys) as client:
-            await mapped(client)
-            two.map.load(busy, 100.0 * BUSY_ITEMS)
-            version = two.map.now.version
+            await call_and_wait_for_routing(client)
+            two.map.set_load(busy, 100.0 * BUSY_ITEMS)
+            version = two.map.current.version
             await read_anew(client)
             for _ in range(6):
                 assert [result.require() for result in await client.enqueue([Item("t", b"x")])]
-            assert (two.has(busy), two.has(1 - busy)) == (0, 6)
-            assert two.map.now.version == version
+            assert (two.item_count(busy), two.item_count(1 - busy)) == (0, 6)
+            assert two.map.current.version == version
 
     run(main())
 
@@ -46,15 +46,15 @@ def test_a_busy_host_gets_no_new_items(busy: int, automatic_keys: bool) -> None:
 def test_new_items_go_to_the_client_s_region_while_it_has_room(region: str, near: int) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both, region=region) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             for _ in range(6):
                 await client.enqueue([Item("t", b"x")])
-            assert (two.has(near), two.has(1 - near)) == (6, 0)
+            assert (two.item_count(near), two.item_count(1 - near)) == (6, 0)
             for shard in two.engines[near].shards.values():
                 shard._breaker._open("its database is tried in vain")
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=2_000)
             assert result.require()
-            assert two.has(1 - near) == 1
+            assert two.item_count(1 - near) == 1
 
     run(main())
 
@@ -62,16 +62,16 @@ def test_new_items_go_to_the_client_s_region_while_it_has_room(region: str, near
 def test_what_a_client_knows_of_the_map_does_not_travel_again() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
-            assert two.map.told_whole == 1
+            await call_and_wait_for_routing(client)
+            assert two.map.full_routing_count == 1
             for _ in range(3):
-                two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
-                two.map.show(*zip(two.hosts, SHARDS, strict=True))
+                two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
+                two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
                 await read_anew(client)
-            assert two.map.told_whole == 1
-            routes = client._router.routes
+            assert two.map.full_routing_count == 1
+            routes = client._router.routing_table
             assert routes is not None
-            assert routes.version == two.map.now.version
+            assert routes.version == two.map.current.version
             assert routes.owner("3-1") == at(two, 1)
 
     run(main())
@@ -81,14 +81,14 @@ def test_when_the_hosts_that_a_client_was_given_are_gone_it_asks_those_of_the_ma
     async def main() -> None:
         nobody = f"127.0.0.1:{free_port()}"
         async with two_hosts() as two, Client(f"{two.urls[0]},{nobody}") as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             await two.stacks[0].aclose()
             routing = await client.routing()  # of no host in particular
             assert len(routing.hosts) == 2
-            two.map.show((two.hosts[1], SHARDS[1]))
+            two.map.set_hosts((two.hosts[1], SHARDS[1]))
             await read_anew(client)
-            assert client._router.routes is not None
-            assert client._router.routes.hosts == [at(two, 1)]  # one host is left, and it is none that was given
+            assert client._router.routing_table is not None
+            assert client._router.routing_table.hosts == [at(two, 1)]  # one host is left, and it is none that was given
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
             [delivery] = await client.dequeue({"t": 1})
@@ -100,8 +100,8 @@ def test_when_the_hosts_that_a_client_was_given_are_gone_it_asks_those_of_the_ma
 def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
-            ask, asked, thawed = client._dequeue_at, 0, asyncio.Event()
+            await call_and_wait_for_routing(client)
+            ask, asked, thawed = client._dequeue_from, 0, asyncio.Event()
 
             async def one_is_frozen(host: tuple[str, int] | None, *args: Any) -> list[Delivery]:
                 nonlocal asked
@@ -110,7 +110,7 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
                     await thawed.wait()
                 return await ask(host, *args)
 
-            monkeypatch.setattr(client, "_dequeue_at", one_is_frozen)
+            monkeypatch.setattr(client, "_dequeue_from", one_is_frozen)
             async with Client(two.urls[1], automatic_keys=False) as other:
                 for _ in range(4):
                     await other.enqueue([Item("t", b"x")])
@@ -121,7 +121,7 @@ def test_a_dequeue_does_not_wait_for_a_frozen_host(monkeypatch: pytest.MonkeyPat
             async with Client(two.urls[0], automatic_keys=False) as other:
                 [result] = await other.enqueue([Item("t", b"late")])
             thawed.set()
-            await soon(lambda: not client._polls._left)
+            await soon(lambda: not client._polls._detached)
             monkeypatch.undo()
             [delivery] = await client.dequeue({"t": 1}, wait_ms=5_000)
             assert (delivery.id, delivery.attempt) == (result.require(), 1)  # it was released
@@ -135,15 +135,15 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
     frozen: int | None, wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A database that is slow for a moment is no reason for an error, nor is a wait that is over: the call has time."""
-    monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
+    monkeypatch.setattr("foqs_client.polls.SLOW_HOST_S", 0.01)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             for url in two.urls:
                 async with Client(url, automatic_keys=False) as other:
                     await other.enqueue([Item("t", b"x")])
-            ask, slow = client._dequeue_at, asyncio.Event()
+            ask, slow = client._dequeue_from, asyncio.Event()
             given_up: set[tuple[str, int]] = set()
             dead = None if frozen is None else at(two, frozen)
 
@@ -151,8 +151,8 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
                 await (asyncio.Event() if host == dead else slow).wait()
                 return await ask(host, *args)
 
-            monkeypatch.setattr(client, "_dequeue_at", all_are_slow)
-            monkeypatch.setattr(client._router, "unreachable", given_up.add)
+            monkeypatch.setattr(client, "_dequeue_from", all_are_slow)
+            monkeypatch.setattr(client._router, "on_unreachable", given_up.add)
             call = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=wait_ms))
             await soon(lambda: len(given_up) == 2)
             slow.set()
@@ -166,17 +166,17 @@ def test_where_no_host_answers_at_once_a_dequeue_waits_for_the_first_that_does(
 def test_a_dequeue_that_no_host_answers_ends_with_what_its_own_time_says(
     wait_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs_client.polls.PATIENCE_S", 0.01)
+    monkeypatch.setattr("foqs_client.polls.SLOW_HOST_S", 0.01)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
 
             async def nobody_answers(*args: Any) -> list[Delivery]:
                 await asyncio.sleep(0.05)
                 raise DeadlineExceeded("no reply")
 
-            monkeypatch.setattr(client, "_dequeue_at", nobody_answers)
+            monkeypatch.setattr(client, "_dequeue_from", nobody_answers)
             with pytest.raises(DeadlineExceeded):
                 await client.dequeue({"t": 1}, wait_ms=wait_ms)
 

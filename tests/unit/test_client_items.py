@@ -9,17 +9,17 @@ import pytest
 
 from foqs.core.filter import ItemFilter as CoreFilter
 from foqs.core.item import State
-from foqs.core.life import Event, Kind
+from foqs.core.life import Event, EventKind
 from foqs_client import BulkPage, Change, Client, InvalidArgument, Item, ItemCount, ItemFilter, NotFound
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 
 def test_items_are_changed_and_redriven_by_id() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             [id_] = [result.require() for result in await client.enqueue([Item("t")])]
             number = int(id_.partition("-")[2])
             [done, missing] = await client.update([id_, "3-8796093099999"], Change(5, delay_ms=0, metadata=b"m"))
@@ -29,8 +29,8 @@ def test_items_are_changed_and_redriven_by_id() -> None:
             [done] = await client.redrive([id_])
             done.require()
             events = [event for name, details in queue.calls if name == "apply" for _, event in cast(Any, details)]
-            assert events[0] == Event(Kind.UPDATE, number, "default", delay_ms=0, metadata=b"m", priority=5)
-            assert events[2] == Event(Kind.REDRIVE, number, "default")
+            assert events[0] == Event(EventKind.UPDATE, number, "default", delay_ms=0, metadata=b"m", priority=5)
+            assert events[2] == Event(EventKind.REDRIVE, number, "default")
 
     run(main())
 
@@ -38,7 +38,7 @@ def test_items_are_changed_and_redriven_by_id() -> None:
 def test_items_are_counted_and_changed_by_filter_page_by_page() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             await client.enqueue([Item("t", b"xy")] * 3)
             only = ItemFilter("t", ["ready", "dead"], 0, 9, age_min_ms=0)
             assert await client.count(only) == ItemCount(3, 6)
@@ -47,9 +47,9 @@ def test_items_are_counted_and_changed_by_filter_page_by_page() -> None:
             await client.redrive_matching(ItemFilter())
             core = CoreFilter("t", (State.READY, State.DEAD), 0, 9, 0)
             assert [details for name, details in queue.calls if name == "bulk"] == [
-                (Event(Kind.UPDATE, 0, "default", deliver_after_ms=7), core, None, 1),
-                (Event(Kind.CANCEL, 0, "default"), core, "more", 1_000),
-                (Event(Kind.REDRIVE, 0, "default"), CoreFilter(states=(State.DEAD,)), None, 1_000),
+                (Event(EventKind.UPDATE, 0, "default", deliver_after_ms=7), core, None, 1),
+                (Event(EventKind.CANCEL, 0, "default"), core, "more", 1_000),
+                (Event(EventKind.REDRIVE, 0, "default"), CoreFilter(states=(State.DEAD,)), None, 1_000),
             ]
 
     run(main())
@@ -58,7 +58,7 @@ def test_items_are_counted_and_changed_by_filter_page_by_page() -> None:
 def test_dead_items_are_listed() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             await client.enqueue([Item("t", b"one"), Item("u", b"two", attempts_max=4)])
             for row in queue.rows.values():
                 row.state, row.attempt = State.DEAD, 4
@@ -86,7 +86,7 @@ def test_dead_items_are_listed() -> None:
 )
 def test_what_makes_no_sense_is_refused(call: Callable[[Client], Any]) -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host, Client(host.url) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url) as client:
             with pytest.raises(InvalidArgument):
                 await call(client)
 
@@ -96,7 +96,7 @@ def test_what_makes_no_sense_is_refused(call: Callable[[Client], Any]) -> None:
 def test_a_topic_is_purged_and_says_how_many_items_it_had() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host, Client(host.url) as client:
+        async with serve_queue(queue) as host, Client(host.url) as client:
             await client.enqueue([Item("t"), Item("t"), Item("u")])
             assert await client.purge_topic("t") == 2
             assert await client.purge_topic("t") == 0

@@ -12,8 +12,8 @@ import pytest
 
 from foqs.core import errors as core
 from foqs.core.item import KeyedItem, NewItem
-from foqs.core.keys import SLOTS, slot_of
-from foqs.service.api import Enqueued, Pending, Repeated
+from foqs.core.keys import KEY_SLOT_COUNT, key_slot
+from foqs.service.api import EnqueueOutcome, PendingCall, Repeated
 from foqs_client import (
     Client,
     InvalidArgument,
@@ -28,11 +28,11 @@ from foqs_client import (
 from foqs_client.keyed import AutomaticKeys
 from foqs_client.link import NotSent
 from tests.support.aio import run
-from tests.support.fake_queue import FakeQueue, Held
+from tests.support.fake_queue import FakeQueue, HeldCall
 from tests.support.poll import soon
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
-Answer: TypeAlias = list[Enqueued] | core.FoqsError | None
+Answer: TypeAlias = list[EnqueueOutcome] | core.FoqsError | None
 """Of one attempt: results, a failure, or None: the connection is lost."""
 
 UNKNOWN = core.UnknownOutcome("perhaps")
@@ -49,38 +49,40 @@ class Scripted(FakeQueue):
         self.lose: Callable[[], None] = lambda: None
 
     def enqueue(
-        self, namespace: str, items: Sequence[NewItem], deadline: float, done: Callable[[list[Enqueued]], None]
-    ) -> Pending:
+        self, namespace: str, items: Sequence[NewItem], deadline: float, on_done: Callable[[list[EnqueueOutcome]], None]
+    ) -> PendingCall:
         self.sent.append(list(items))
         if not self.script:
-            return super().enqueue(namespace, items, deadline, done)
+            return super().enqueue(namespace, items, deadline, on_done)
         answer = self.script.pop(0)
         if isinstance(answer, core.FoqsError):
             raise answer
         if answer is None:
             self.lose()
         else:
-            done(answer)
-        return Held(self, "enqueue")
+            on_done(answer)
+        return HeldCall(self, "enqueue")
 
     @property
     def keys_sent(self) -> list[list[bytes | None]]:
-        return [[item.key if isinstance(item, KeyedItem) else None for item in items] for items in self.sent]
+        return [
+            [item.idempotency_key if isinstance(item, KeyedItem) else None for item in items] for items in self.sent
+        ]
 
 
 @asynccontextmanager
 async def asked(queue: Scripted, **options: Any) -> AsyncIterator[Client]:
-    async with served(queue) as host, Client(host.url, rng=Random(3), **options) as client:
+    async with serve_queue(queue) as host, Client(host.url, rng=Random(3), **options) as client:
         queue.lose = lambda: _cut(host)
         yield client
 
 
-def _cut(host: Served) -> None:
+def _cut(host: ServedQueue) -> None:
     for connection in list(host.server.connections):
         asyncio.get_running_loop().call_soon(connection.abort)
 
 
-def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
@@ -108,7 +110,7 @@ def test_every_item_without_a_key_gets_one_and_the_caller_s_items_stay_as_they_a
         assert queue.sent[0][2].delay_ms == 5
         assert queue.sent[0][2].policy == 2
 
-    tell(story)
+    run_story(story)
 
 
 def test_without_automatic_keys_items_go_as_they_are() -> None:
@@ -118,17 +120,17 @@ def test_without_automatic_keys_items_go_as_they_are() -> None:
             await client.enqueue([Item("t"), Item("t", idempotency_key="k")])
         assert queue.keys_sent == [[None, b"k"]]
 
-    tell(story)
+    run_story(story)
 
 
 def test_automatic_keys_of_one_call_share_a_slot_and_those_of_many_are_spread_over_all() -> None:
     keys = AutomaticKeys(Random(1))
-    calls = [[str(item.idempotency_key) for item in keys.give([Item("t")] * 3)] for _ in range(SLOTS)]
-    slots = [{slot_of(key.encode()) for key in call} for call in calls]
+    calls = [[str(item.idempotency_key) for item in keys.with_keys([Item("t")] * 3)] for _ in range(KEY_SLOT_COUNT)]
+    slots = [{key_slot(key.encode()) for key in call} for call in calls]
     assert all(len(slot) == 1 for slot in slots)
-    assert {slot.pop() for slot in slots} == set(range(SLOTS))
-    assert len({key for call in calls for key in call}) == 3 * SLOTS
-    starts = {str(AutomaticKeys(Random(seed)).give([Item("t")])[0].idempotency_key)[:4] for seed in range(20)}
+    assert {slot.pop() for slot in slots} == set(range(KEY_SLOT_COUNT))
+    assert len({key for call in calls for key in call}) == 3 * KEY_SLOT_COUNT
+    starts = {str(AutomaticKeys(Random(seed)).with_keys([Item("t")])[0].idempotency_key)[:4] for seed in range(20)}
     assert len(starts) > 15
 
 
@@ -145,7 +147,7 @@ def test_what_may_have_been_written_is_sent_again_with_the_same_keys(trouble: An
         once, again = queue.keys_sent
         assert once == again
 
-    tell(story)
+    run_story(story)
 
 
 def test_what_was_not_written_is_sent_again_into_another_slot() -> None:
@@ -158,7 +160,7 @@ def test_what_was_not_written_is_sent_again_into_another_slot() -> None:
         assert [len(keys) for keys in queue.keys_sent] == [2, 2, 1]
         assert len({key for keys in queue.keys_sent for key in keys}) == 5
 
-    tell(story)
+    run_story(story)
 
 
 def test_the_caller_s_own_keys_are_kept_and_a_repeat_is_told() -> None:
@@ -169,7 +171,7 @@ def test_the_caller_s_own_keys_are_kept_and_a_repeat_is_told() -> None:
         assert (result.id, result.repeated) == ("3-9", True)
         assert queue.keys_sent == [[b"k"]] * 3
 
-    tell(story)
+    run_story(story)
 
 
 def test_items_without_a_key_are_sent_once() -> None:
@@ -182,7 +184,7 @@ def test_items_without_a_key_are_sent_once() -> None:
         assert isinstance(other.error, Unavailable)
         assert queue.keys_sent == [[None, b"k", None], [b"k"]]
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("final", [core.InvalidArgument("no"), core.KeyConflict("another"), core.RateLimited("slower")])
@@ -196,7 +198,7 @@ def test_an_error_that_trying_again_does_not_mend_is_told_at_once(final: core.Fo
         assert good.id == "3-1"
         assert len(queue.sent) == 1
 
-    tell(story)
+    run_story(story)
 
 
 # --------------------------------------------------------------------- what is known
@@ -217,7 +219,7 @@ def test_what_may_have_been_written_is_never_said_not_to_be(later: core.FoqsErro
             with pytest.raises(UnknownOutcome):
                 await client.enqueue([Item("t"), Item("u")])
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
@@ -227,7 +229,7 @@ def test_an_item_whose_key_names_another_was_certainly_not_written() -> None:
             (result,) = await client.enqueue([Item("t", idempotency_key="k")])
         assert isinstance(result.error, KeyConflict)
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,7 +244,7 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
                 await client.enqueue([Item("t")], timeout_ms=60)
             took_s = asyncio.get_running_loop().time() - begun
         assert len(queue.sent) < 20
-        longest_s = attempts.PAUSE_S_MIN * (1 + attempts.SPREAD)
+        longest_s = attempts.BACKOFF_S_MIN * (1 + attempts.JITTER_MAX)
         assert len(queue.sent) > 1 or took_s >= 0.06 - longest_s, "there was time for another attempt"
         later: Answer = [UNAVAILABLE]
         queue = Scripted(["3-1", UNKNOWN], *[later] * 1_000)
@@ -252,25 +254,25 @@ def test_an_enqueue_ends_by_its_deadline_with_the_last_that_is_known(monkeypatch
         assert known.id == "3-1"
         assert isinstance(unknown.error, UnknownOutcome)
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foqs_client.attempts.PAUSE_S_MIN", 1.0)  # the connection is cut before the next attempt
+    monkeypatch.setattr("foqs_client.attempts.BACKOFF_S_MIN", 1.0)  # the connection is cut before the next attempt
 
     async def story() -> None:
         queue = Scripted(core.NotOwner("elsewhere"), ["3-1", UNAVAILABLE])
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             client = Client(host.url)
             queue.lose = lambda: None
-            reached = client._pool.link
+            reached = client._pool.wait_for_connection
 
-            async def once(deadline: float, *, patient: bool = True) -> Any:
+            async def once(deadline: float, *, retry_connect: bool = True) -> Any:
                 if queue.sent:
                     raise NotSent("nobody is there")
-                return await reached(deadline, patient=patient)
+                return await reached(deadline, retry_connect=retry_connect)
 
-            client._pool.link = once  # type: ignore[method-assign]
+            client._pool.wait_for_connection = once  # type: ignore[method-assign]
             asked_for = asyncio.ensure_future(client.enqueue([Item("t")]))
             await soon(lambda: bool(queue.sent))
             _cut(host)
@@ -278,7 +280,7 @@ def test_an_attempt_that_reaches_no_host_says_less_than_the_one_before(monkeypat
                 await asked_for
             await client.close()
 
-    tell(story)
+    run_story(story)
 
 
 def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
@@ -289,20 +291,20 @@ def test_nothing_is_tried_again_before_the_host_wants_it() -> None:
                 await client.enqueue([Item("t")], timeout_ms=20_000)
         assert len(queue.sent) == 1
 
-    tell(story)
+    run_story(story)
 
 
 def test_nothing_is_tried_again_when_the_key_may_be_over(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
-        monkeypatch.setattr("foqs_client.attempts.AGAIN_S_MAX", 0.05)
+        monkeypatch.setattr("foqs_client.attempts.RETRY_S_MAX", 0.05)
         queue = Scripted(*[UNKNOWN] * 1_000)
         async with asked(queue) as client:
             with pytest.raises(UnknownOutcome):
                 await client.enqueue([Item("t")], timeout_ms=20_000)
         assert len(queue.sent) < 20
-        assert attempts.AGAIN_S_MAX < 120
+        assert attempts.RETRY_S_MAX < 120
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_bad_call_is_not_tried_again() -> None:
@@ -314,4 +316,4 @@ def test_a_bad_call_is_not_tried_again() -> None:
                 await client.enqueue([Item("t")], timeout_ms=0)
         assert queue.sent == []
 
-    tell(story)
+    run_story(story)

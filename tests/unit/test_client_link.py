@@ -10,12 +10,12 @@ import pytest
 from thrift.Thrift import TApplicationException, TMessageType
 
 from foqs_client.idl import Foqs, ttypes
-from foqs_client.link import UNSENT_BYTES_MAX, Link, NoReply, NotSent
-from foqs_client.message import Method, Refused
+from foqs_client.link import UNSENT_BYTES_MAX, HostConnection, NoReply, NotSent
+from foqs_client.message import Refused, ThriftMethod
 from tests.support.virtual import run_virtual
 from tests.support.wire import call, frame, head
 
-ITEM = Method("getItem")
+ITEM = ThriftMethod("getItem")
 BODY = ITEM.encode(ttypes.GetItemRequest("default", "3-1", timeout_ms=5))
 
 
@@ -40,13 +40,13 @@ class Wire(asyncio.Transport):
         self.closing = True
 
 
-def linked(program: Callable[[Link, Wire], Awaitable[None]]) -> None:
+def linked(program: Callable[[HostConnection, Wire], Awaitable[None]]) -> None:
     """Runs a program with a connected link, under virtual time."""
 
     async def main() -> None:
-        link, wire = Link(asyncio.get_running_loop()), Wire()
+        link, wire = HostConnection(asyncio.get_running_loop()), Wire()
         link.connection_made(wire)
-        assert link.ready
+        assert link.is_ready
         await program(link, wire)
 
     run_virtual(main)
@@ -62,7 +62,7 @@ async def turn() -> None:
 
 
 def test_the_first_call_leaves_at_once_and_others_of_one_turn_in_one_write_as_the_contract_spells_them() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         request = ttypes.GetItemRequest("default", "3-1", timeout_ms=5)
         first = link.send(ITEM, BODY, 9.0)[0]
         assert wire.written == [call("getItem", request, first)]
@@ -78,7 +78,7 @@ def test_the_first_call_leaves_at_once_and_others_of_one_turn_in_one_write_as_th
 
 
 def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_they_wake() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         async def caller() -> None:
             await link.send(ITEM, BODY, 9.0)[1]
             link.send(ITEM, BODY, 9.0)
@@ -96,7 +96,7 @@ def test_what_replies_cause_to_be_sent_leaves_in_one_write_in_the_turn_in_which_
 
 
 def test_much_is_written_before_the_turn_ends() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         link.send(ITEM, BODY, 9.0)
         link.send(ITEM, bytes(UNSENT_BYTES_MAX // 2), 9.0)
         assert len(wire.written) == 1
@@ -109,7 +109,7 @@ def test_much_is_written_before_the_turn_ends() -> None:
 
 
 def test_what_was_written_when_the_connection_is_lost_may_be_done_and_the_rest_is_not() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         sent = link.send(ITEM, BODY, 9.0)[1]
         await turn()
         wire.closing = True
@@ -119,15 +119,15 @@ def test_what_was_written_when_the_connection_is_lost_may_be_done_and_the_rest_i
         link.connection_lost(OSError("cut"))
         assert isinstance(sent.exception(), NoReply)
         assert isinstance(unsent.exception(), NotSent)
-        assert not link.ready
-        assert not link.open
+        assert not link.is_ready
+        assert not link.is_open
 
     linked(program)
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 5, 11, 12, 13, 30, 1_000])
 def test_replies_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         calls = [link.send(ITEM, BODY, 9.0) for _ in range(4)]
         texts = ["", "a", "b" * 40, "c" * 300]
         data = b"".join(answer(number, text) for (number, _), text in zip(calls, texts, strict=True))
@@ -149,12 +149,12 @@ def test_replies_arrive_whole_however_the_bytes_are_cut(size: int) -> None:
     ],
 )
 def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         reply = link.send(ITEM, BODY, 9.0)[1]
         await turn()
         link.data_received(data)
         assert wire.closing
-        assert not link.ready
+        assert not link.is_ready
         link.connection_lost(None)
         with pytest.raises(NoReply, match="no FOQS host"):
             await reply
@@ -163,7 +163,7 @@ def test_what_is_no_reply_ends_the_connection(data: bytes) -> None:
 
 
 def test_a_host_that_cannot_read_a_call_is_quoted() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         number, reply = link.send(ITEM, BODY, 9.0)
         plain = head("getItem", number)
         said = b"\x0b\0\1\0\0\0\5what?\x08\0\2\0\0\0\1\0"
@@ -176,7 +176,7 @@ def test_a_host_that_cannot_read_a_call_is_quoted() -> None:
 
 
 def test_each_call_ends_at_its_own_deadline_and_an_early_one_is_not_kept_by_a_late_one() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         loop = asyncio.get_running_loop()
         ended: dict[float, float] = {}
 
@@ -193,7 +193,7 @@ def test_each_call_ends_at_its_own_deadline_and_an_early_one_is_not_kept_by_a_la
 
 
 def test_a_call_that_was_answered_leaves_nothing_and_a_late_reply_is_dropped() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         number, reply = link.send(ITEM, BODY, 1.0)
         link.data_received(answer(number, "x") + answer(number, "again") + answer(77, "nobody's"))
         assert await reply == b"x"
@@ -210,35 +210,35 @@ def test_a_call_that_was_answered_leaves_nothing_and_a_late_reply_is_dropped() -
 
 
 def test_a_link_is_not_ready_while_its_peer_does_not_read() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         link.pause_writing()
-        assert not link.ready
-        assert link.open
-        waiting = asyncio.ensure_future(link.writable())
+        assert not link.is_ready
+        assert link.is_open
+        waiting = asyncio.ensure_future(link.wait_writable())
         await turn()
         assert not waiting.done()
         link.resume_writing()
         await waiting
-        assert link.ready
+        assert link.is_ready
         link.pause_writing()
         link.close()
         link.resume_writing()
-        assert not link.ready
+        assert not link.is_ready
 
     linked(program)
 
 
 def test_nothing_more_is_sent_to_a_host_that_has_said_its_last_word() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         link.eof_received()
-        assert not link.ready
-        assert not link.open
+        assert not link.is_ready
+        assert not link.is_open
 
     linked(program)
 
 
 def test_numbers_in_use_are_passed_over_when_they_come_round_again() -> None:
-    async def program(link: Link, wire: Wire) -> None:
+    async def program(link: HostConnection, wire: Wire) -> None:
         link._seqid = 0x7FFFFFFE
         assert [link.send(ITEM, BODY, 9.0)[0] for _ in range(3)] == [0x7FFFFFFF, 0, 1]
         link._seqid = 0x7FFFFFFE
@@ -251,4 +251,4 @@ def test_every_method_of_the_contract_can_be_made() -> None:
     names = [name.removesuffix("_args") for name in vars(Foqs) if name.endswith("_args")]
     assert len(names) > 20
     for name in names:
-        assert Method(name).frame(1, b"\0").endswith(b"\0\0")
+        assert ThriftMethod(name).frame(1, b"\0").endswith(b"\0\0")

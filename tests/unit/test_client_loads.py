@@ -8,7 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs_client.loads import BUSY_ITEMS, FULL_S, HALF_LIFE_S, Loads
+from foqs_client.loads import BUSY_ITEMS, FULL_S, HALF_LIFE_S, HostLoads
 from foqs_client.routes import Address
 from foqs_client.types import Host, Routing
 
@@ -22,18 +22,18 @@ def told(
     region: str | None = None,
     regions: Mapping[str, str] = NOTHING,
     capacity: Mapping[str, int] = NOTHING,
-) -> Loads:
+) -> HostLoads:
     """What a client knows at second 0."""
-    known = Loads(region, Random(1))
+    known = HostLoads(region, Random(1))
     hosts = [
         Host(name, 1, regions.get(name), "default", 1, False, loads.get(name, 0.0), None, capacity=capacity.get(name))
         for name in NAMES
     ]
-    known.heard(Routing(1, hosts, []), 0.0)
+    known.on_routing_read(Routing(1, hosts, []), 0.0)
     return known
 
 
-def firsts(known: Loads, now_s: float = 0.0, calls: int = 400) -> Counter[str]:
+def firsts(known: HostLoads, now_s: float = 0.0, calls: int = 400) -> Counter[str]:
     """By host, of how many calls it is the first."""
     return Counter(known.order(HOSTS, now_s)[0][0] for _ in range(calls))
 
@@ -44,7 +44,7 @@ def test_hosts_that_are_not_busy_take_turns_whatever_waits_there() -> None:
 
 def test_every_host_is_in_the_order_once() -> None:
     known = told({"a": 9_000.0}, region="west", regions={"b": "west"})
-    known.refused(("c", 1), 0.0)
+    known.on_refused(("c", 1), 0.0)
     assert sorted(known.order(HOSTS, 0.0)) == HOSTS
 
 
@@ -74,21 +74,21 @@ def test_what_was_heard_counts_less_with_time() -> None:
 
 def test_what_the_client_has_under_way_counts_at_once() -> None:
     known = told()
-    known.begun(("a", 1), BUSY_ITEMS)
-    known.begun(("a", 1), 1)
+    known.add_in_flight(("a", 1), BUSY_ITEMS)
+    known.add_in_flight(("a", 1), 1)
     assert firsts(known)["a"] == 0
-    known.ended(("a", 1), BUSY_ITEMS)
+    known.remove_in_flight(("a", 1), BUSY_ITEMS)
     assert firsts(known)["a"] == 100
-    known.ended(("a", 1), 1)
+    known.remove_in_flight(("a", 1), 1)
     larger = told(capacity={"a": 4})
-    larger.begun(("a", 1), 4 * BUSY_ITEMS)
+    larger.add_in_flight(("a", 1), 4 * BUSY_ITEMS)
     assert firsts(larger)["a"] == 100
-    assert known.strain(("a", 1), 0.0) == 0
+    assert known.load(("a", 1), 0.0) == 0
 
 
 def test_a_host_that_refused_is_the_last_for_a_while() -> None:
     known = told()
-    known.refused(("b", 1), 0.0)
+    known.on_refused(("b", 1), 0.0)
     assert firsts(known)["b"] == 0
     assert {known.order(HOSTS, 0.0)[3] for _ in range(4)} == {("b", 1)}
     assert min(firsts(known)[name] for name in "acd") >= 132
@@ -98,9 +98,9 @@ def test_a_host_that_refused_is_the_last_for_a_while() -> None:
 def test_hosts_of_the_client_s_region_come_first_while_they_have_room() -> None:
     known = told(dict.fromkeys("ab", 9_000.0), region="west", regions={"a": "west", "b": "west", "c": "east"})
     assert firsts(known) == {"a": 200, "b": 200}
-    known.refused(("a", 1), 0.0)
+    known.on_refused(("a", 1), 0.0)
     assert firsts(known) == {"b": 400}
-    known.refused(("b", 1), 0.0)
+    known.on_refused(("b", 1), 0.0)
     assert firsts(known) == {"c": 200, "d": 200}
 
 
@@ -110,5 +110,5 @@ def test_where_no_host_is_of_the_region_all_are_alike() -> None:
 
 def test_who_is_heard_of_no_more_has_no_load() -> None:
     known = told({"a": 1_000.0})
-    known.heard(Routing(2, [], []), 1.0)
-    assert known.strain(("a", 1), 1.0) == 0
+    known.on_routing_read(Routing(2, [], []), 1.0)
+    assert known.load(("a", 1), 1.0) == 0

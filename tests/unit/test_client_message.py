@@ -12,11 +12,11 @@ from thrift.transport.TTransport import TMemoryBuffer
 
 from foqs_client import Delivery, Enqueued, InvalidArgument, Item, Nack, convert
 from foqs_client.idl import Foqs, ttypes
-from foqs_client.message import Method, Unencodable, Unreadable, all_done
+from foqs_client.message import ThriftMethod, Unencodable, Unreadable, all_done_count
 
-ENQUEUE = Method("enqueue", writes=True, into=Enqueued)
-DEQUEUE = Method("dequeue", writes=True, into=Delivery)
-NACK = Method("nack", writes=True)
+ENQUEUE = ThriftMethod("enqueue", is_write=True, element_class=Enqueued)
+DEQUEUE = ThriftMethod("dequeue", is_write=True, element_class=Delivery)
+NACK = ThriftMethod("nack", is_write=True)
 
 
 def written(struct: Any) -> bytes:
@@ -112,7 +112,7 @@ OUTCOMES = st.one_of(
 def test_a_reply_is_told_by_its_bytes_exactly_when_all_was_done(outcomes: list[Any]) -> None:
     body = written(Foqs.ack_result(ttypes.OutcomesReply(outcomes)))
     plain = all(outcome == ttypes.Outcome() for outcome in outcomes)
-    assert all_done(body) == (len(outcomes) if plain else None)
+    assert all_done_count(body) == (len(outcomes) if plain else None)
 
 
 def test_another_reply_is_not_taken_for_one_that_says_all_was_done() -> None:
@@ -128,7 +128,7 @@ def test_another_reply_is_not_taken_for_one_that_says_all_was_done() -> None:
         failed,
         bytes(len(done)),
     ):
-        assert all_done(body) is None
+        assert all_done_count(body) is None
 
 
 @pytest.mark.parametrize("size", range(12))

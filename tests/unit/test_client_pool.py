@@ -13,13 +13,13 @@ from foqs_client import Client, InvalidArgument, Item, UnknownOutcome
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
 
 class Busy:
     """A client whose calls wait at the host until they are let go."""
 
-    def __init__(self, host: Served, queue: FakeQueue, client: Client) -> None:
+    def __init__(self, host: ServedQueue, queue: FakeQueue, client: Client) -> None:
         self.host = host
         self.queue = queue
         self.client = client
@@ -48,13 +48,13 @@ class Busy:
 async def busy(connections: int, **options: Any) -> AsyncIterator[Busy]:
     queue = FakeQueue()
     queue.gate = asyncio.Event()
-    async with served(queue) as host, Client(host.url, connections=connections, **options) as client:
+    async with serve_queue(queue) as host, Client(host.url, connections=connections, **options) as client:
         each = Busy(host, queue, client)
         yield each
         await each.end()
 
 
-def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run(story(), 20)
 
 
@@ -64,7 +64,7 @@ def test_calls_take_the_connection_with_the_fewest_under_way() -> None:
             await at.begin(9)
             assert at.loads == [3, 3, 3]
 
-    tell(story)
+    run_story(story)
 
 
 def test_another_connection_is_opened_only_when_all_are_busy() -> None:
@@ -76,7 +76,7 @@ def test_another_connection_is_opened_only_when_all_are_busy() -> None:
             await at.begin(3)
             assert at.loads == [1, 2]
 
-    tell(story)
+    run_story(story)
 
 
 def test_one_connection_stays_one() -> None:
@@ -85,7 +85,7 @@ def test_one_connection_stays_one() -> None:
             await at.begin(5)
             assert at.loads == [5]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
@@ -103,7 +103,7 @@ def test_a_lost_connection_touches_no_other_and_is_opened_again() -> None:
             await at.begin(5)
             assert at.loads == [3, 3, 3]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_connection_that_cannot_be_had_harms_nobody() -> None:
@@ -122,17 +122,17 @@ def test_a_connection_that_cannot_be_had_harms_nobody() -> None:
             # Each of the others was tried once, and is left alone for a while.
             assert 2 <= len(made) <= 4
 
-    tell(story)
+    run_story(story)
 
 
 def test_many_connections_lose_no_call_and_mix_up_no_reply() -> None:
     async def story() -> None:
-        async with served(FakeQueue()) as host, Client(host.url, connections=8) as client:
+        async with serve_queue(FakeQueue()) as host, Client(host.url, connections=8) as client:
             results = await asyncio.gather(*(client.enqueue([Item(f"t{n}")]) for n in range(200)))
             views = await asyncio.gather(*(client.item(result.require()) for [result] in results))
             assert [view.topic for view in views] == [f"t{n}" for n in range(200)]
 
-    tell(story)
+    run_story(story)
 
 
 def test_closing_closes_them_all() -> None:
@@ -142,7 +142,7 @@ def test_closing_closes_them_all() -> None:
             await at.client.close()
             await soon(lambda: not at.host.server.connections)
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("connections", [0, -1, 65])

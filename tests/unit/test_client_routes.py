@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from foqs_client import FoqsError, Unavailable, UnknownOutcome
-from foqs_client.routes import Address, spread
+from foqs_client.routes import Address, call_by_host
 from tests.support.aio import run
 
 HOSTS = {"a": ("alpha", 1), "b": ("beta", 1)}
@@ -20,7 +20,7 @@ async def ask_where(failing: dict[str, FoqsError], entries: str) -> list[str | F
                 raise error
         return [f"{entry} done" for entry in part]
 
-    return await spread(entries, HOSTS.get, ask, lambda error: error)
+    return await call_by_host(entries, HOSTS.get, ask, lambda error: error)
 
 
 def test_each_host_is_asked_for_its_entries_and_results_come_in_order() -> None:

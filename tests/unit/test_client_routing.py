@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from foqs_client import Client, Delivery, FoqsError, Item, Overloaded, Unavailable, UnknownOutcome, calls, router
-from foqs_client.router import DOUBT_S
-from foqs_client.routes import slot_of
+from foqs_client.router import RECHECK_S_MIN
+from foqs_client.routes import key_slot_of
 from tests.support.aio import run
 from tests.support.poll import soon
-from tests.support.two_hosts import SHARDS, Two, mapped, slots, told, two_hosts
+from tests.support.two_hosts import SHARDS, TwoHosts, call_and_wait_for_routing, slots, two_hosts, wait_for_routing
 
 
 def test_an_item_is_acked_at_the_host_of_its_shard_whichever_the_client_was_given() -> None:
@@ -41,16 +41,16 @@ def test_acks_of_one_turn_are_sent_together_to_each_host() -> None:
                     await other.enqueue([Item("t", b"x")] * 3)
                     leases.append(await other.dequeue({"t": 3}))
             await client.routing()
-            client._router.look()
-            await client._router.settled()
+            client._router.refresh_if_due()
+            await client._router.wait_refreshed()
             asked = []
-            ask = client._ask
+            ask = client._round_trip_to_host
 
-            async def listen(method: Any, request: Any, timeout_ms: int | None, at: Any) -> bytes:
-                asked.append((at, len(request.leases)))
-                return await ask(method, request, timeout_ms, at)
+            async def listen(method: Any, request: Any, timeout_ms: int | None, host: Any) -> bytes:
+                asked.append((host, len(request.leases)))
+                return await ask(method, request, timeout_ms, host)
 
-            client._ask = listen  # type: ignore[method-assign]
+            client._round_trip_to_host = listen  # type: ignore[method-assign]
             here, there = leases
             calls = ([here[0]], [there[0]], [here[1]], [there[1]], [here[2], there[2]])
             outcomes = await asyncio.gather(*(client.ack(each) for each in calls))
@@ -73,7 +73,7 @@ def test_items_of_several_hosts_are_acked_in_one_call() -> None:
                 deliveries += await client.dequeue({"t": 3})
             mixed = [deliveries[place] for place in (0, 3, 1, 4, 2, 5)]
             assert [outcome.error for outcome in await clients[0].ack([*mixed, mixed[0]])][:6] == [None] * 6
-            assert two.has(0) == two.has(1) == 0
+            assert two.item_count(0) == two.item_count(1) == 0
 
     run(main())
 
@@ -84,7 +84,7 @@ def test_the_client_s_own_keys_take_the_hosts_in_turn() -> None:
             for _ in range(20):
                 [result] = await client.enqueue([Item("t", b"x")])
                 assert result.require()
-            assert min(two.has(0), two.has(1)) >= 8
+            assert min(two.item_count(0), two.item_count(1)) >= 8
 
     run(main())
 
@@ -94,7 +94,7 @@ def test_a_client_of_one_host_finds_the_others_when_a_key_is_not_its_host_s() ->
         async with two_hosts() as two, Client(two.urls[0]) as client:
             results = [await client.enqueue([Item("t", b"x")], timeout_ms=5_000) for _ in range(8)]
             assert all(result.require() for [result] in results)
-            assert min(two.has(0), two.has(1)) >= 1
+            assert min(two.item_count(0), two.item_count(1)) >= 1
 
     run(main())
 
@@ -103,12 +103,12 @@ def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             items = [Item("t", bytes([n]), idempotency_key=f"key-{n}") for n in range(12)]
-            assert {slot_of(item.idempotency_key or "") % 4 // 2 for item in items} == {0, 1}
+            assert {key_slot_of(item.idempotency_key or "") % 4 // 2 for item in items} == {0, 1}
             first = [result.require() for result in await client.enqueue(items)]
             again = await client.enqueue(list(reversed(items)))
             assert [result.id for result in reversed(again)] == first
             assert all(result.repeated for result in again)
-            assert two.has(0) + two.has(1) == len(items)
+            assert two.item_count(0) + two.item_count(1) == len(items)
 
     run(main())
 
@@ -116,7 +116,7 @@ def test_keys_of_several_hosts_in_one_call_are_split_and_answered_in_order() -> 
 def test_who_waits_is_given_what_comes_to_any_host() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             for place in (0, 1, 0, 1):
                 waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
                 await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
@@ -149,7 +149,7 @@ def test_the_first_call_of_a_client_of_several_hosts_sees_what_any_of_them_has()
 def test_what_a_poll_brings_that_nobody_waits_for_is_released() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             waiting = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=30_000))
             await soon(lambda: all(len(engine.queue.waiters) for engine in two.engines))
             ids = []
@@ -178,11 +178,11 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
                 [result] = await client.enqueue([Item("t", b"x")])
                 assert result.require()
             assert await client.dequeue({"t": 1}, wait_ms=5_000)
-            two.map.show((two.hosts[1 - gone], SHARDS[1 - gone]))
-            client._router.stale()
-            await client._router.settled()
-            assert client._router.routes is not None
-            assert len(client._router.routes.hosts) == 1
+            two.map.set_hosts((two.hosts[1 - gone], SHARDS[1 - gone]))
+            client._router.mark_stale()
+            await client._router.wait_refreshed()
+            assert client._router.routing_table is not None
+            assert len(client._router.routing_table.hosts) == 1
             [result] = await client.enqueue([Item("t", b"x")], timeout_ms=5_000)
             assert result.require()
 
@@ -190,18 +190,18 @@ def test_a_client_goes_on_when_a_host_is_gone(gone: int) -> None:
 
 
 def test_a_client_of_one_host_goes_on_with_another_when_its_own_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "LEARN_S", 0.0)
+    monkeypatch.setattr(router, "DISCOVER_S", 0.0)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0], automatic_keys=False) as client:
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})  # the map is asked for
-            await client._router.settled()
-            assert client._router.routes is None  # it still calls the host that it was given
+            await client._router.wait_refreshed()
+            assert client._router.routing_table is None  # it still calls the host that it was given
             await two.stacks[0].aclose()
-            two.map.show((two.hosts[1], SHARDS[1]))
+            two.map.set_hosts((two.hosts[1], SHARDS[1]))
             await client.enqueue([Item("t", b"x", idempotency_key=key_of(SHARDS[1][0]))], timeout_ms=5_000)
-            assert two.has(1) == 1
+            assert two.item_count(1) == 1
 
     run(main())
 
@@ -209,38 +209,40 @@ def test_a_client_of_one_host_goes_on_with_another_when_its_own_is_gone(monkeypa
 def test_a_client_of_one_host_that_learns_that_another_owns_follows_the_map_it_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(router, "LEARN_S", 0.0)
+    monkeypatch.setattr(router, "DISCOVER_S", 0.0)
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0]) as client:
             await client.dequeue({"t": 1})
             await client.dequeue({"t": 1})
-            await client._router.settled()
-            client._router.stale()  # as after NOT_OWNER
-            assert client._router.routes is not None
+            await client._router.wait_refreshed()
+            client._router.mark_stale()  # as after NOT_OWNER
+            assert client._router.routing_table is not None
 
     run(main())
 
 
-async def mislead(client: Client, two: Two) -> None:
+async def mislead(client: Client, two: TwoHosts) -> None:
     """The client's map has each host's shards at the other."""
-    two.map.show(*zip(two.hosts, reversed(SHARDS), strict=True))
-    await told(client)
-    while client._router.routes is None or client._router.routes.owner("3-1") != two.owner_of(1):  # it had another
-        client._router.stale()
-        await client._router.settled()
+    two.map.set_hosts(*zip(two.hosts, reversed(SHARDS), strict=True))
+    await wait_for_routing(client)
+    while client._router.routing_table is None or client._router.routing_table.owner("3-1") != two.owner_of(
+        1
+    ):  # it had another
+        client._router.mark_stale()
+        await client._router.wait_refreshed()
 
 
 def key_of(shard: int) -> str:
     """A key whose slot is one of a shard's."""
-    return next(key for key in map(str, itertools.count()) if slot_of(key) in slots(shard))
+    return next(key for key in map(str, itertools.count()) if key_slot_of(key) in slots(shard))
 
 
 def test_a_map_that_is_old_is_read_anew() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await mislead(client, two)
-            two.map.show(*zip(two.hosts, SHARDS, strict=True))
+            two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")])
                 assert result.require()
@@ -253,19 +255,19 @@ def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
 
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await told(client)
+            await wait_for_routing(client)
             await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])  # a host that stops takes no connections
             await mislead(client, two)
-            two.hosts[0].server.stopping = True
+            two.hosts[0].server.is_stopping = True
             calling = asyncio.ensure_future(
                 client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=60_000)
             )
-            await soon(lambda: client._router._doubt_s > DOUBT_S)
+            await soon(lambda: client._router._recheck_s > RECHECK_S_MIN)
             assert not calling.done(), "the map was read, and still names the host that stops"
-            two.map.show(*zip(two.hosts, SHARDS, strict=True))
+            two.map.set_hosts(*zip(two.hosts, SHARDS, strict=True))
             [result] = await calling
             assert result.require().startswith("3-")
-            two.hosts[0].server.stopping = False
+            two.hosts[0].server.is_stopping = False
 
     run(main())
 
@@ -273,12 +275,12 @@ def test_a_host_that_only_asks_for_time_has_the_map_read_anew() -> None:
 def test_a_map_that_is_doubted_before_it_is_asked_for_is_read_once_more() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            client._router.stale()
-            client._router.heard([Unavailable("not now")])
-            doubted_s = client._router._again_s
-            assert doubted_s <= asyncio.get_running_loop().time() + DOUBT_S
-            await client._router.settled()
-            assert client._router._again_s <= doubted_s
+            client._router.mark_stale()
+            client._router.on_call_errors([Unavailable("not now")])
+            doubted_s = client._router._next_refresh_s
+            assert doubted_s <= asyncio.get_running_loop().time() + RECHECK_S_MIN
+            await client._router.wait_refreshed()
+            assert client._router._next_refresh_s <= doubted_s
 
     run(main())
 
@@ -289,7 +291,7 @@ def test_a_client_that_is_closed_connects_to_no_host_of_the_map() -> None:
     async def main() -> None:
         async with two_hosts() as two:
             client = Client(two.both)
-            await told(client)
+            await wait_for_routing(client)
             await client.close()
             with pytest.raises(Unavailable, match="the client is closed"):
                 await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))])
@@ -303,11 +305,11 @@ def test_a_host_of_the_map_that_refuses_connections_is_not_waited_for(monkeypatc
         async with two_hosts() as two, Client(two.both) as client:
             await mislead(client, two)
             await two.stacks[0].aclose()
-            two.map.show((two.hosts[1], SHARDS[1]))
+            two.map.set_hosts((two.hosts[1], SHARDS[1]))
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(3))], timeout_ms=20_000)
             assert result.require().startswith("3-")
 
-    monkeypatch.setattr(calls, "REACH_S", 3_600.0)
+    monkeypatch.setattr(calls, "CONNECT_S_MAX", 3_600.0)
     run(main())
 
 
@@ -317,7 +319,7 @@ def test_an_item_is_looked_at_where_it_is_now_when_its_host_refuses_connections(
             [result] = await other.enqueue([Item("t", b"x")])
             await mislead(client, two)
             await two.stacks[0].aclose()
-            two.map.show((two.hosts[1], SHARDS[1]))
+            two.map.set_hosts((two.hosts[1], SHARDS[1]))
             assert (await client.item(result.require(), timeout_ms=20_000)).topic == "t"
 
     run(main())
@@ -327,15 +329,15 @@ def test_a_client_leaves_the_host_that_goes_also_where_only_one_is_left() -> Non
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
-            await told(client)
-            two.hosts[0].server.stopping = True  # it answers UNAVAILABLE, and closes nothing
-            two.map.show((two.hosts[1], SHARDS[1]))
-            client._router.stale()
-            await client._router.settled()
+            await wait_for_routing(client)
+            two.hosts[0].server.is_stopping = True  # it answers UNAVAILABLE, and closes nothing
+            two.map.set_hosts((two.hosts[1], SHARDS[1]))
+            client._router.mark_stale()
+            await client._router.wait_refreshed()
             for _ in range(4):
                 [result] = await client.enqueue([Item("t", b"x")], timeout_ms=20_000)
                 assert result.require().partition("-")[0] in {"3", "4"}
-            two.hosts[0].server.stopping = False
+            two.hosts[0].server.is_stopping = False
 
     run(main())
 
@@ -344,8 +346,8 @@ def test_a_host_that_was_not_reached_is_asked_again_once_it_has_answered() -> No
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
             await client.dequeue({"t": 1})
-            await told(client)
-            client._router.unreachable(two.owner_of(1))
+            await wait_for_routing(client)
+            client._router.on_unreachable(two.owner_of(1))
             assert client._router.hosts() == [two.owner_of(3)]
             [result] = await client.enqueue([Item("t", b"x", idempotency_key=key_of(1))])
             assert result.require().startswith("1-")
@@ -358,11 +360,11 @@ def test_a_client_of_one_host_that_asks_for_time_asks_for_no_map() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.urls[0]) as client:
             await client.dequeue({"t": 1})
-            two.hosts[0].server.stopping = True
+            two.hosts[0].server.is_stopping = True
             with pytest.raises(Unavailable):
                 await client.enqueue([Item("t", b"x", idempotency_key="a")], timeout_ms=2_000)
-            assert two.map.told_whole == 0
-            two.hosts[0].server.stopping = False
+            assert two.map.full_routing_count == 0
+            two.hosts[0].server.is_stopping = False
 
     run(main())
 
@@ -374,8 +376,8 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
 ) -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client, Client(two.urls[1], automatic_keys=False) as other:
-            await mapped(client)
-            ask = client._dequeue_at
+            await call_and_wait_for_routing(client)
+            ask = client._dequeue_from
             bad = (two.hosts[0].host, two.hosts[0].port)
 
             async def one_fails(at: tuple[str, int] | None, *args: Any) -> list[Delivery]:
@@ -383,7 +385,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
                     raise kind("not here")
                 return await ask(at, *args)
 
-            monkeypatch.setattr(client, "_dequeue_at", one_fails)
+            monkeypatch.setattr(client, "_dequeue_from", one_fails)
             [result] = await other.enqueue([Item("t", b"x")])
             [delivery] = await client.dequeue({"t": 1}, wait_ms=wait_ms)
             assert delivery.id == result.require()
@@ -394,7 +396,7 @@ def test_a_dequeue_goes_on_to_the_host_that_answers(
 def test_a_client_that_knows_another_host_does_not_wait_for_the_one_that_asks_for_time() -> None:
     async def main() -> None:
         async with two_hosts() as two, Client(two.both) as client:
-            await mapped(client)
+            await call_and_wait_for_routing(client)
             for shard in two.engines[0].shards.values():
                 shard._breaker._open("its database is tried in vain")
             for _ in range(4):

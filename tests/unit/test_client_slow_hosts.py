@@ -13,29 +13,29 @@ import pytest
 from foqs.store.memory import MemoryStore
 from foqs_client import Client, Delivery, FoqsError
 from foqs_client.consumer import Consumer, Job
-from foqs_client.polls import Kind, Poll
+from foqs_client.polls import DequeueKind, Poll
 from foqs_client.routes import Address
 from tests.support.cluster_world import ClusterHost
-from tests.support.tier_world import TierWorld, play_tier
+from tests.support.tier_world import RpcTierWorld, run_rpc_tier
 
 NAMES = ("one", "two")
 URL = "foqs://" + ",".join(f"{name}.example" for name in NAMES)
 FLUSHES_S = (0.02, 1.8, 4.0, 12.0)
 
 
-async def two_hosts(world: TierWorld) -> list[ClusterHost]:
+async def two_hosts(world: RpcTierWorld) -> list[ClusterHost]:
     hosts = [await world.host(name) for name in NAMES]
-    await world.settled(*hosts)
+    await world.wait_until_settled(*hosts)
     await world.pass_s(1)
     return hosts
 
 
 @asynccontextmanager
-async def mapped(world: TierWorld) -> AsyncIterator[Client]:
+async def mapped(world: RpcTierWorld) -> AsyncIterator[Client]:
     """A client that knows both hosts."""
     async with Client(URL, connect=world.network.connector("client"), rng=Random(1)) as client:
         await client.dequeue({"else": 1})
-        assert client._router.routes is not None
+        assert client._router.routing_table is not None
         yield client
 
 
@@ -53,7 +53,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, host: ClusterHost, flush_s: float
 
 def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> None:
     """These hosts answer no dequeue of this client; its calls to them end when their time is over."""
-    ask = client._dequeue_at
+    ask = client._dequeue_from
     addresses = [(f"{NAMES[place]}.example", 7411) for place in frozen]
 
     async def dequeue_at(at: Address | None, *arguments: Any) -> list[Delivery]:
@@ -62,7 +62,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> Non
             raise FoqsError("no reply came in time")
         return await ask(at, *arguments)
 
-    monkeypatch.setattr(client, "_dequeue_at", dequeue_at)
+    monkeypatch.setattr(client, "_dequeue_from", dequeue_at)
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -70,7 +70,7 @@ def freeze(monkeypatch: pytest.MonkeyPatch, client: Client, *frozen: int) -> Non
 def test_a_dequeue_that_waits_gets_the_item_that_a_slow_host_leases(
     flush_s: float, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             ids = await world.put([hosts[place]])
@@ -81,14 +81,14 @@ def test_a_dequeue_that_waits_gets_the_item_that_a_slow_host_leases(
             assert ids == {delivery.id}
             assert delivery.attempt == 1
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
 def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
     flush_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             slow_down(monkeypatch, hosts[0], flush_s)
@@ -97,7 +97,7 @@ def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
             assert await hosts[0].caller.put(timeout_s=60)
             assert len(await asked) == 1
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 @pytest.mark.parametrize("topics", [["t", "u"], ["*"]])
@@ -106,7 +106,7 @@ def test_an_item_that_comes_to_a_slow_host_reaches_a_dequeue_that_waits(
 def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushes_are(
     flush_s: float, slow: tuple[int, ...], topics: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             for topic in ("t", "u"):
@@ -126,13 +126,13 @@ def test_a_consumer_of_a_cluster_handles_every_item_once_however_slow_the_flushe
             await running
             assert len(handled) == 40
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_reaches_a_call_that_asks_for_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             ids = await world.put(hosts[:1])
@@ -144,14 +144,14 @@ def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_reaches_a_cal
             assert world.loop.time() - begun_s < 13
             assert {delivery.id for delivery in found} == ids
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 @pytest.mark.parametrize("wants", [{"t": 1}, {"u": 1}, None])
 def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_is_released_where_no_call_may_have_it(
     wants: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             ids = await world.put(hosts[:1])
@@ -167,13 +167,13 @@ def test_an_item_that_a_slow_host_leased_for_a_call_that_has_ended_is_released_w
             assert ids == {delivery.id}
             assert delivery.attempt == 1
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 def test_a_frozen_host_holds_no_dequeue_longer_than_it_waits_and_hides_no_item_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             freeze(monkeypatch, client, 0)
@@ -188,11 +188,11 @@ def test_a_frozen_host_holds_no_dequeue_longer_than_it_waits_and_hides_no_item_o
             assert len(await asked) == 1
             assert world.loop.time() - begun_s < 0.1
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 def test_a_dequeue_ends_by_its_deadline_where_all_hosts_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         await two_hosts(world)
         async with mapped(world) as client:
             freeze(monkeypatch, client, 0, 1)
@@ -204,31 +204,31 @@ def test_a_dequeue_ends_by_its_deadline_where_all_hosts_are_frozen(monkeypatch: 
                 await client.dequeue({"t": 1}, wait_ms=2_000, timeout_ms=3_000)
             assert world.loop.time() - begun_s < 5
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 def test_a_dequeue_that_is_cancelled_keeps_nothing_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         hosts = await two_hosts(world)
         async with mapped(world) as client:
             ids = await world.put(hosts[:1])
             slow_down(monkeypatch, hosts[0], 4.0)
             asked = asyncio.ensure_future(client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000))
-            ended = client._polls._ended
+            ended = client._polls._assign_or_release
 
-            def cancelled_when_given(kind: Kind, poll: Poll) -> None:
+            def cancelled_when_given(kind: DequeueKind, poll: Poll) -> None:
                 ended(kind, poll)
-                if any(got for _, got in client._polls._waiting.values()):
+                if any(got for _, got in client._polls._waiting_calls.values()):
                     asked.cancel()
 
-            monkeypatch.setattr(client._polls, "_ended", cancelled_when_given)
+            monkeypatch.setattr(client._polls, "_assign_or_release", cancelled_when_given)
             with pytest.raises(asyncio.CancelledError):
                 await asked
             [delivery] = await client.dequeue({"t": 1}, wait_ms=20_000, timeout_ms=60_000)
             assert ids == {delivery.id}
             assert delivery.attempt == 1
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)
 
 
 def test_a_host_that_answers_at_once_that_it_has_nothing_is_not_asked_all_the_time(
@@ -236,18 +236,18 @@ def test_a_host_that_answers_at_once_that_it_has_nothing_is_not_asked_all_the_ti
 ) -> None:
     """As a host does that stops."""
 
-    async def story(world: TierWorld) -> None:
+    async def story(world: RpcTierWorld) -> None:
         await two_hosts(world)
         async with mapped(world) as client:
-            ask, asked = client._dequeue_at, 0
+            ask, asked = client._dequeue_from, 0
 
             async def dequeue_at(at: Address | None, wants: Any, wait_ms: int, *arguments: Any) -> list[Delivery]:
                 nonlocal asked
                 asked += 1
                 return await ask(at, wants, 0, *arguments)
 
-            monkeypatch.setattr(client, "_dequeue_at", dequeue_at)
+            monkeypatch.setattr(client, "_dequeue_from", dequeue_at)
             assert await client.dequeue({"t": 1}, wait_ms=10_000) == []
             assert 10 < asked < 100
 
-    play_tier(story, shards=2)
+    run_rpc_tier(story, shards=2)

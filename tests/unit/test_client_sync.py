@@ -17,22 +17,22 @@ from contextlib import contextmanager
 import pytest
 
 from foqs_client import Client, InvalidArgument, Item, NotFound, SyncClient, UnknownOutcome, Unreachable
-from foqs_client.background import Background
+from foqs_client.background import BackgroundLoop
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import until
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
 
 @contextmanager
-def a_host(queue: FakeQueue | None = None) -> Iterator[Served]:
+def a_host(queue: FakeQueue | None = None) -> Iterator[ServedQueue]:
     """A served queue in a loop of its own thread."""
-    background = Background("host")
+    background = BackgroundLoop("host")
     ended = asyncio.Event()
-    hosts: list[Served] = []
+    hosts: list[ServedQueue] = []
 
     async def serve() -> None:
-        async with served(queue or FakeQueue()) as host:
+        async with serve_queue(queue or FakeQueue()) as host:
             hosts.append(host)
             await ended.wait()
 
@@ -51,7 +51,7 @@ def a_host(queue: FakeQueue | None = None) -> Iterator[Served]:
 
 
 @contextmanager
-def stuck() -> Iterator[tuple[Served, FakeQueue]]:
+def stuck() -> Iterator[tuple[ServedQueue, FakeQueue]]:
     """A host that takes every call and answers none."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
@@ -109,9 +109,9 @@ def test_ctrl_c_ends_the_call_that_waits_and_leaves_the_client_usable() -> None:
             client.dequeue({"t": 1}, wait_ms=60_000)
         presser.join()
         assert client.routing().version == 42
-        link = client._client._pool.ready_link
+        link = client._client._pool.ready_connection
         assert link is not None
-        assert link.in_flight == 0
+        assert link.in_flight_count == 0
 
 
 def test_closing_ends_the_calls_of_other_threads_as_a_loss_does() -> None:
@@ -143,7 +143,7 @@ def test_a_client_that_its_own_thread_collects_ends_it_too() -> None:
     with a_host() as host:
         client = SyncClient(host.url)
         client.topics()
-        background, end = client._background, client._end
+        background, end = client._background, client._finalize
 
         async def collect() -> None:
             end()
@@ -206,7 +206,7 @@ def call():
         print(type(error).__name__, flush=True)
 
 threading.Thread(target=call, daemon=True).start()
-while client._client._pool.ready_link is None or client._client._pool.ready_link.in_flight == 0:
+while client._client._pool.ready_connection is None or client._client._pool.ready_connection.in_flight_count == 0:
     pass
 print("leaving", flush=True)
 """

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from foqs_client import Delivery, FoqsError, InvalidArgument, Overloaded, UnknownOutcome
-from foqs_client.gather import Gatherer
-from foqs_client.takers import Takers, deal
+from foqs_client.gather import Coalescer
+from foqs_client.takers import SharedDequeues, distribute
 from tests.support.virtual import run_virtual
 
 
@@ -27,8 +27,8 @@ class Host:
         self.after_s = after_s
         self.asked: list[tuple[dict[str, int], int, int]] = []
         self.released: list[str] = []
-        self.gatherer = Gatherer()
-        self.takers = Takers(self.gatherer, lambda found: self.released.extend(each.id for each in found))
+        self.gatherer = Coalescer()
+        self.takers = SharedDequeues(self.gatherer, lambda found: self.released.extend(each.id for each in found))
 
     async def ask(self, wants: Mapping[str, int], wait_ms: int, timeout_ms: int) -> list[Delivery]:
         self.asked.append((dict(wants), wait_ms, timeout_ms))
@@ -39,10 +39,10 @@ class Host:
         return [Delivery(id_, topic=id_[0]) for id_ in answer]
 
     async def take(self, wants: Mapping[str, int], wait_ms: int = 0, timeout_ms: int = 1_000) -> list[str]:
-        return [each.id for each in await self.takers.take(wants, wait_ms, None, timeout_ms, self.ask)]
+        return [each.id for each in await self.takers.dequeue(wants, wait_ms, None, timeout_ms, self.ask)]
 
 
-def tell(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+def run_story(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     run_virtual(story)
 
 
@@ -58,7 +58,7 @@ def test_counts_are_summed_and_the_first_callers_are_served_first() -> None:
         assert host.asked == [({"t": 6}, 0, 1_000)]
         assert not host.released
 
-    tell(story)
+    run_story(story)
 
 
 def test_of_several_topics_each_caller_gets_at_most_its_count_of_each() -> None:
@@ -68,7 +68,7 @@ def test_of_several_topics_each_caller_gets_at_most_its_count_of_each() -> None:
         assert found == [["t1", "u1", "u2"], ["t2", "t3"]]
         assert host.asked[0][0] == {"t": 3, "u": 3}
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_call_that_is_alone_asks_as_it_was_made() -> None:
@@ -78,7 +78,7 @@ def test_a_call_that_is_alone_asks_as_it_was_made() -> None:
         assert host.asked == [({"t": 5}, 70, 900)]
         assert not host.gatherer._serving
 
-    tell(story)
+    run_story(story)
 
 
 def test_who_got_nothing_asks_again_with_the_rest_of_its_time() -> None:
@@ -88,7 +88,7 @@ def test_who_got_nothing_asks_again_with_the_rest_of_its_time() -> None:
         assert found == [["t1"], ["t2"], [], []]
         assert host.asked == [({"t": 4}, 1_000, 2_000), ({"t": 3}, 900, 1_900), ({"t": 2}, 800, 1_800)]
 
-    tell(story)
+    run_story(story)
 
 
 def test_without_a_wait_nobody_is_told_that_there_is_nothing_before_a_host_says_so() -> None:
@@ -98,7 +98,7 @@ def test_without_a_wait_nobody_is_told_that_there_is_nothing_before_a_host_says_
         assert await together(*(host.take({"t": 1}) for _ in range(2))) == [[], []]
         assert [wait_ms for _, wait_ms, _ in host.asked] == [0, 0, 0]
 
-    tell(story)
+    run_story(story)
 
 
 def test_no_call_is_longer_than_its_time() -> None:
@@ -108,7 +108,7 @@ def test_no_call_is_longer_than_its_time() -> None:
         assert found == [["t1"]] * 3 + [[]] * 6
         assert [(wait_ms, timeout_ms) for _, wait_ms, timeout_ms in host.asked] == [(500, 1_000), (100, 600), (0, 200)]
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_refused_call_is_refused_for_all_and_one_that_others_may_have_spoilt_is_made_by_each() -> None:
@@ -122,7 +122,7 @@ def test_a_refused_call_is_refused_for_all_and_one_that_others_may_have_spoilt_i
         assert (told[0], type(told[1]), told[2]) == (["t1"], Overloaded, [])
         assert [wants["t"] for wants, _, _ in host.asked] == [6, 1, 2, 3]
 
-    tell(story)
+    run_story(story)
 
 
 def test_an_error_of_a_later_call_is_told_to_those_that_still_wait() -> None:
@@ -133,7 +133,7 @@ def test_an_error_of_a_later_call_is_told_to_those_that_still_wait() -> None:
             ["t1"], UnknownOutcome, UnknownOutcome,
         ]  # fmt: skip
 
-    tell(story)
+    run_story(story)
 
 
 @pytest.mark.parametrize("wants", [{}, {"t": 0}, {"t": -1}, {"t": 33}, {"t": 1.5}])
@@ -143,7 +143,7 @@ def test_what_a_host_may_refuse_and_what_is_large_is_asked_for_alone(wants: Mapp
         await together(host.take(wants), host.take({"t": 1}), host.take(wants))
         assert [asked for asked, _, _ in host.asked].count(dict(wants)) == 2
 
-    tell(story)
+    run_story(story)
 
 
 def test_a_bad_time_is_told_as_ever() -> None:
@@ -153,7 +153,7 @@ def test_a_bad_time_is_told_as_ever() -> None:
         assert [type(each) for each in told] == [InvalidArgument] * 2
         assert host.asked[0][1:] == (-5, 0)
 
-    tell(story)
+    run_story(story)
 
 
 # ------------------------------------------------------------------------ cancellation
@@ -171,7 +171,7 @@ def test_what_comes_for_a_caller_that_has_gone_is_another_s(gone: int) -> None:
         assert results[1 - gone] == ["t1"]
         assert not host.released
 
-    tell(story)
+    run_story(story)
 
 
 def test_what_nobody_wants_any_more_is_released() -> None:
@@ -185,7 +185,7 @@ def test_what_nobody_wants_any_more_is_released() -> None:
         assert host.released == ["t2", "t3"]
         assert len(host.asked) == 1
 
-    tell(story)
+    run_story(story)
 
 
 def test_when_all_have_gone_nobody_asks_again() -> None:
@@ -201,7 +201,7 @@ def test_when_all_have_gone_nobody_asks_again() -> None:
         assert len(host.asked) == 1
         assert not host.gatherer._serving
 
-    tell(story)
+    run_story(story)
 
 
 def test_what_was_given_to_a_caller_in_the_moment_of_its_cancellation_is_released() -> None:
@@ -214,17 +214,17 @@ def test_what_was_given_to_a_caller_in_the_moment_of_its_cancellation_is_release
             asyncio.get_running_loop().call_soon(calls[0].cancel)
             return [Delivery("t1", topic="t"), Delivery("t2", topic="t")]
 
-        calls = [asyncio.ensure_future(host.takers.take({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
+        calls = [asyncio.ensure_future(host.takers.dequeue({"t": 1}, 0, None, 1_000, ask)) for _ in range(2)]
         results = await together(*calls)
         assert isinstance(results[0], asyncio.CancelledError)
         assert [each.id for each in results[1]] == ["t2"]
         assert host.released == ["t1"]
 
-    tell(story)
+    run_story(story)
 
 
 def test_dealing_gives_nobody_more_than_it_wants_and_leaves_the_rest() -> None:
     found = [Delivery(id_, topic=id_[0]) for id_ in ("t1", "u1", "t2", "t3", "x1", "u2")]
-    shares, surplus = deal(found, [{"t": 1}, {"u": 1}, {"t": 1, "u": 0}])
+    shares, surplus = distribute(found, [{"t": 1}, {"u": 1}, {"t": 1, "u": 0}])
     assert [[each.id for each in share] for share in shares] == [["t1"], ["u1"], ["t2"]]
     assert [each.id for each in surplus] == ["t3", "x1", "u2"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foqs_client.link import NotSent
-from foqs_client.transport import RETRY_PAUSE_S_MIN, Transport
+from foqs_client.transport import BACKOFF_S_MIN, HostConnector
 from tests.support.virtual import run_virtual
 
 CLOSING, OPEN = ("closing", 1), ("open", 2)
@@ -42,8 +42,8 @@ def test_a_host_that_closes_connections_at_once_is_tried_again_after_growing_pau
     async def story(network: Network) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
-            await Transport([CLOSING], network.connect).link(begun + 31 * RETRY_PAUSE_S_MIN)
-        after = [round((at - begun) / RETRY_PAUSE_S_MIN) for _, at in network.asked]
+            await HostConnector([CLOSING], network.connect).wait_for_connection(begun + 31 * BACKOFF_S_MIN)
+        after = [round((at - begun) / BACKOFF_S_MIN) for _, at in network.asked]
         assert after == [0, 1, 3, 7, 15]
 
     told(story)
@@ -53,7 +53,7 @@ def test_who_is_not_patient_connects_once_to_a_host_that_closes_connections_at_o
     async def story(network: Network) -> None:
         begun = asyncio.get_running_loop().time()
         with pytest.raises(NotSent, match="closed the connection at once"):
-            await Transport([CLOSING], network.connect).link(begun + 10.0, patient=False)
+            await HostConnector([CLOSING], network.connect).wait_for_connection(begun + 10.0, retry_connect=False)
         assert network.asked == [(CLOSING[0], begun)]
 
     told(story)
@@ -61,11 +61,13 @@ def test_who_is_not_patient_connects_once_to_a_host_that_closes_connections_at_o
 
 def test_the_next_host_is_tried_where_one_closes_connections_at_once() -> None:
     async def story(network: Network) -> None:
-        transport = Transport([CLOSING, OPEN], network.connect)
+        transport = HostConnector([CLOSING, OPEN], network.connect)
         deadline = asyncio.get_running_loop().time() + 10.0
-        first, second = await asyncio.gather(transport.link(deadline), transport.link(deadline))
+        first, second = await asyncio.gather(
+            transport.wait_for_connection(deadline), transport.wait_for_connection(deadline)
+        )
         assert first is second
-        assert first.ready
+        assert first.is_ready
         assert [host for host, _ in network.asked] == [CLOSING[0], OPEN[0]]
 
     told(story)

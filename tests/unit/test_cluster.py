@@ -13,26 +13,26 @@ import pytest
 
 from foqs.core.errors import FoqsError, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import parse_id
-from foqs.core.life import Kind
-from foqs.metric_table import CLUSTER
-from foqs.scrape_cluster import cluster_readings
+from foqs.core.life import EventKind
+from foqs.metric_table import CLUSTER_METRICS
+from foqs.scrape_cluster import cluster_samples
 from shardmgr import administration
 from shardmgr.model import ShardSpec
 from tests.support.builders import keyed_item, new_item
-from tests.support.cluster_world import SESSION_MS, ClusterHost, ClusterWorld, play_cluster
+from tests.support.cluster_world import SESSION_MS, ClusterHost, ClusterWorld, run_in_cluster
 from tests.support.engines import ok
 
 
 async def three(world: ClusterWorld) -> list[ClusterHost]:
     hosts = [await world.host(name) for name in ("one", "two", "three")]
-    await world.settled(*hosts)
+    await world.wait_until_settled(*hosts)
     return hosts
 
 
 def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
-        held = [len(shard.slots) for host in hosts for shard in host.engine.shards.values()]
+        held = [len(shard.key_slots) for host in hosts for shard in host.engine.shards.values()]
         assert held == [1024 // 8] * 8
         for host in hosts:
             await host.caller.put()
@@ -40,13 +40,13 @@ def test_three_hosts_share_the_shards_evenly_and_their_slots() -> None:
         taken = [result for result in results if not isinstance(result, FoqsError)]
         assert 0 < len(taken) < 64
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_what_it_holds() -> None:
     async def story(world: ClusterWorld) -> None:
         one, _, _ = await three(world)
-        drained, *others = sorted(one.serves())
+        drained, *others = sorted(one.is_serving())
 
         async def taken() -> list[int]:
             """The shards of so many new items that each shard would have some."""
@@ -78,20 +78,20 @@ def test_a_drained_shard_takes_no_new_items_but_those_of_its_keys_and_delivers_w
         await world.pass_s(1)
         assert set(await taken()) == {drained}
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 @pytest.mark.parametrize("back", [False, True], ids=["removed", "added again, of another database"])
 def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_given_it_back(back: bool) -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         one.membership._tasks[1].cancel()  # its planner: nobody tells it to give anything back
         await administration.remove_shard(world.administrator, 0, force=True)
         if back:
             await administration.add_shard(world.administrator, ShardSpec(0, "elsewhere"))
         await world.pass_s(0.1)
-        assert one.serves() == {0, 1}
+        assert one.is_serving() == {0, 1}
         shards = []
         for _ in range(20):
             shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
@@ -105,11 +105,11 @@ def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_gi
 
         one.membership._tasks[1] = asyncio.ensure_future(one.membership.planner.run())
         if not back:
-            await world.until(lambda: one.serves() == {1})
+            await world.until(lambda: one.is_serving() == {1})
             return
         first = world.database.tables[0].owner.epoch
-        await world.until(lambda: one.serves() == {0, 1} and world.database.tables[0].owner.epoch > first)
-        await world.settled(one)
+        await world.until(lambda: one.is_serving() == {0, 1} and world.database.tables[0].owner.epoch > first)
+        await world.wait_until_settled(one)
         for _ in range(20):
             shards += [parse_id(id, "id")[0] for id in await one.caller.put()]
             await world.pass_s(0.3)
@@ -117,7 +117,7 @@ def test_a_shard_that_was_removed_takes_no_new_items_though_its_owner_has_not_gi
         results = await one.caller.enqueue([keyed_item(f"m{n}") for n in range(64)])
         assert {parse_id(ok(result), "id")[0] for result in results} == {0, 1}
 
-    play_cluster(story, shards=2)
+    run_in_cluster(story, shards=2)
 
 
 def test_a_host_shows_its_cluster_and_what_moved() -> None:
@@ -125,8 +125,8 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
         hosts = [one, two, _] = await three(world)
 
         def shown(host: ClusterHost) -> dict[tuple[str, ...], float]:
-            found = cluster_readings(host.membership, "default")
-            assert set(found) == {each.name for each in CLUSTER}
+            found = cluster_samples(host.membership, "default")
+            assert set(found) == {each.name for each in CLUSTER_METRICS}
             return {(name, *labels): value for name, rows in found.items() for labels, value in rows}
 
         await world.pass_s(1)
@@ -142,21 +142,21 @@ def test_a_host_shows_its_cluster_and_what_moved() -> None:
         assert len({shown(host)["foqs_plan_version",] for host in hosts}) == 1
         assert sum(shown(host)["foqs_planner_elected",] for host in hosts) == 1
         before, version = len(one.facts.taken), shown(one)["foqs_plan_version",]
-        shards = two.serves()
+        shards = two.is_serving()
         await two.stop()
-        await world.settled(one, hosts[2])
+        await world.wait_until_settled(one, hosts[2])
         assert len(two.facts.handed) == len(shards)
         assert len(one.facts.taken) > before
         assert all(0 <= seconds < 5 for seconds in (*one.facts.taken, *two.facts.handed))
         await world.pass_s(1)
         assert shown(one)["foqs_plan_version",] > version
         assert shown(one)["foqs_cluster_hosts",] == 2
-        one.cut()
-        await world.until(lambda: not one.serves())
+        one.disconnect()
+        await world.until(lambda: not one.is_serving())
         assert shown(one)["foqs_cluster_standing", "cut off"] == 1
         assert shown(one)["foqs_cluster_serve_seconds",] == 0
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_the_shards_of_a_host_that_dies_are_served_by_others_and_nothing_is_lost() -> None:
@@ -165,51 +165,51 @@ def test_the_shards_of_a_host_that_dies_are_served_by_others_and_nothing_is_lost
         ids = await two.caller.put(count=10)
         died = world.loop.time()
         await two.die()
-        await world.settled(one, three_)
+        await world.wait_until_settled(one, three_)
         assert world.loop.time() - died < SESSION_MS / 1000 + 2
         got = [*(await one.caller.get(count=20)).items, *(await three_.caller.get(count=20)).items]
         assert len(got) == len(ids)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_host_that_is_cut_off_stops_before_others_take_over_and_comes_back() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
         one, two, three_ = hosts
-        shards = two.serves()
-        two.cut()
+        shards = two.is_serving()
+        two.disconnect()
         await world.pass_s(0.1)
-        assert two.serves() == shards
-        assert two.membership.unready is not None
-        assert two.membership.unready.startswith("suspended")
+        assert two.is_serving() == shards
+        assert two.membership.not_ready_reason is not None
+        assert two.membership.not_ready_reason.startswith("suspended")
         await two.caller.put()
         assert (await two.caller.get()).items == []
-        await world.until(lambda: not two.serves())
-        assert two.membership.unready.startswith("cut off")
-        assert all(not host.serves() & shards for host in (one, three_))
-        await world.settled(one, three_)
-        two.heal()
-        await world.settled(*hosts)
-        assert two.membership.unready is None
+        await world.until(lambda: not two.is_serving())
+        assert two.membership.not_ready_reason.startswith("cut off")
+        assert all(not host.is_serving() & shards for host in (one, three_))
+        await world.wait_until_settled(one, three_)
+        two.reconnect()
+        await world.wait_until_settled(*hosts)
+        assert two.membership.not_ready_reason is None
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_short_cut_moves_nothing() -> None:
     async def story(world: ClusterWorld) -> None:
         hosts = await three(world)
-        before = {host.nonce: host.serves() for host in hosts}
+        before = {host.nonce: host.is_serving() for host in hosts}
         epochs = set(world.epochs)
-        hosts[1].cut()
+        hosts[1].disconnect()
         await world.pass_s(3)
-        hosts[1].heal()
+        hosts[1].reconnect()
         await world.pass_s(1)
-        await world.settled(*hosts)
-        assert {host.nonce: host.serves() for host in hosts} == before
+        await world.wait_until_settled(*hosts)
+        assert {host.nonce: host.is_serving() for host in hosts} == before
         assert set(world.epochs) == epochs
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_session_that_ends_gives_every_shard_a_new_epoch_whoever_gets_it() -> None:
@@ -218,9 +218,9 @@ def test_a_session_that_ends_gives_every_shard_a_new_epoch_whoever_gets_it() -> 
         for host in (hosts[1], hosts[1], hosts[0]):
             world.ensemble.expire(host.registry)
             await world.pass_s(0.5)
-            await world.settled(*hosts)
+            await world.wait_until_settled(*hosts)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_host_that_stops_hands_its_shards_over_and_loses_no_call() -> None:
@@ -243,66 +243,66 @@ def test_a_host_that_stops_hands_its_shards_over_and_loses_no_call() -> None:
         producing.cancel()
         await asyncio.gather(producing, return_exceptions=True)
         assert {type(error) for error in refused} <= {Unavailable, NotOwner}
-        await world.settled(one, three_)
+        await world.wait_until_settled(one, three_)
         got = [*(await one.caller.get("u", 2_000)).items, *(await three_.caller.get("u", 2_000)).items]
         assert sorted(f"{seen.shard}-{seen.row.id}" for seen in got) == sorted(written)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_the_last_host_can_stop_and_the_next_one_finds_everything() -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         await one.caller.put(count=3)
         await one.stop()
         again = await world.host("one")
-        await world.settled(again)
+        await world.wait_until_settled(again)
         assert len((await again.caller.get(count=9)).items) == 3
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_drain_that_hangs_is_fenced_all_the_same() -> None:
     async def story(world: ClusterWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         for shard in one.engine.shards.values():
             shard._writer.close = lambda: None  # type: ignore[method-assign]
         two = await world.host("two")
-        await world.until(lambda: len(two.serves()) == world.shard_count // 2, within_s=60)
-        await world.settled(one, two)
+        await world.until(lambda: len(two.is_serving()) == world.shard_count // 2, within_s=60)
+        await world.wait_until_settled(one, two)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_move_takes_a_shard_to_the_host_that_was_named() -> None:
     async def story(world: ClusterWorld) -> None:
         one, _, three_ = await three(world)
-        number = min(one.serves())
+        number = min(one.is_serving())
         shard = one.engine.shards[number]
         [seen] = [await one.caller.one() for _ in await one.caller.put()]
         await administration.move_shard(world.administrator, number, "three")
-        await world.until(lambda: number in three_.serves())
-        assert not shard.serving
+        await world.until(lambda: number in three_.is_serving())
+        assert not shard.is_serving
         await world.pass_s(0.1)
-        [outcome] = await one.caller.do(Kind.ACK, [replace(seen, shard=number)])
+        [outcome] = await one.caller.do(EventKind.ACK, [replace(seen, shard=number)])
         assert isinstance(outcome, NotOwner)
         assert outcome.owner == ("three.example", 7411)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_host_that_is_drained_gives_everything_back_and_serves_again_when_undrained() -> None:
     async def story(world: ClusterWorld) -> None:
         one, two, three_ = hosts = await three(world)
         await administration.drain_host(world.administrator, "two")
-        await world.until(lambda: not two.serves())
-        await world.settled(one, three_)
+        await world.until(lambda: not two.is_serving())
+        await world.wait_until_settled(one, three_)
         await administration.undrain_host(world.administrator, "two")
-        await world.settled(*hosts)
+        await world.wait_until_settled(*hosts)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 def test_a_registry_that_was_wiped_gives_no_epoch_twice_and_loses_no_item() -> None:
@@ -316,15 +316,15 @@ def test_a_registry_that_was_wiped_gives_no_epoch_twice_and_loses_no_item() -> N
         documents.clear()
         for registry in [host.registry for host in hosts]:
             world.ensemble.expire(registry)
-        await world.until(lambda: not any(host.serves() for host in hosts))
-        await administration.init(
+        await world.until(lambda: not any(host.is_serving() for host in hosts))
+        await administration.create_layout(
             world.administrator, [ShardSpec(number, "main") for number in range(world.shard_count)]
         )
-        await world.settled(*hosts)
+        await world.wait_until_settled(*hosts)
         got = [seen for host in hosts for seen in (await host.caller.get(count=9)).items]
         assert len(got) == len(ids)
 
-    play_cluster(story)
+    run_in_cluster(story)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -338,9 +338,9 @@ def test_hosts_that_come_and_go_at_any_time_lose_nothing_and_never_overlap(seed:
             host = rng.choice(hosts)
             match rng.randrange(6):
                 case 0:
-                    host.cut()
+                    host.disconnect()
                     await world.pass_s(rng.uniform(0, 8))
-                    host.heal()
+                    host.reconnect()
                 case 1:
                     world.ensemble.expire(host.registry)
                 case 2:
@@ -366,10 +366,10 @@ def test_hosts_that_come_and_go_at_any_time_lose_nothing_and_never_overlap(seed:
                             written.append(ok(result))
                 except Unavailable:
                     pass
-        await world.settled(*hosts)
+        await world.wait_until_settled(*hosts)
         got = [f"{seen.shard}-{seen.row.id}" for host in hosts for seen in (await host.caller.get(count=500)).items]
         assert set(written) <= set(got)
         assert len(written) <= len(got) <= len(written) + unknown
         assert len(written) > 20
 
-    play_cluster(story)
+    run_in_cluster(story)

@@ -10,24 +10,24 @@ import pytest
 
 from foqs.core.errors import InvalidArgument as Refusal
 from foqs.service.cluster import (
-    Alone,
     ClusterService,
+    HostIdentity,
     HostRef,
     HostView,
-    Identity,
-    MapChange,
-    Routing,
+    RoutingChange,
+    RoutingTable,
     ShardView,
+    StandaloneCluster,
 )
 from foqs.shard.status import ShardStatus
-from foqs.wire.cluster import cluster_calls
+from foqs.wire.cluster import cluster_handlers
 from foqs_client import Client, FoqsError, Host, NotImplementedYet, Shard
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
+from foqs_client.message import ThriftMethod
 from shardmgr.model import ShardSpec
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import served
+from tests.support.wire import serve_queue
 
 HOSTS = [
     HostView(f"host{n:04}", ("h", n + 1), "gold", "eu", 2, f"nonce{n}", 3, 0.5, n == 0, n == 1, "9") for n in range(3)
@@ -45,20 +45,20 @@ class Recording:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.map = Routing(42, HOSTS, SHARDS)
-        self.change: MapChange | None = None
+        self.map = RoutingTable(42, HOSTS, SHARDS)
+        self.change: RoutingChange | None = None
 
     @property
     def version(self) -> int:
         return self.map.version
 
-    def routing(self) -> Routing:
+    def routing(self) -> RoutingTable:
         return self.map
 
-    def changes(self, version: int) -> MapChange | None:
+    def changes_since(self, version: int) -> RoutingChange | None:
         return self.change
 
-    def loads(self) -> Sequence[float]:
+    def host_loads(self) -> Sequence[float]:
         return [0.5, 0.5, 0.5]
 
     async def add_shard(self, spec: ShardSpec, deadline: float) -> None:
@@ -81,7 +81,7 @@ class Recording:
 
 @asynccontextmanager
 async def asked(cluster: ClusterService) -> AsyncIterator[Client]:
-    async with served(FakeQueue(), calls=cluster_calls(cluster)) as host, Client(host.url) as client:
+    async with serve_queue(FakeQueue(), calls=cluster_handlers(cluster)) as host, Client(host.url) as client:
         yield client
 
 
@@ -109,7 +109,7 @@ def test_lists_longer_than_a_page_come_whole_and_in_order() -> None:
         cluster = Recording()
         hosts = [HostView(f"host{n:04}", ("h", 1), "gold", "", 0) for n in range(1_201)]
         shards = [ShardView(n * 2, "gold", "", None, "", 0, "free") for n in range(1_201)]
-        cluster.map = Routing(1, hosts, shards)
+        cluster.map = RoutingTable(1, hosts, shards)
         async with asked(cluster) as client:
             assert [host.name for host in await client.list_hosts()] == [host.name for host in hosts]
             assert [shard.shard for shard in await client.list_shards()] == [shard.shard for shard in shards]
@@ -182,7 +182,7 @@ def test_a_bad_request_is_refused_and_changes_nothing(method: str, request_: Any
         cluster = Recording()
         async with asked(cluster) as client:
             with pytest.raises(FoqsError) as caught:
-                await client._call(Method(method), request_, None)
+                await client._call(ThriftMethod(method), request_, None)
             assert (caught.value.code, caught.value.field) == verdict
         assert cluster.asked == []
 
@@ -191,7 +191,7 @@ def test_a_bad_request_is_refused_and_changes_nothing(method: str, request_: Any
 
 def test_a_host_alone_tells_of_itself() -> None:
     statuses = [ShardStatus(4, "acquiring", 0, 0, "waits"), ShardStatus(3, "owned", 2, 7, None)]
-    routing = Alone(Identity("h", 7411, 42, "eu", "gold", "9", "host1"), lambda: statuses).routing()
+    routing = StandaloneCluster(HostIdentity("h", 7411, 42, "eu", "gold", "9", "host1"), lambda: statuses).routing()
     assert routing.version == 42
     assert routing.hosts == [HostView("host1", ("h", 7411), "gold", "eu", 2, version="9")]
     assert [(s.shard, s.owner, s.owner_name, s.epoch, s.state, s.queued_items, s.reason) for s in routing.shards] == [
@@ -216,7 +216,7 @@ def test_a_host_alone_refuses_changes_and_says_what_to_do(
     change: Callable[[Client], Coroutine[Any, Any, None]],
 ) -> None:
     async def story() -> None:
-        async with asked(Alone(Identity("h", 1, 1), list)) as client:
+        async with asked(StandaloneCluster(HostIdentity("h", 1, 1), list)) as client:
             with pytest.raises(NotImplementedYet, match=r"alone.*cluster\.zookeeper"):
                 await change(client)
 

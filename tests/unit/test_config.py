@@ -11,11 +11,11 @@ import pytest
 from pydantic.fields import FieldInfo
 
 from foqs.config import Config, ConfigError, load
-from foqs.host import wire_limits
+from foqs.host import rpc_limits
 from foqs.options import Options, StoreUrl, parse_store_url
 from foqs.service.api import CallLimits, NamespaceSettings
 from foqs.shard.settings import ShardSettings
-from foqs.wire.limits import WireLimits
+from foqs.wire.limits import RpcLimits
 from tests.support.certificates import Authority, secret_file
 
 AUTH = '[auth]\nenabled = true\n[auth.principals.a]\ntoken_file = "no-such-file"'
@@ -68,17 +68,17 @@ def test_the_options_of_a_section_cover_what_its_part_takes(section: str, settin
 
 
 def test_the_wire_s_limits_are_options_with_the_same_defaults() -> None:
-    options = Config().wire
-    for part in dataclasses.fields(WireLimits):
+    options = Config().rpc
+    for part in dataclasses.fields(RpcLimits):
         seconds = part.name.endswith("_s")
         given = getattr(options, f"{part.name.removesuffix('_s')}_ms" if seconds else part.name)
         assert (given / 1_000 if seconds else given) == part.default, part.name
 
 
 def test_every_option_of_the_wire_reaches_it() -> None:
-    changed = {name: value + 1 for name, value in Config().wire.model_dump().items()}
-    limits = wire_limits(Config(wire=type(Config().wire)(**changed)))
-    for part in dataclasses.fields(WireLimits):
+    changed = {name: value + 1 for name, value in Config().rpc.model_dump().items()}
+    limits = rpc_limits(Config(rpc=type(Config().rpc)(**changed)))
+    for part in dataclasses.fields(RpcLimits):
         assert getattr(limits, part.name) != part.default, part.name
 
 
@@ -111,10 +111,10 @@ def test_the_configuration_cannot_be_changed() -> None:
 
 
 def test_environment_overrides_the_file_and_the_command_line_both(tmp_path: Path) -> None:
-    file = write(tmp_path, "[server]\nport = 1\nhttp_port = 2\ndrain_timeout_ms = 3\n")
+    file = write(tmp_path, "[server]\nport = 1\nhttp_port = 2\nstop_timeout_ms = 3\n")
     environment = {"FOQS_SERVER__PORT": "10", "foqs_server__http_port": "20", "PATH": "/bin"}
     server = load(file, environment, {"server.port": 100}).server
-    assert (server.port, server.http_port, server.drain_timeout_ms) == (100, 20, 3)
+    assert (server.port, server.http_port, server.stop_timeout_ms) == (100, 20, 3)
 
 
 def test_environment_holds_text_numbers_and_booleans() -> None:
@@ -122,7 +122,7 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
         "FOQS_STORE__URL": "sqlite:/tmp/1",
         "FOQS_STORE__UNSAFE_DURABILITY": "true",
         "FOQS_SERVER__REGION": "42",
-        "FOQS_WIRE__FRAME_BYTES_MAX": "33_554_432",
+        "FOQS_RPC__FRAME_BYTES_MAX": "33_554_432",
         "FOQS_ADDRESS": "foqs://elsewhere",
         "FOQS_CONFIG": "x",
         "FOQS_NAMESPACE": "y",
@@ -137,7 +137,7 @@ def test_environment_holds_text_numbers_and_booleans() -> None:
     assert config.store.url == "sqlite:/tmp/1"
     assert config.store.unsafe_durability is True
     assert config.server.region == "42"
-    assert config.wire.frame_bytes_max == 33_554_432
+    assert config.rpc.frame_bytes_max == 33_554_432
     assert config.auth.principals["orders"].admin is True
 
 
@@ -195,8 +195,8 @@ def test_a_wrong_variable_is_named(variable: str, value: str) -> None:
         ("[namespace]\nlease_ms_default = 50_000_000", "namespace.lease_ms_default", "lease_ms_max"),
         ("[namespace]\nbackoff_ms_max = 1", "namespace.backoff_ms_min", "backoff_ms_max"),
         (
-            "[wire]\nframe_bytes_max = 65_536\n[namespace]\npayload_bytes_max = 65_536",
-            "wire.frame_bytes_max",
+            "[rpc]\nframe_bytes_max = 65_536\n[namespace]\npayload_bytes_max = 65_536",
+            "rpc.frame_bytes_max",
             "can take",
         ),
         ("[namespace]\nkey_window_ms = 120_000", "namespace.key_window_ms", "enqueue twice"),
@@ -320,13 +320,13 @@ principals = {{orders = {{token_file = "{tokens}"}}}}
     config = load(write(tmp_path, text))
     keyring = config.keyring()
     assert config.server.http_host == "127.0.0.1"
-    assert keyring.context is not None
-    assert keyring.holder(b"a-secret-of-orders") is not None
+    assert keyring.tls_context is not None
+    assert keyring.find_token(b"a-secret-of-orders") is not None
     assert "a-secret-of-orders" not in repr(config) + config.to_toml()
 
 
 def test_token_files_are_not_read_while_authentication_is_off(tmp_path: Path) -> None:
-    assert load(write(tmp_path, AUTH.replace("true", "false"))).keyring().tokens == {}
+    assert load(write(tmp_path, AUTH.replace("true", "false"))).keyring().principal_by_digest == {}
 
 
 def test_a_wrong_token_file_is_one_line_with_file_and_key(tmp_path: Path) -> None:

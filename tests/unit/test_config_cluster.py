@@ -43,7 +43,7 @@ url = "sqlite:/tmp/second"
 """
     config = load(write(tmp_path, text))
     assert (config.server.name, config.server.capacity) == ("host1", 2)
-    assert [config.databases[name].parsed.kind for name in ("main", "second-1")] == ["mysql", "sqlite"]
+    assert [config.databases[name].parsed_url.kind for name in ("main", "second-1")] == ["mysql", "sqlite"]
     assert config.database_password("main") == "hunter2"
     assert config.database_password("second-1") is None
     assert config.cluster_credentials() == ("foqs", "hun:ter2")
@@ -55,7 +55,7 @@ url = "sqlite:/tmp/second"
 
 def test_databases_and_cluster_can_be_set_by_environment() -> None:
     config = load(None, {"FOQS_CLUSTER__ZOOKEEPER": "z:1", "FOQS_DATABASES__MAIN__URL": "mysql://u@h/d"})
-    assert config.databases["main"].parsed.database == "d"
+    assert config.databases["main"].parsed_url.database == "d"
     with pytest.raises(ConfigError, match="FOQS_DATABASES__MAIN__PORT"):
         load(None, {"FOQS_DATABASES__MAIN__PORT": "1"})
 
@@ -76,8 +76,16 @@ def test_a_host_alone_needs_none_of_it() -> None:
         ('[cluster]\nroot = "/"', "cluster.root", "not a path"),
         ('[cluster]\nroot = "/a/../b"', "cluster.root", "not a path"),
         ("[cluster]\nsession_timeout_ms = 10", "cluster.session_timeout_ms", "1000"),
-        ("[cluster]\nsession_timeout_ms = 6000\nstop_margin_ms = 1334", "cluster.stop_margin_ms", "at most a third"),
-        ("[cluster]\nsession_timeout_ms = 1000\nstop_margin_ms = 167", "cluster.stop_margin_ms", "at most a third"),
+        (
+            "[cluster]\nsession_timeout_ms = 6000\nsession_margin_ms = 1334",
+            "cluster.session_margin_ms",
+            "at most a third",
+        ),
+        (
+            "[cluster]\nsession_timeout_ms = 1000\nsession_margin_ms = 167",
+            "cluster.session_margin_ms",
+            "at most a third",
+        ),
         ("[cluster]\nzookeper = 1", "cluster.zookeper", "did you mean cluster.zookeeper?"),
         (f'{CLUSTER}credentials_file = "no-such-file"\n{MAIN}', "cluster.credentials_file", "cannot be read"),
         (f'{CLUSTER}{MAIN}password_file = "no-such-file"', "databases.main.password_file", "cannot be read"),

@@ -52,7 +52,7 @@ def test_each_host_of_the_example_has_a_valid_configuration_of_its_own(number: i
     assert (config.server.name, config.server.advertise) == (f"host{number}", f"host{number}.example:7411")
     assert list(config.databases) == ["db1", "db2"]
     assert config.auth.principals["operator"].admin
-    assert config.cluster.drain_timeout_ms < config.server.drain_timeout_ms
+    assert config.cluster.handover_timeout_ms < config.server.stop_timeout_ms
 
 
 def test_each_host_of_the_compose_file_has_a_valid_configuration_of_its_own() -> None:
@@ -62,7 +62,7 @@ def test_each_host_of_the_compose_file_has_a_valid_configuration_of_its_own() ->
         config = load(CONFIGS / "docker" / "foqs.toml", {"FOQS_SERVER__NAME": name, "FOQS_SERVER__ADVERTISE": address})
         assert (config.server.name, config.server.advertise) == (name, f"{name}:{config.server.port}")
     services = set(re.findall(r"^  (\w+):$", COMPOSE.partition("\nservices:\n")[2].partition("\nvolumes:\n")[0], re.M))
-    assert {options.parsed.host for options in config.databases.values()} | {"zookeeper"} <= services
+    assert {options.parsed_url.host for options in config.databases.values()} | {"zookeeper"} <= services
 
 
 def test_the_unit_starts_commands_that_exist_and_gives_a_host_time_to_stop() -> None:
@@ -73,7 +73,7 @@ def test_the_unit_starts_commands_that_exist_and_gives_a_host_time_to_stop() -> 
         assert program.endswith("/foqs")
         assert_exists(arguments)
     [stop_s] = re.findall(r"^TimeoutStopSec=(\d+)$", UNIT, re.M)
-    example = load(None, {}, {}).server.drain_timeout_ms / 1_000
+    example = load(None, {}, {}).server.stop_timeout_ms / 1_000
     assert int(stop_s) > 2 * example
     assert "KillSignal=SIGTERM" in UNIT
 

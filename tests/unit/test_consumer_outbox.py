@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from random import Random
 
-from foqs_client.consumer.backoff import WAIT_S_MIN
-from foqs_client.consumer.outbox import Outbox, Outboxes
+from foqs_client.consumer.backoff import BACKOFF_S_MIN
+from foqs_client.consumer.outbox import SettlementQueue, SettlementQueues
 from foqs_client.types import Outcome
 from tests.support.virtual import run_virtual
 
@@ -31,13 +31,13 @@ def test_what_ends_while_a_batch_is_under_way_goes_together_with_the_next() -> N
             told.extend(entries)
             return ()
 
-        outbox: Outbox[int] = Outbox(call, settled, unexpected, Random(1))
+        outbox: SettlementQueue[int] = SettlementQueue(call, settled, unexpected, Random(1))
         outbox.put(0)
         outbox.put(1)
         for moment in range(2, 9):
             loop.call_later(moment / 10, outbox.put, moment)
         await asyncio.sleep(0.95)
-        await outbox.empty()
+        await outbox.wait_empty()
         assert batches == [[0, 1], list(range(2, 9))]
         assert told == list(range(9))
         assert loop.time() == 2.0
@@ -54,13 +54,13 @@ def test_what_is_to_be_told_again_is_told_first_after_a_pause() -> None:
             batches.append(list(entries))
             return [Outcome()] * len(entries)
 
-        outbox: Outbox[int] = Outbox(
+        outbox: SettlementQueue[int] = SettlementQueue(
             call, lambda entries, _: entries[1:] if len(batches) == 1 else (), unexpected, Random(1)
         )
         for entry in (0, 1):
             outbox.put(entry)
-        loop.call_later(WAIT_S_MIN / 4, outbox.put, 2)
-        await outbox.empty()
+        loop.call_later(BACKOFF_S_MIN / 4, outbox.put, 2)
+        await outbox.wait_empty()
         assert batches == [[0, 1], [1, 2]]
 
     run_virtual(main)
@@ -78,12 +78,12 @@ def test_an_error_that_is_no_answer_costs_its_own_call_and_none_behind_it() -> N
             told.extend(entries)
             return [Outcome()] * len(entries)
 
-        outbox: Outbox[int] = Outbox(call, lambda entries, _: (), errors.append, Random(1))
+        outbox: SettlementQueue[int] = SettlementQueue(call, lambda entries, _: (), errors.append, Random(1))
         outbox.put(0)
         await asyncio.sleep(0.5)
         outbox.put(1)
         outbox.put(2)
-        await outbox.empty()
+        await outbox.wait_empty()
         assert told == [1, 2]
         assert [type(error) for error in errors] == [ZeroDivisionError]
 
@@ -100,8 +100,9 @@ def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told()
                 await asyncio.sleep(1_000)
             return [Outcome()] * len(entries)
 
-        outboxes: Outboxes[str] = Outboxes(
-            lambda: Outbox(call, lambda entries, _: (), unexpected, Random(1)), lambda entry: entry.partition("-")[0]
+        outboxes: SettlementQueues[str] = SettlementQueues(
+            lambda: SettlementQueue(call, lambda entries, _: (), unexpected, Random(1)),
+            lambda entry: entry.partition("-")[0],
         )
         for number in range(3):
             outboxes.put(f"dead-{number}")
@@ -110,7 +111,7 @@ def test_a_host_that_does_not_answer_holds_up_nothing_that_the_others_are_told()
         outboxes.put("other-0")
         await asyncio.sleep(1)
         assert batches == [["dead-0"], ["well-0"], ["well-1"], ["well-2"], ["other-0"]]
-        assert list(outboxes._boxes) == ["dead", "other"]
+        assert list(outboxes._queues) == ["dead", "other"]
         await outboxes.close()
 
     run_virtual(main)

@@ -9,7 +9,7 @@ from typing import Any
 
 from foqs_client import Delivery
 from foqs_client.consumer import Job
-from foqs_client.consumer.runner import Runner, TaskRunner, ThreadRunner
+from foqs_client.consumer.runner import HandlerRunner, TaskRunner, ThreadRunner
 from tests.support.aio import run
 
 COUNT = 300
@@ -39,12 +39,12 @@ class Ends:
         return self.errors
 
 
-async def ended(runner: Runner, works: list[Job]) -> dict[str, BaseException | None]:
+async def ended(runner: HandlerRunner, works: list[Job]) -> dict[str, BaseException | None]:
     """Has all of them done."""
     ends = Ends(len(works))
     await runner.start()
     for job in works:
-        runner.begin(job, ends)
+        runner.submit(job, ends)
     return await ends.all()
 
 
@@ -96,10 +96,10 @@ def test_a_handler_sees_no_context_variable_of_another() -> None:
         def next_one(job: Job, error: BaseException | None) -> None:
             ends(job, error)
             if left:
-                runner.begin(left.pop(), next_one)
+                runner.submit(left.pop(), next_one)
 
         for _ in range(10):
-            runner.begin(left.pop(), next_one)
+            runner.submit(left.pop(), next_one)
         await ends.all()
         assert seen == ["given"] * COUNT
 
@@ -128,11 +128,11 @@ def interrupted(handle: Callable[[Job], Coroutine[Any, Any, None]]) -> dict[str,
         ends = Ends(3)
         await runner.start()
         first, second, third = jobs(3)
-        runner.begin(first, ends)
+        runner.submit(first, ends)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        runner.begin(second, ends)
-        runner.begin(third, ends)
+        runner.submit(second, ends)
+        runner.submit(third, ends)
         runner.interrupt(first)
         runner.interrupt(second)
         return await ends.all()

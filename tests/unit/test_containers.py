@@ -70,7 +70,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[StubContainer]]:
 def test_zookeeper_is_started_stopped_and_started_again_on_its_port(
     made: list[StubContainer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(containers.ZooKeeper, "answers", lambda self: True)
+    monkeypatch.setattr(containers.ZooKeeper, "is_ready", lambda self: True)
     with containers.ZooKeeper(tmp_path) as server:
         [container] = made
         assert (container.image, server.pid, server.exit_code) == (containers.ZOOKEEPER_IMAGE, 77, None)
@@ -89,14 +89,14 @@ def test_mariadb_answers_when_it_greets_over_tcp(made: list[StubContainer], tmp_
             first = listener.accept()[0]
         first.close()
         for greeting, answers in ((b"\x40\x00\x00\x00\x0a", True), (b"\x40\x00\x00\x00\xff", False)):
-            probe = server.dial()
+            probe = server.open_socket()
             peer = listener.accept()[0]
             peer.sendall(greeting)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(server, "dial", lambda probe=probe: probe)
-                assert server.answers() is answers
+                patch.setattr(server, "open_socket", lambda probe=probe: probe)
+                assert server.is_ready() is answers
             peer.close()
-    assert server.place == {"host": "127.0.0.1", "port": server.port}
+    assert server.connect_arguments == {"host": "127.0.0.1", "port": server.port}
     assert made == []
 
 
@@ -112,14 +112,14 @@ def test_there_is_an_engine_where_the_library_is_and_docker_answers(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object() if installed else None)
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setattr(subprocess, "run", lambda command, **how: SimpleNamespace(returncode=code))
-    assert containers.there_is_an_engine() is there
+    assert containers.has_docker() is there
 
 
 @pytest.mark.parametrize("engine", [True, False])
 def test_a_test_s_cluster_is_of_containers_where_there_is_an_engine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool
 ) -> None:
-    monkeypatch.setattr(containers, "there_is_an_engine", lambda: engine)
+    monkeypatch.setattr(containers, "has_docker", lambda: engine)
     found = cluster.cluster(tmp_path, hosts=1)
     assert isinstance(found.zookeeper, containers.ZooKeeper) is engine
     assert [isinstance(server, containers.MariaDb) for server in found.databases] == [engine, engine]

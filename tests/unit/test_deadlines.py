@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.deadlines import TICK_S, Backstop, Deadlines
+from foqs.deadlines import TICK_S, Deadlines, DeadlineSweeper
 from tests.support.virtual import run_virtual
 
 
@@ -144,7 +144,7 @@ def test_many_of_one_moment_share_a_timer_and_nothing_is_kept_afterwards(monkeyp
         monkeypatch.undo()
         await asyncio.sleep(2)
         assert all(thing.expired_at for thing in things)
-        assert expiring._slots == {}
+        assert expiring._buckets == {}
 
     run_virtual(main)
 
@@ -164,13 +164,13 @@ def test_a_backstop_ends_each_thing_that_is_still_there_at_its_moment_and_no_oth
     async def main() -> None:
         ended: list[float] = []
         things: dict[_Doomed, None] = {}
-        backstop = Backstop(asyncio.get_running_loop(), things)
+        backstop = DeadlineSweeper(asyncio.get_running_loop(), things)
         begun = asyncio.get_running_loop().time()
         for after_s in (3, 1, 2, 1.5):
             thing = _Doomed(things, begun + after_s, ended)
             things[thing] = None
-            if thing.expires_at < backstop.rings_at:
-                backstop.ring_by(thing.expires_at)
+            if thing.expires_at < backstop.next_sweep_at:
+                backstop.sweep_by(thing.expires_at)
         del things[thing]
         await asyncio.sleep(0.99)
         assert ended == []
@@ -178,6 +178,6 @@ def test_a_backstop_ends_each_thing_that_is_still_there_at_its_moment_and_no_oth
         assert ended == [begun + 1]
         await asyncio.sleep(5)
         assert ended == [begun + 1, begun + 2, begun + 3]
-        assert backstop.rings_at > begun + 100
+        assert backstop.next_sweep_at > begun + 100
 
     run_virtual(main)

@@ -13,11 +13,11 @@ from typing import cast
 import pytest
 
 from foqs.demo import consume, files
-from foqs.demo.consume import Consumer, chunks
-from foqs.demo.files import Entry, Nursery
-from foqs.demo.ledger import Ledger
-from foqs.demo.produce import ATTEMPTS_MAX, BATCH_ITEMS, Producer
-from foqs.demo.work import Task
+from foqs.demo.consume import DemoConsumer, chunks
+from foqs.demo.files import FileEntry, PlantedFiles
+from foqs.demo.ledger import RunLedger
+from foqs.demo.produce import ATTEMPTS_MAX, BATCH_ITEMS, DemoProducer
+from foqs.demo.work import FileTask
 from foqs_client import (
     Client,
     Delivery,
@@ -108,16 +108,16 @@ class Queue:
 class Run:
     """A producer and a consumer on one queue."""
 
-    def __init__(self, queue: Queue, paths: Sequence[str], nursery: Nursery) -> None:
-        self.queue, self.ledger, self.nursery = queue, Ledger(), nursery
-        self.topics = files.topics([*nursery.paths, *paths], "run")
+    def __init__(self, queue: Queue, paths: Sequence[str], nursery: PlantedFiles) -> None:
+        self.queue, self.ledger, self.nursery = queue, RunLedger(), nursery
+        self.topics = files.topics_by_path([*nursery.paths, *paths], "run")
 
     async def produce(self) -> None:
-        await Producer(cast(Client, self.queue), self.ledger, self.topics).run(self.nursery)
+        await DemoProducer(cast(Client, self.queue), self.ledger, self.topics).run(self.nursery)
 
     async def consume(self, pool: Executor, lease_ms: int = 60_000) -> None:
         client = cast(Client, self.queue)
-        await Consumer(client, self.ledger, "run/", pool, 2, lease_ms=lease_ms, patience_s=0.3).run()
+        await DemoConsumer(client, self.ledger, "run/", pool, 2, lease_ms=lease_ms, idle_timeout_s=0.3).run()
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def made(tmp_path: Path) -> Run:
     planted.mkdir()
     for number in range(250):
         (good / f"{number}.py").write_text(f"number {number}")
-    return Run(Queue(), files.find(good, None), Nursery(planted))
+    return Run(Queue(), files.find_files(good, None), PlantedFiles(planted))
 
 
 def test_everything_is_enqueued_in_batches_and_settled_once(made: Run, pool: Executor) -> None:
@@ -170,7 +170,7 @@ def test_the_consumer_acks_in_batches_and_never_holds_more_than_it_may(made: Run
     run(made.consume(pool))
     acks = [count for name, count in made.queue.calls if name == "ack"]
     assert max(acks) == consume.CHUNK_ITEMS
-    assert max(count for name, count in made.queue.calls if name == "dequeue") <= 2 * consume.IN_HAND_PER_WORKER
+    assert max(count for name, count in made.queue.calls if name == "dequeue") <= 2 * consume.IN_FLIGHT_PER_WORKER
 
 
 def test_a_lease_is_extended_while_a_worker_is_busy(made: Run, pool: Executor) -> None:
@@ -190,7 +190,7 @@ def test_a_stale_ack_is_not_counted_and_the_item_is_done_again(made: Run, pool: 
     made.queue.stale_acks = 3
     run(made.produce())
     run(made.consume(pool))
-    assert made.ledger.stale == 3
+    assert made.ledger.stale_leases == 3
     assert set(made.ledger.acks.values()) == {1}
     assert len(made.ledger.acks) == 250
 
@@ -200,8 +200,8 @@ def test_the_consumer_gives_up_on_an_item_that_never_comes(made: Run, pool: Exec
     lost = next(iter(made.queue.items))
     del made.queue.items[lost]
     run(made.consume(pool))
-    assert not made.ledger.finished
-    assert made.ledger.settled == 254
+    assert not made.ledger.is_finished
+    assert made.ledger.settled_count == 254
 
 
 @pytest.mark.parametrize("payload", [b"hello", b"[]", b"{}", b'{"path": "/x", "size": 1, "sha256": ""}'])
@@ -209,8 +209,8 @@ def test_a_strangers_item_is_given_up_and_disturbs_nothing(made: Run, pool: Exec
     run(made.produce())
     run(made.queue.enqueue([Item("run/py", payload)]))
     run(made.consume(pool))
-    assert made.ledger.strangers == 1
-    assert made.ledger.finished
+    assert made.ledger.foreign_items == 1
+    assert made.ledger.is_finished
 
 
 def test_a_failed_enqueue_ends_the_producer(made: Run) -> None:
@@ -226,12 +226,12 @@ def test_a_failed_enqueue_ends_the_producer(made: Run) -> None:
 def test_chunks_are_bounded_by_count_and_size_and_keep_everything() -> None:
     sizes = [10] * 20 + [consume.CHUNK_BYTES * 5] + [consume.CHUNK_BYTES // 2] * 3
     delivery = Delivery("0-1", 1, "t", 0, b"", b"", 1, 3, 0, 0)
-    pairs = [(delivery, Task(str(place), size, "")) for place, size in enumerate(sizes)]
+    pairs = [(delivery, FileTask(str(place), size, "")) for place, size in enumerate(sizes)]
     found = list(chunks(iter(pairs)))
     assert [pair for chunk in found for pair in chunk] == pairs
     assert [len(chunk) for chunk in found] == [consume.CHUNK_ITEMS, 4, 1, 2, 1]
 
 
 def test_an_entry_carries_what_a_task_needs() -> None:
-    entry = Entry("/x", "t", 3, "ab", planted=True)
-    assert Task(**json.loads(entry.payload)) == Task("/x", 3, "ab")
+    entry = FileEntry("/x", "t", 3, "ab", is_planted=True)
+    assert FileTask(**json.loads(entry.payload)) == FileTask("/x", 3, "ab")

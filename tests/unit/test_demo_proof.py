@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from foqs.demo.files import Entry
-from foqs.demo.ledger import Ledger, percentile
-from foqs.demo.proof import Left, by_topic, judge, why_dead
-from foqs.demo.work import Result
+from foqs.demo.files import FileEntry
+from foqs.demo.ledger import RunLedger, percentile_of
+from foqs.demo.proof import HostContents, check_run, counts_by_topic, dead_reason
+from foqs.demo.work import FileResult
 from foqs_client import ItemView, Topic
 
-GOOD = Entry("/good", "run/py", 10, "aa")
-OTHER = Entry("/other", "run/py", 20, "bb")
-BAD = Entry("/bad", "run/txt", 30, "cc", planted=True)
+GOOD = FileEntry("/good", "run/py", 10, "aa")
+OTHER = FileEntry("/other", "run/py", 20, "bb")
+BAD = FileEntry("/bad", "run/txt", 30, "cc", is_planted=True)
 
 
-def result(checksum: str) -> Result:
-    return Result(checksum, 5, 0.5, None)
+def result(checksum: str) -> FileResult:
+    return FileResult(checksum, 5, 0.5, None)
 
 
 def view(id: str, attempt: int = 3, metadata: bytes = b'{"reason": "rotten"}') -> ItemView:
@@ -31,12 +31,12 @@ def topic(name: str, ready: int = 0, deferred: int = 0, leased: int = 0, dead: i
     return Topic(name, ready, deferred, leased, dead, None, None, None, False, False)
 
 
-def ledger() -> Ledger:
+def ledger() -> RunLedger:
     """Three files, enqueued at 0 and 10, two acked and one given up."""
-    book = Ledger()
-    book.sending([GOOD, OTHER], 0.0)
+    book = RunLedger()
+    book.enqueue_started([GOOD, OTHER], 0.0)
     book.enqueued([GOOD, OTHER], ["0-1", "0-2"])
-    book.sending([BAD], 10.0)
+    book.enqueue_started([BAD], 10.0)
     book.enqueued([BAD], ["0-3"])
     book.complete_at = 11.0
     book.delivered("/good", "0-1", 2.0)
@@ -49,13 +49,13 @@ def ledger() -> Ledger:
     return book
 
 
-def left() -> Left:
-    return Left([topic("run/txt", dead=1)], {"0-3": view("0-3")})
+def left() -> HostContents:
+    return HostContents([topic("run/txt", dead=1)], {"0-3": view("0-3")})
 
 
-def failed(book: Ledger, rest: Left) -> list[int]:
+def failed(book: RunLedger, rest: HostContents) -> list[int]:
     """Which checks fail, by their place."""
-    return [place for place, check in enumerate(judge(book, rest)) if not check.ok]
+    return [place for place, check in enumerate(check_run(book, rest)) if not check.ok]
 
 
 def test_a_run_in_order_is_proven() -> None:
@@ -66,7 +66,7 @@ def test_a_lost_item_is_found() -> None:
     book = ledger()
     del book.acks["/good"]
     assert failed(book, left()) == [1]
-    assert "1 lost, such as '/good'" in judge(book, left())[1].sentence
+    assert "1 lost, such as '/good'" in check_run(book, left())[1].sentence
 
 
 def test_an_item_acked_twice_is_found() -> None:
@@ -109,11 +109,11 @@ def test_an_enqueue_without_an_id_is_found() -> None:
 def test_a_planted_file_that_was_processed_is_found() -> None:
     book = ledger()
     book.acked("/bad", result("cc"), 20.0)
-    assert failed(book, Left([], {})) == [3]
+    assert failed(book, HostContents([], {})) == [3]
 
 
 def test_a_planted_file_given_up_too_early_is_found() -> None:
-    assert failed(ledger(), Left(left().topics, {"0-3": view("0-3", attempt=2)})) == [3]
+    assert failed(ledger(), HostContents(left().topics, {"0-3": view("0-3", attempt=2)})) == [3]
 
 
 @pytest.mark.parametrize("state", ["ready", "deferred", "leased"])
@@ -127,24 +127,24 @@ def test_a_dead_item_that_nobody_enqueued_is_found_unless_it_was_refused() -> No
     book, rest = ledger(), left()
     rest.dead["0-77"] = view("0-77")
     assert failed(book, rest) == [4]
-    book.strangers = 1
+    book.foreign_items = 1
     assert failed(book, rest) == []
 
 
 def test_the_reason_of_a_death_is_read_from_the_metadata() -> None:
-    assert why_dead(view("0-3", metadata=json.dumps({"reason": "rotten"}).encode())) == "rotten"
+    assert dead_reason(view("0-3", metadata=json.dumps({"reason": "rotten"}).encode())) == "rotten"
     for metadata in (b"", b"\xff", b"[]", b"{}"):
-        assert why_dead(view("0-3", metadata=metadata)) == "its leases ended without an ack"
+        assert dead_reason(view("0-3", metadata=metadata)) == "its leases ended without an ack"
 
 
 def test_a_ledger_is_finished_when_all_is_enqueued_and_settled() -> None:
     book = ledger()
-    assert (book.finished, book.settled, book.deliveries, book.retries) == (True, 3, 5, 2)
+    assert (book.is_finished, book.settled_count, book.deliveries, book.retries) == (True, 3, 5, 2)
     book.complete_at = None
-    assert not book.finished
+    assert not book.is_finished
     book.complete_at = 11.0
-    book.sending([Entry("/more", "run/py", 1, "dd")], 12.0)
-    assert not book.finished
+    book.enqueue_started([FileEntry("/more", "run/py", 1, "dd")], 12.0)
+    assert not book.is_finished
 
 
 def test_latencies_count_from_the_enqueue_call_to_the_first_delivery() -> None:
@@ -156,12 +156,12 @@ def test_latencies_count_from_the_enqueue_call_to_the_first_delivery() -> None:
 
 
 def test_counts_by_topic_add_up() -> None:
-    counts = by_topic(ledger())
+    counts = counts_by_topic(ledger())
     assert counts["run/py"] == {"items": 2, "bytes": 30, "acked": 2}
     assert counts["run/txt"] == {"items": 1, "bytes": 30, "acked": 0}
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.5, 5.0), (0.9, 9.0), (0.91, 10.0), (1.0, 10.0)])
 def test_percentiles_are_values_that_occurred(share: float, value: float) -> None:
-    assert percentile([float(number) for number in range(1, 11)], share) == value
-    assert percentile([], share) == 0.0
+    assert percentile_of([float(number) for number in range(1, 11)], share) == value
+    assert percentile_of([], share) == 0.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from foqs.demo.__main__ import parse
-from foqs.demo.show import Show, duration, printable, volume
+from foqs.demo.show import Display, format_bytes, format_duration, printable
 
 
 def test_nothing_in_a_name_can_move_the_cursor() -> None:
@@ -20,23 +20,23 @@ def test_nothing_in_a_name_can_move_the_cursor() -> None:
     ("seconds", "text"), [(0.0, "0.0 ms"), (0.0123, "12.3 ms"), (1.239, "1.24 s"), (75, "75.00 s")]
 )
 def test_durations_have_a_unit(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1_500, "1.5 kB"), (2_345_600_000, "2,345.6 MB")]
 )
 def test_volumes_have_a_unit(count: int, text: str) -> None:
-    assert volume(count) == text
+    assert format_bytes(count) == text
 
 
 def test_without_a_terminal_lines_are_plain_and_a_narrow_encoding_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", write_through=True))
-    show = Show()
+    show = Display()
     show.title("A title")
-    show.facts([("files", "below /caf\u00e9")])
-    show.verdict(False)
+    show.named_values([("files", "below /caf\u00e9")])
+    show.conclusion(False)
     text = raw.getvalue().decode("ascii")
     assert "\x1b" not in text
     assert "A title\n" in text

@@ -18,9 +18,9 @@ from foqs.cli import dev_cluster, root
 from foqs.config import load
 from foqs.dev import server as servers
 from foqs.dev import zookeeper
-from foqs.dev.cluster import Cluster, is_served
+from foqs.dev.cluster import LocalCluster, is_served
 from foqs.dev.mariadb import MariaDb
-from foqs.dev.server import CannotRun, Server
+from foqs.dev.server import ServerNotAvailable, ServerProcess
 from foqs_client import Host, Routing, Shard
 
 
@@ -28,7 +28,7 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(root, args)
 
 
-class Sleeper(Server):
+class Sleeper(ServerProcess):
     """A process that does nothing, or what it is told."""
 
     name = "sleeper"
@@ -65,7 +65,7 @@ def test_a_folder_that_was_given_stays(tmp_path: Path) -> None:
 
 def test_a_server_that_ends_by_itself_is_told_with_its_last_words() -> None:
     server = Sleeper(code="raise SystemExit('no room')")
-    with pytest.raises(CannotRun, match=r"sleeper ended with 1:\n.*no room"), server:
+    with pytest.raises(ServerNotAvailable, match=r"sleeper ended with 1:\n.*no room"), server:
         pass
     assert not server.folder.exists()
 
@@ -84,27 +84,30 @@ def test_a_server_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch, t
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr(servers, "_PLACES", "")
+    monkeypatch.setattr(servers, "_SEARCH_PATH", "")
     monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
 
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_a_missing_package_is_named_with_the_line_that_installs_it(tmp_path: Path) -> None:
-    with pytest.raises(CannotRun, match="apt-get install default-jre-headless"), zookeeper.ZooKeeper(tmp_path / "z"):
+    with (
+        pytest.raises(ServerNotAvailable, match="apt-get install default-jre-headless"),
+        zookeeper.ZooKeeper(tmp_path / "z"),
+    ):
         pass
-    with pytest.raises(CannotRun, match="apt-get install mariadb-server"), MariaDb(tmp_path / "m"):
+    with pytest.raises(ServerNotAvailable, match="apt-get install mariadb-server"), MariaDb(tmp_path / "m"):
         pass
 
 
 def test_missing_jars_are_named_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(zookeeper, "_JARS", tmp_path)
-    monkeypatch.setattr(zookeeper, "program", lambda name, package: name)
-    with pytest.raises(CannotRun, match="apt-get install zookeeper"), zookeeper.ZooKeeper(tmp_path / "z"):
+    monkeypatch.setattr(zookeeper, "find_program", lambda name, package: name)
+    with pytest.raises(ServerNotAvailable, match="apt-get install zookeeper"), zookeeper.ZooKeeper(tmp_path / "z"):
         pass
 
 
 def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CannotRun, match="too long a path"):
+    with pytest.raises(ServerNotAvailable, match="too long a path"):
         MariaDb(tmp_path / ("x" * 100))
 
 
@@ -112,13 +115,13 @@ def test_a_path_that_is_too_long_for_a_socket_is_refused(tmp_path: Path) -> None
 
 
 def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, hosts=3, options={"log.level": "debug"})
+    cluster = LocalCluster(tmp_path, hosts=3, options={"log.level": "debug"})
     configs = [load(host.config, {}, {}) for host in cluster.hosts]
     assert [config.server.name for config in configs] == ["host1", "host2", "host3"]
     assert len({port for config in configs for port in (config.server.port, config.server.http_port)}) == 6
     for config in configs:
         assert config.cluster.zookeeper == cluster.zookeeper.address
-        assert {name: options.parsed.port for name, options in config.databases.items()} == {
+        assert {name: options.parsed_url.port for name, options in config.databases.items()} == {
             "db1": cluster.databases[0].port,
             "db2": cluster.databases[1].port,
         }
@@ -126,9 +129,9 @@ def test_every_host_has_a_valid_configuration_of_its_own(tmp_path: Path) -> None
 
 
 def test_a_folder_serves_one_cluster_at_a_time(tmp_path: Path) -> None:
-    first, second = Cluster(tmp_path), Cluster(tmp_path)
+    first, second = LocalCluster(tmp_path), LocalCluster(tmp_path)
     first._lock_folder()
-    with pytest.raises(CannotRun, match="used by another cluster"):
+    with pytest.raises(ServerNotAvailable, match="used by another cluster"):
         second._lock_folder()
     first.close()
     second._lock_folder()
@@ -139,31 +142,31 @@ def test_a_cluster_is_initialised_once_for_a_folder(tmp_path: Path) -> None:
     told = tmp_path / "told"
     command = [sys.executable, "-c", f"import sys; open({str(told)!r}, 'a').write(' '.join(sys.argv[1:]) + chr(10))"]
     for _ in range(2):
-        Cluster(tmp_path / "c", shards=5, command=command)._initialise()
+        LocalCluster(tmp_path / "c", shards=5, command=command)._init_once()
     [line] = told.read_text().splitlines()
     assert line == f"cluster init --config {tmp_path / 'c' / 'host1' / 'foqs.toml'} --shards 5 --yes"
 
 
 def test_an_initialisation_that_failed_is_tried_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.raises(CannotRun, match="no such luck"):
-            Cluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._initialise()
+        with pytest.raises(ServerNotAvailable, match="no such luck"):
+            LocalCluster(tmp_path, command=[sys.executable, "-c", "raise SystemExit('no such luck')"])._init_once()
 
 
 def test_nothing_is_left_when_a_part_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[str] = []
 
-    def stub(self: Server) -> None:
+    def stub(self: ServerProcess) -> None:
         if self.name == "zookeeper":
-            raise CannotRun("apt-get install zookeeper")
+            raise ServerNotAvailable("apt-get install zookeeper")
 
     for kind in (MariaDb, zookeeper.ZooKeeper):
         monkeypatch.setattr(kind, "set_up", stub)
         monkeypatch.setattr(
             kind, "stop", lambda self, number=signal.SIGTERM: ended.append(f"{self.name} {number.name}")
         )
-    cluster = Cluster(hosts=1, databases=2)
-    with pytest.raises(CannotRun, match="apt-get install zookeeper"), cluster:
+    cluster = LocalCluster(hosts=1, databases=2)
+    with pytest.raises(ServerNotAvailable, match="apt-get install zookeeper"), cluster:
         pass
     assert ended[:3] == ["mariadb SIGTERM", "mariadb SIGTERM", "zookeeper SIGTERM"]
     assert {"mariadb SIGKILL", "zookeeper SIGKILL"} <= set(ended[3:])
@@ -201,14 +204,14 @@ class Started:
         port = self.ports[2 * number - 2] if name else number
         place = {"port": port, "http_port": port + 1, "pid": 1_000 + number, "exit_code": None, "folder": self.folder}
         return SimpleNamespace(
-            answers=lambda path: name in self.others and self.closed == 1,
+            is_ok=lambda path: name in self.others and self.closed == 1,
             **place,
             address=f"foqs://127.0.0.1:{port}",
             options={"server.name": name},
             config=self.folder / "foqs.toml",
         )
 
-    url = Cluster.url
+    url = LocalCluster.url
     others: ClassVar[Collection[str]] = ()
     """Hosts that somebody else runs in place of those that died."""
 
@@ -231,7 +234,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[Started]]:
         if next(looks, "over") == "over":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("foqs.dev.cluster.Cluster", Started)
+    monkeypatch.setattr("foqs.dev.cluster.LocalCluster", Started)
     monkeypatch.setattr(dev_cluster, "time", SimpleNamespace(sleep=interrupted))
     ALL.clear()
     yield ALL
@@ -254,7 +257,7 @@ def test_a_process_that_died_is_said_once(started: Sequence[Started]) -> None:
     result = run("dev", "--cluster", "3", "--port", "0")
     assert result.stderr.count("host1 (pid 1001) was killed (SIGKILL)") == 1
     assert "Stopped." in result.stderr
-    assert "--data FOLDER keeps them" in result.stdout
+    assert "--data ELECTION_FOLDER keeps them" in result.stdout
 
 
 def test_a_host_that_its_user_started_is_named_when_it_outlives_the_cluster(
@@ -292,7 +295,7 @@ def test_what_cannot_be_had_is_said_and_all_else_is_stopped(
     started: Sequence[Started], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(self: Started) -> None:
-        raise CannotRun("java is not installed: apt-get install default-jre-headless")
+        raise ServerNotAvailable("java is not installed: apt-get install default-jre-headless")
 
     monkeypatch.setattr(Started, "set_up", missing)
     result = run("dev", "--cluster", "3", "--port", "0")

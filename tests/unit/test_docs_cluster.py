@@ -21,7 +21,7 @@ def test_every_command_of_the_document_exists() -> None:
 
 
 def test_every_state_that_a_shard_can_have_is_explained() -> None:
-    from shardmgr.ownership import Ownership
+    from shardmgr.ownership import OwnershipState
 
     rows = re.findall(r"^\| (\w+) \| .+ \|$", DOCUMENT.partition("| state | what it means |")[2], re.MULTILINE)
-    assert set(rows) == {state.value for state in Ownership}
+    assert set(rows) == {state.value for state in OwnershipState}

@@ -16,14 +16,14 @@ from foqs.core.errors import (
     Unavailable,
     UnknownOutcome,
 )
-from foqs.core.item import Delivery, State, parse_id
-from foqs.core.life import Event, Kind
+from foqs.core.item import DeliveryPolicy, State, parse_id
+from foqs.core.life import Event, EventKind
 from foqs.service.api import ALREADY_GONE
-from foqs.service.placement import TURN_S
-from foqs.shard.keeper import TakenByAnother
+from foqs.service.placement import ROTATION_S
+from foqs.shard.keeper import ShardTakenOver
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 
 def test_an_item_is_delivered_once_and_gone_after_its_ack() -> None:
@@ -34,11 +34,11 @@ def test_an_item_is_delivered_once_and_gone_after_its_ack() -> None:
         assert seen.row.payload == b"hello"
         assert (seen.shard, seen.row.id) == parse_id(name, "id")
         assert (await caller.get()).items == []
-        assert await caller.do(Kind.ACK, [seen]) == [None]
+        assert await caller.do(EventKind.ACK, [seen]) == [None]
         assert world.rows() == []
-        assert await caller.do(Kind.ACK, [seen]) == [ALREADY_GONE]
+        assert await caller.do(EventKind.ACK, [seen]) == [ALREADY_GONE]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_come_by_priority_then_age_then_id_over_all_shards() -> None:
@@ -46,13 +46,13 @@ def test_items_come_by_priority_then_age_then_id_over_all_shards() -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, 3)))
         for priority in (5, -3, 7, 0, 5, -3, 2_147_483_647, -2_147_483_648):
             await caller.put(priority=priority, count=7)
-            await world.pass_s(TURN_S)
+            await world.pass_s(ROTATION_S)
         handed = await caller.get(count=100)
-        keys = [seen.row.key for seen in handed.items]
+        keys = [seen.row.order_key for seen in handed.items]
         assert len(keys) == 56
         assert keys == sorted(keys)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_takes_at_most_its_count_of_each_topic() -> None:
@@ -63,7 +63,7 @@ def test_a_dequeue_takes_at_most_its_count_of_each_topic() -> None:
         handed = await caller.dequeue([("a", 2), ("b", 9)])
         assert [seen.row.topic for seen in handed.items] == ["a"] * 2 + ["b"] * 5
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_waiting_dequeue_gets_an_item_the_moment_it_is_committed() -> None:
@@ -75,7 +75,7 @@ def test_a_waiting_dequeue_gets_an_item_the_moment_it_is_committed() -> None:
         assert len((await waiting).items) == 1
         assert world.loop.time() < 1.2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_wait_without_work_ends_empty_at_its_time() -> None:
@@ -85,7 +85,7 @@ def test_a_wait_without_work_ends_empty_at_its_time() -> None:
         assert (await caller.get(wait_ms=700)).items == []
         assert 0.7 <= world.loop.time() - start < 0.8
 
-    play(story)
+    run_in_world(story)
 
 
 def test_every_waiter_gets_one_of_many_items_that_arrive_together() -> None:
@@ -98,7 +98,7 @@ def test_every_waiter_gets_one_of_many_items_that_arrive_together() -> None:
         assert [len(one.items) for one in handed] == [1] * 20
         assert world.loop.time() < 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_cancelled_waiter_passes_its_wake_up_on() -> None:
@@ -108,13 +108,13 @@ def test_a_cancelled_waiter_passes_its_wake_up_on() -> None:
         await world.pass_s(0.1)
         second = asyncio.ensure_future(caller.get(wait_ms=3_000))
         await world.pass_s(0.1)
-        caller.queue.ready([("default", "t")])
+        caller.queue.on_items_ready([("default", "t")])
         first.cancel()
         await caller.put()
         assert len((await second).items) == 1
         assert world.loop.time() < 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_consumer_that_goes_while_its_items_are_leased_loses_nothing() -> None:
@@ -127,13 +127,13 @@ def test_a_consumer_that_goes_while_its_items_are_leased_loses_nothing() -> None
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             if not taking.cancelled():
-                taking.result().give_back()
+                taking.result().release()
         await world.pass_s(0.1)
         handed = await caller.get(count=10)
         assert len(handed.items) == 3
         assert {seen.row.attempt for seen in handed.items} == {1}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_lease_that_ends_returns_the_item_and_counts_the_attempt() -> None:
@@ -146,11 +146,11 @@ def test_a_lease_that_ends_returns_the_item_and_counts_the_attempt() -> None:
         assert 0.49 < world.loop.time() - start < 0.6
         assert second.row.attempt == 2
         assert second.row.token > first.row.token
-        (stale,) = await caller.do(Kind.ACK, [first])
+        (stale,) = await caller.do(EventKind.ACK, [first])
         assert isinstance(stale, StaleLease)
-        assert await caller.do(Kind.ACK, [second]) == [None]
+        assert await caller.do(EventKind.ACK, [second]) == [None]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_ack_after_the_lease_counts_until_the_item_is_leased_again() -> None:
@@ -159,12 +159,12 @@ def test_an_ack_after_the_lease_counts_until_the_item_is_leased_again() -> None:
         await caller.put(lease_ms=100)
         seen = await caller.one()
         await world.pass_s(1)
-        (late,) = await caller.do(Kind.NACK, [seen], delay_ms=0)
+        (late,) = await caller.do(EventKind.NACK, [seen], delay_ms=0)
         assert isinstance(late, StaleLease)
-        assert await caller.do(Kind.ACK, [seen]) == [None]
+        assert await caller.do(EventKind.ACK, [seen]) == [None]
         assert (await caller.get()).items == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_extended_lease_lasts_from_the_extension() -> None:
@@ -174,11 +174,11 @@ def test_an_extended_lease_lasts_from_the_extension() -> None:
         seen = await caller.one()
         for _ in range(5):
             await world.pass_s(0.4)
-            assert await caller.do(Kind.EXTEND, [seen]) == [None]
+            assert await caller.do(EventKind.EXTEND, [seen]) == [None]
         assert (await caller.get()).items == []
         assert (await caller.one(wait_ms=1_000)).row.attempt == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_nack_puts_the_item_back_now_later_or_by_backoff() -> None:
@@ -186,20 +186,20 @@ def test_a_nack_puts_the_item_back_now_later_or_by_backoff() -> None:
         caller = Caller(world, await world.engine())
         await caller.put()
         seen = await caller.one()
-        await caller.do(Kind.NACK, [seen], delay_ms=0, metadata=b"half done")
+        await caller.do(EventKind.NACK, [seen], delay_ms=0, metadata=b"half done")
         seen = await caller.one()
         assert (seen.row.attempt, seen.row.metadata) == (2, b"half done")
-        await caller.do(Kind.NACK, [seen], delay_ms=300)
+        await caller.do(EventKind.NACK, [seen], delay_ms=300)
         start = world.loop.time()
         seen = await caller.one(wait_ms=2_000)
         assert 0.29 < world.loop.time() - start < 0.4
-        await caller.do(Kind.NACK, [seen], jitter=0.0)
+        await caller.do(EventKind.NACK, [seen], jitter=0.0)
         start = world.loop.time()
         seen = await caller.one(wait_ms=2_000)
         assert 0.39 < world.loop.time() - start < 0.5
         assert seen.row.attempt == 4
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_released_delivery_does_not_count() -> None:
@@ -209,9 +209,9 @@ def test_a_released_delivery_does_not_count() -> None:
         for _ in range(3):
             seen = await caller.one()
             assert seen.row.attempt == 1
-            assert await caller.do(Kind.RELEASE, [seen]) == [None]
+            assert await caller.do(EventKind.RELEASE, [seen]) == [None]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_out_of_attempts_is_dead_and_ages_out() -> None:
@@ -219,7 +219,7 @@ def test_an_item_out_of_attempts_is_dead_and_ages_out() -> None:
         caller = Caller(world, await world.engine())
         await caller.put(attempts_max=2)
         for _ in range(2):
-            await caller.do(Kind.NACK, [await caller.one()], delay_ms=0)
+            await caller.do(EventKind.NACK, [await caller.one()], delay_ms=0)
         assert world.rows() == [("t", State.DEAD)]
         stats = await caller.stats()
         assert stats is not None
@@ -228,20 +228,20 @@ def test_an_item_out_of_attempts_is_dead_and_ages_out() -> None:
         assert world.rows() == []
         assert await caller.stats() is None
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_at_most_once_item_is_gone_with_the_end_of_its_lease() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
-        await caller.put(policy=Delivery.AT_MOST_ONCE, lease_ms=100, count=2)
+        await caller.put(policy=DeliveryPolicy.AT_MOST_ONCE, lease_ms=100, count=2)
         handed = await caller.get(count=2)
-        await caller.do(Kind.NACK, handed.items[:1], delay_ms=0)
+        await caller.do(EventKind.NACK, handed.items[:1], delay_ms=0)
         assert len(world.rows()) == 1
         await world.pass_s(0.2)
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
@@ -258,7 +258,7 @@ def test_a_delayed_item_comes_at_its_time_and_not_before() -> None:
         await world.pass_s(166 * 86_400)
         await caller.one("later")
 
-    play(story, until_s=400 * 86_400)
+    run_in_world(story, until_s=400 * 86_400)
 
 
 def test_an_item_past_its_ttl_is_not_delivered() -> None:
@@ -269,10 +269,10 @@ def test_an_item_past_its_ttl_is_not_delivered() -> None:
         await world.pass_s(1)
         assert (await caller.get()).items == []
         assert len(world.rows()) == 1
-        await caller.do(Kind.RELEASE, [seen])
+        await caller.do(EventKind.RELEASE, [seen])
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_cancelled_item_is_gone_from_any_state() -> None:
@@ -282,10 +282,10 @@ def test_a_cancelled_item_is_gone_from_any_state() -> None:
         leased = await caller.one("leased")
         assert await caller.cancel(*ids) == [None, None, None]
         assert world.rows() == []
-        assert await caller.do(Kind.ACK, [leased]) == [ALREADY_GONE]
+        assert await caller.do(EventKind.ACK, [leased]) == [ALREADY_GONE]
         assert (await caller.get()).items == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_another_namespace_sees_nothing_and_changes_nothing() -> None:
@@ -296,14 +296,14 @@ def test_another_namespace_sees_nothing_and_changes_nothing() -> None:
         assert (await other.get()).items == []
         assert isinstance((await other.cancel(name))[0], NotFound)
         seen = await caller.one()
-        for kind in (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE):
+        for kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE):
             assert isinstance((await other.do(kind, [seen]))[0], NotFound)
         with pytest.raises(NotFound):
-            await other.queue.item("other", seen.shard, seen.row.id, world.in_s(1))
+            await other.queue.get_item("other", seen.shard, seen.row.id, world.deadline_in(1))
         with pytest.raises(NamespaceNotFound):
-            other.queue.namespace("third")
+            other.queue.namespace_settings("third")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_id_that_was_never_given_is_not_found_and_a_foreign_shard_has_no_owner_here() -> None:
@@ -312,13 +312,13 @@ def test_an_id_that_was_never_given_is_not_found_and_a_foreign_shard_has_no_owne
         (name,) = await caller.put()
         shard, number = parse_id(name, "id")
         events = [
-            (shard, Event(Kind.ACK, number + 5, "default", token=1)),
-            (9, Event(Kind.ACK, number, "default", token=1)),
+            (shard, Event(EventKind.ACK, number + 5, "default", token=1)),
+            (9, Event(EventKind.ACK, number, "default", token=1)),
         ]
         outcomes = await caller.apply(events, 1)
         assert [type(outcome) for outcome in outcomes] == [NotFound, NotOwner]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_is_listed_while_it_holds_an_item() -> None:
@@ -327,44 +327,46 @@ def test_a_topic_is_listed_while_it_holds_an_item() -> None:
         for topic in ("b", "a", "c"):
             await caller.put(topic, priority=3)
         await caller.put("deferred", delay_ms=9_000)
-        page, cursor = await caller.queue.topics("default", "", None, None, 2)
+        page, cursor = await caller.queue.list_topics("default", "", None, None, 2)
         assert ([stats.topic for stats in page], cursor) == (["a", "b"], "b")
-        page, cursor = await caller.queue.topics("default", "", None, cursor, 2)
+        page, cursor = await caller.queue.list_topics("default", "", None, cursor, 2)
         assert ([stats.topic for stats in page], cursor) == (["c"], None)
         assert page[0].best_priority == 3
-        page, _ = await caller.queue.topics("default", "", [State.DEFERRED], None, 9)
+        page, _ = await caller.queue.list_topics("default", "", [State.DEFERRED], None, 9)
         assert [stats.topic for stats in page] == ["deferred"]
-        await caller.do(Kind.ACK, [await caller.one("c")])
-        page, _ = await caller.queue.topics("default", "c", None, None, 2)
+        await caller.do(EventKind.ACK, [await caller.one("c")])
+        page, _ = await caller.queue.list_topics("default", "c", None, None, 2)
         assert page == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_backlog_larger_than_the_index_drains_in_order() -> None:
     async def story(world: World) -> None:
-        caller = Caller(world, await world.engine(engine_settings(1, 2, ready_window_items_max=10, ready_keys_max=40)))
+        caller = Caller(
+            world, await world.engine(engine_settings(1, 2, ready_window_items_max=10, ready_index_items_max=40))
+        )
         for priority in range(30):
             await caller.put(priority=priority * 7 % 30, count=10)
         got = []
         while handed := (await caller.get(count=23)).items:
             got += [seen.row.priority for seen in handed]
-            await caller.do(Kind.ACK, handed)
+            await caller.do(EventKind.ACK, handed)
         assert got == sorted(got)
         assert len(got) == 300
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_carries_no_more_bytes_than_it_may() -> None:
     async def story(world: World) -> None:
-        caller = Caller(world, await world.engine(engine_settings(1, 2, handout_bytes_max=100_000)))
+        caller = Caller(world, await world.engine(engine_settings(1, 2, delivery_bytes_max=100_000)))
         await caller.put(count=50)
         first = await caller.get(count=50)
         assert 1 < len(first.items) < 10
         assert len((await caller.get(count=1)).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_new_owner_recovers_everything_from_rows() -> None:
@@ -389,11 +391,11 @@ def test_a_new_owner_recovers_everything_from_rows() -> None:
         while items := (await caller.get("ready", 500)).items:
             got |= {(seen.shard, seen.row.id) for seen in items}
         assert len(got) == 120
-        assert await caller.do(Kind.EXTEND, [leased]) == [None]
+        assert await caller.do(EventKind.EXTEND, [leased]) == [None]
         await caller.one("deferred", wait_ms=4_000)
         assert (await caller.one("leased", wait_ms=4_000)).row.attempt == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_release_writes_what_waits_and_ends() -> None:
@@ -402,14 +404,14 @@ def test_a_release_writes_what_waits_and_ends() -> None:
         caller = Caller(world, engine)
         putting = [asyncio.ensure_future(caller.put(count=50)) for _ in range(10)]
         await world.pass_s(0.0001)
-        engine.release()
+        engine.on_release_requested()
         await engine.run()
         await asyncio.gather(*putting)
         assert len(world.rows()) == 500
         with pytest.raises(Unavailable):
             await caller.put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_zombie_is_fenced_and_says_who_took_over() -> None:
@@ -419,12 +421,12 @@ def test_a_zombie_is_fenced_and_says_who_took_over() -> None:
         new = await world.engine()
         (error,) = await Caller(world, old).enqueue([new_item()], 5)
         assert isinstance(error, NotOwner)
-        with pytest.raises(TakenByAnother, match="another host"):
+        with pytest.raises(ShardTakenOver, match="another host"):
             await old.run()
         await old.abort()
         assert len((await Caller(world, new).get(count=9)).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("point", ["begin", "fenced", "read", "written", "committed"])
@@ -444,11 +446,11 @@ def test_a_connection_lost_at_any_point_writes_an_item_once(point: str) -> None:
         handed = await caller.get(count=9)
         assert len(handed.items) == 4
         assert {seen.row.attempt for seen in handed.items} == {1}
-        await caller.do(Kind.ACK, handed.items)
+        await caller.do(EventKind.ACK, handed.items)
         assert world.rows() == []
         assert failures == 0
 
-    play(story)
+    run_in_world(story)
 
 
 def test_while_the_database_is_away_calls_end_by_their_deadline_as_what_is_known_of_them() -> None:
@@ -464,7 +466,7 @@ def test_while_the_database_is_away_calls_end_by_their_deadline_as_what_is_known
         handed = await caller.get(count=9, wait_ms=1_000)
         assert [seen.row.payload for seen in handed.items] == [b"1"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_bad_row_fails_alone_and_holds_back_no_ack() -> None:
@@ -479,12 +481,12 @@ def test_a_bad_row_fails_alone_and_holds_back_no_ack() -> None:
         world.database.refuse = refuse
         items = [new_item(payload=b"bad" if n == 5 else b"fine") for n in range(12)]
         putting = asyncio.ensure_future(caller.enqueue(items, 5))
-        assert await caller.do(Kind.ACK, handed.items) == [None] * 3
+        assert await caller.do(EventKind.ACK, handed.items) == [None] * 3
         results = await putting
         assert [n for n, result in enumerate(results) if not isinstance(result, str)] == [5]
         assert len(world.rows()) == 11
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_full_queue_is_overloaded_and_nothing_of_the_call_is_written() -> None:
@@ -501,7 +503,7 @@ def test_a_full_queue_is_overloaded_and_nothing_of_the_call_is_written() -> None
         await asyncio.gather(first, second)
         assert len(world.rows()) == 40
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_idle_engine_does_nothing() -> None:
@@ -513,4 +515,4 @@ def test_an_idle_engine_does_nothing() -> None:
         await world.pass_s(600)
         return int(world.loop.steps - before)  # type: ignore[attr-defined]
 
-    assert play(story) < 100
+    assert run_in_world(story) < 100

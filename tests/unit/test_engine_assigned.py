@@ -10,32 +10,32 @@ import pytest
 
 from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import State, format_id
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.engine import Engine
-from foqs.service.slots import Slots
-from foqs.shard.facts import NoFacts
+from foqs.service.slots import KeySlotSync
+from foqs.shard.facts import NullObserver
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Store, StoreUnusable
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest
-from tests.support.planned import PlannedCoordinator
-from tests.support.races import Gate, closed
+from tests.support.planned import ScriptedCoordinator
+from tests.support.races import MethodGate, closed
 
 
-async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, PlannedCoordinator]:
+async def joined(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:
     """An engine that serves what it was assigned."""
     engine, coordinator = await started(world, plan, nonce)
-    engine.resumed()
+    engine.on_resumed()
     for shard in plan:
-        engine.assigned(shard, "main")
+        engine.on_assigned(shard, "main")
     await world.until(lambda: engine.is_ready and len(engine.shards) == len(plan))
     await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
     return engine, coordinator
 
 
-async def started(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, PlannedCoordinator]:
-    coordinator = PlannedCoordinator(dict(plan))
+async def started(world: World, plan: dict[int, int], nonce: str = "first") -> tuple[Engine, ScriptedCoordinator]:
+    coordinator = ScriptedCoordinator(dict(plan))
 
     def open_store(shard: int, database: str) -> Store:
         if database not in ("main", "other"):
@@ -43,7 +43,7 @@ async def started(world: World, plan: dict[int, int], nonce: str = "first") -> t
         return world.database.store(shard, lambda point: world.faults(point))
 
     settings = engine_settings(alone=False)
-    engine = Engine(settings, open_store, coordinator, world.catalog, world.clock, world.rng, NoFacts(), nonce)
+    engine = Engine(settings, open_store, coordinator, world.catalog, world.clock, world.rng, NullObserver(), nonce)
     await engine.open()
     engine.start()
     return engine, coordinator
@@ -60,20 +60,20 @@ def test_a_shard_is_served_from_its_assignment_to_its_release() -> None:
         [item] = await caller.put()
         assert item.startswith("3-")
         assert world.database.tables[3].owner.epoch == 7
-        engine.release(3)
-        engine.release(3)
+        engine.on_release_requested(3)
+        engine.on_release_requested(3)
         with pytest.raises(Unavailable):
             await caller.put()
         await world.until(lambda: coordinator.states(3)[-1] == "free")
         assert coordinator.states(3) == ["acquiring", "recovering", "owned", "draining", "free"]
         assert engine.is_ready
-        assert engine.unready() == {}
-        engine.dropped(3)
+        assert engine.not_ready_reasons() == {}
+        engine.on_dropped(3)
         [outcome] = await caller.cancel(item)
         assert isinstance(outcome, NotOwner)
-        assert engine.queue.shards() == []
+        assert engine.queue.shard_statuses() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_waits_when_a_shard_is_released_is_written() -> None:
@@ -82,14 +82,14 @@ def test_what_waits_when_a_shard_is_released_is_written() -> None:
         world.stall()
         calls = [asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)) for _ in range(2)]
         await world.pass_s(0.1)
-        engine.release(1)
+        engine.on_release_requested(1)
         await world.pass_s(0.1)
         assert coordinator.states(1)[-1] == "draining"
         world.resume()
         assert [kinds(await call) for call in calls] == [[str], [str]]
         await world.until(lambda: coordinator.states(1)[-1] == "free")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_release_does_not_wait_for_all_that_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,15 +105,15 @@ def test_a_release_does_not_wait_for_all_that_is_due(monkeypatch: pytest.MonkeyP
             await flush(self, *arguments)
 
         monkeypatch.setattr(MemoryStore, "flush", slow)
-        await caller.queue.purge("default", "purged", world.in_s(5))
+        await caller.queue.purge_topic("default", "purged", world.deadline_in(5))
         await world.pass_s(1.2)
-        engine.release(1)
+        engine.on_release_requested(1)
         begun_s = world.loop.time()
         await world.until(lambda: coordinator.states(1)[-1] == "free", within_s=30)
         assert world.loop.time() - begun_s < 0.5
         assert len(world.database.tables[1].rows) > 800
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_the_rest_as_not_ours() -> None:
@@ -126,14 +126,14 @@ def test_a_dropped_shard_answers_at_once_what_is_being_written_as_unknown_and_th
         queued = asyncio.ensure_future(caller.enqueue([new_item()], 9))
         await world.pass_s(0.1)
         at = world.loop.time()
-        engine.dropped(1)
+        engine.on_dropped(1)
         assert kinds([*await begun, *await queued]) == [UnknownOutcome, NotOwner]
         assert world.loop.time() == at
         world.resume()
         await world.pass_s(1)
         assert len(world.rows()) <= 1
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.1])
@@ -146,23 +146,23 @@ def test_nothing_is_delivered_from_a_shard_after_it_was_dropped(after_s: float) 
         got = asyncio.ensure_future(caller.get(count=9, wait_ms=500))
         await world.pass_s(after_s)
         delivered = got.done()
-        engine.dropped(1)
+        engine.on_dropped(1)
         items = (await got).items
         assert delivered or [seen.shard for seen in items if seen.shard == 1] == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_hand_out_of_two_shards_leaves_out_the_one_that_was_dropped_meanwhile() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined(world, {1: 1, 2: 1})
         caller = Caller(world, engine)
-        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         for other, shard in ((2, 1), (1, 2)):
-            engine.shards[other]._open = False
+            engine.shards[other]._is_open = False
             [item] = await caller.put()
             assert item.startswith(f"{shard}-")
-            engine.shards[other]._open = True
+            engine.shards[other]._is_open = True
         slow = asyncio.Event()
         store = engine.shards[2]._store
         assert isinstance(store, MemoryStore)
@@ -176,29 +176,29 @@ def test_a_hand_out_of_two_shards_leaves_out_the_one_that_was_dropped_meanwhile(
         got = asyncio.ensure_future(caller.get(count=9))
         await world.until(lambda: ("t", State.LEASED) in world.rows())
         await world.pass_s(0.05)
-        engine.dropped(1)
+        engine.on_dropped(1)
         slow.set()
         assert [seen.shard for seen in (await got).items] == [2]
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
 def test_a_shard_dropped_at_any_moment_can_be_assigned_again_at_once(after_s: float) -> None:
     async def story(world: World) -> None:
         engine, coordinator = await started(world, {1: 1})
-        engine.resumed()
-        engine.assigned(1, "main")
+        engine.on_resumed()
+        engine.on_assigned(1, "main")
         await world.pass_s(after_s)
-        engine.dropped(1)
-        assert engine.queue.shards() == []
+        engine.on_dropped(1)
+        assert engine.queue.shard_statuses() == []
         coordinator.assign(1, 2)
-        engine.assigned(1, "main")
+        engine.on_assigned(1, "main")
         await world.until(lambda: engine.is_ready)
         await Caller(world, engine).put()
         assert world.database.tables[1].owner.epoch == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
@@ -208,9 +208,9 @@ def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
         caller = Caller(world, engine)
         shard = engine.shards.get(1)
         if shard is not None:
-            shard._writer.beat()
+            shard._writer.request_flush()
         await world.until(lambda: coordinator.wanted == {1: 1})
-        [status] = engine.queue.shards()
+        [status] = engine.queue.shard_statuses()
         assert status.state == "acquiring"
         assert status.reason
         await world.pass_s(60)
@@ -221,18 +221,18 @@ def test_a_shard_that_another_host_took_waits_for_the_plan() -> None:
         await world.until(lambda: engine.is_ready)
         await caller.put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_release_does_not_wait_for_an_epoch_that_nobody_plans() -> None:
     async def story(world: World) -> None:
         engine, coordinator = await started(world, {})
-        engine.assigned(1, "main")
+        engine.on_assigned(1, "main")
         await world.until(lambda: coordinator.wanted == {1: 0})
-        engine.release(1)
+        engine.on_release_requested(1)
         await world.until(lambda: coordinator.states(1)[-1] == "free", within_s=0.1)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_are_looked_at_when_other_shards_share_the_tier_and_not_with_every_plan(
@@ -241,62 +241,62 @@ def test_slots_are_looked_at_when_other_shards_share_the_tier_and_not_with_every
     async def story(world: World) -> None:
         sharing = {1, 2}
         engine = await world.engine(sharing=sharing)
-        engine.view_changed((), ())
-        looks: list[Slots] = []
-        monkeypatch.setattr(Slots, "look", lambda slots: looks.append(slots))
-        engine.view_changed({1}, ())
+        engine.on_view_changed((), ())
+        looks: list[KeySlotSync] = []
+        monkeypatch.setattr(KeySlotSync, "on_change", lambda slots: looks.append(slots))
+        engine.on_view_changed({1}, ())
         assert looks == []
         sharing.add(3)
-        engine.view_changed({1}, ())
+        engine.on_view_changed({1}, ())
         assert len(looks) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_shards_of_different_databases_are_counted_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine, _ = await started(world, {1: 1, 2: 1, 3: 1})
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
         with closed(counting):
             for shard, database in ((1, "main"), (2, "main"), (3, "other")):
-                engine.assigned(shard, database)
+                engine.on_assigned(shard, database)
             await world.until(lambda: len(engine.shards) == 3)
             await world.pass_s(5)
             assert counting.held == 2
-            assert [shard.counts.lag for shard in engine.shards.values()] == [True] * 3
-        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+            assert [shard.counts.is_lagging for shard in engine.shards.values()] == [True] * 3
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_database_that_is_not_configured_is_a_reason_and_no_end_of_the_host() -> None:
     async def story(world: World) -> None:
         engine, _ = await joined(world, {1: 1})
-        engine.assigned(2, "elsewhere")
+        engine.on_assigned(2, "elsewhere")
         await world.pass_s(10)
-        status = engine.queue.shards()[1]
+        status = engine.queue.shard_statuses()[1]
         assert (status.state, status.reason) == (
             "acquiring",
             "there is no database 'elsewhere' in this host's configuration",
         )
         assert not engine.is_ready
-        assert list(engine.unready()) == ["shard 2"]
+        assert list(engine.not_ready_reasons()) == ["shard 2"]
         await Caller(world, engine).put()
-        engine.release(2)
+        engine.on_release_requested(2)
         await world.until(lambda: engine.is_ready, within_s=0.1)
 
-    play(story)
+    run_in_world(story)
 
 
-@pytest.mark.parametrize("where", [(MemoryStore, "take_over"), (MemoryStore, "topics"), (Slots, "look")])
+@pytest.mark.parametrize("where", [(MemoryStore, "take_over"), (MemoryStore, "topics"), (KeySlotSync, "on_change")])
 def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of_the_host(
     where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(world: World) -> None:
         engine, coordinator = await joined(world, {1: 1, 2: 1})
-        engine.release(2)
+        engine.on_release_requested(2)
         await world.until(lambda: 2 not in engine.shards)
-        engine.dropped(2)
+        engine.on_dropped(2)
         kind, name = where
         failures = 3
         original = getattr(kind, name)
@@ -309,19 +309,19 @@ def test_what_nobody_foresaw_in_a_takeover_is_that_shard_s_trouble_and_no_end_of
             return original(self, *arguments)
 
         monkeypatch.setattr(kind, name, fails)
-        engine.assigned(2, "main")
+        engine.on_assigned(2, "main")
         await world.until(lambda: failures < 3)
-        assert "no such row" in str(engine.unready())
+        assert "no such row" in str(engine.not_ready_reasons())
         await Caller(world, engine).put()
         for epoch in (2, 3, 4):  # one that was served already asks for a higher one
             await world.pass_s(5)
             coordinator.assign(2, epoch)
         await world.until(lambda: engine.is_ready)
         assert sorted(engine.shards) == [1, 2]
-        assert not engine._ended.done()
+        assert not engine._stopped.done()
         await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_caller_who_cannot_be_told_keeps_nobody_from_hearing_that_a_shard_is_lost() -> None:
@@ -333,31 +333,31 @@ def test_a_caller_who_cannot_be_told_keeps_nobody_from_hearing_that_a_shard_is_l
             raise RuntimeError("a fault of ours")
 
         world.stall()
-        engine.queue.enqueue("default", [new_item()], world.in_s(9), breaks)
+        engine.queue.enqueue("default", [new_item()], world.deadline_in(9), breaks)
         await world.pass_s(0.1)
         queued = [asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)) for _ in range(2)]
         await world.pass_s(0.1)
-        engine.queue.enqueue("default", [new_item()], world.in_s(9), breaks)
+        engine.queue.enqueue("default", [new_item()], world.deadline_in(9), breaks)
         queued.append(asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9)))
         await world.pass_s(0.1)
-        engine.dropped(1)
+        engine.on_dropped(1)
         async with asyncio.timeout(0.1):
             assert [kinds(await call) for call in queued] == 3 * [[NotOwner]]
         world.resume()
-        await world.until(lambda: not engine._tasks)
-        assert not shard.serving
-        assert engine.unready() == {}
+        await world.until(lambda: not engine._supervisor_tasks)
+        assert not shard.is_serving
+        assert engine.not_ready_reasons() == {}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_fails_beside_the_shards_is_told_and_begun_anew(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     failures = 1
-    original = Slots._settle
+    original = KeySlotSync._sync
 
-    async def fails(self: Slots) -> None:
+    async def fails(self: KeySlotSync) -> None:
         nonlocal failures
         if failures:
             failures -= 1
@@ -365,14 +365,14 @@ def test_what_fails_beside_the_shards_is_told_and_begun_anew(
         await original(self)
 
     async def story(world: World) -> None:
-        monkeypatch.setattr(Slots, "_settle", fails)
+        monkeypatch.setattr(KeySlotSync, "_sync", fails)
         engine = await world.engine(engine_settings(1, 2))
         assert failures == 0
-        assert all(shard.slots for shard in engine.shards.values())
+        assert all(shard.key_slots for shard in engine.shards.values())
 
-    play(story)
+    run_in_world(story)
     [told] = [record for record in caplog.records if "begun anew" in record.message]
-    assert "Slots.run" in told.message
+    assert "KeySlotSync.run" in told.message
     assert "nobody foresaw this" in str(told.exc_info)
 
 
@@ -383,13 +383,13 @@ def test_an_engine_ends_when_all_its_shards_are_released_and_at_once_when_it_has
             running = asyncio.ensure_future(engine.run())
             await world.pass_s(1)
             assert not running.done()
-            engine.release()
-            engine.assigned(9, "main")
+            engine.on_release_requested()
+            engine.on_assigned(9, "main")
             async with asyncio.timeout(1):
                 await running
             assert 9 not in world.database.tables
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
@@ -401,42 +401,42 @@ def test_a_suspended_host_hands_out_nothing_and_takes_in_everything() -> None:
         poll = asyncio.ensure_future(caller.get("u", wait_ms=4_000))
         short = asyncio.ensure_future(caller.get("u", wait_ms=300))
         await world.pass_s(0.1)
-        engine.suspended()
+        engine.on_suspended()
         assert not engine.is_ready
         assert (await caller.get()).items == []
         await caller.put("u")
-        assert kinds(await caller.do(Kind.ACK, [first])) != [NotOwner]
+        assert kinds(await caller.do(EventKind.ACK, [first])) != [NotOwner]
         assert (await short).items == []
         await world.pass_s(1)
         assert not poll.done()
         assert world.rows() == [("t", State.READY), ("u", State.READY)]
         [second] = [row.id for row in world.database.tables[1].rows.values() if row.topic == "t"]
-        told = await engine.queue.explain("default", 1, second, world.in_s(1))
+        told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
         assert any("hands out nothing" in reason for reason in told.reasons)
-        engine.resumed()
+        engine.on_resumed()
         assert len((await poll).items) == 1
         assert len((await caller.get()).items) == 1
-        told = await engine.queue.explain("default", 1, second, world.in_s(1))
+        told = await engine.queue.explain("default", 1, second, world.deadline_in(1))
         assert not any("hands out nothing" in reason for reason in told.reasons)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_host_that_has_not_joined_yet_hands_out_nothing() -> None:
     async def story(world: World) -> None:
         engine, _ = await started(world, {1: 1})
-        engine.assigned(1, "main")
-        await world.until(lambda: engine.unready() == {"shard 1": "acquiring"})
+        engine.on_assigned(1, "main")
+        await world.until(lambda: engine.not_ready_reasons() == {"shard 1": "acquiring"})
         await world.until(lambda: 1 in engine.shards)
         caller = Caller(world, engine)
         await caller.put()
         assert (await caller.get()).items == []
-        assert not engine.ready.is_set()
-        engine.resumed()
-        assert engine.ready.is_set()
+        assert not engine.became_ready.is_set()
+        engine.on_resumed()
+        assert engine.became_ready.is_set()
         assert len((await caller.get()).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_error_for_a_shard_of_another_host_names_its_address() -> None:
@@ -451,7 +451,7 @@ def test_the_error_for_a_shard_of_another_host_names_its_address() -> None:
         ]
         assert owners == [("10.0.0.2", 7411), None]
         with pytest.raises(NotOwner) as told:
-            await engine.queue.explain("default", 2, 5, world.in_s(1))
+            await engine.queue.explain("default", 2, 5, world.deadline_in(1))
         assert told.value.owner == ("10.0.0.2", 7411)
 
-    play(story)
+    run_in_world(story)

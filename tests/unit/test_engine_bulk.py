@@ -10,29 +10,29 @@ import pytest
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.filter import ItemFilter
 from foqs.core.item import State
-from foqs.core.life import Event, Kind
+from foqs.core.life import Event, EventKind
 from foqs.service import bulk
-from foqs.service.api import BulkPage, Seen
-from foqs.service.walk import parse_place
+from foqs.service.api import BulkPage, ItemView
+from foqs.service.walk import parse_walk_cursor
 from foqs.store.memory import MemoryReads, MemoryStore
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin, closed, rest
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, start_task, wait_until_idle
 
 DAY_MS = 86_400_000
 ANY = ItemFilter()
-CANCEL = Event(Kind.CANCEL, 0, "default")
-REDRIVE = Event(Kind.REDRIVE, 0, "default")
+CANCEL = Event(EventKind.CANCEL, 0, "default")
+REDRIVE = Event(EventKind.REDRIVE, 0, "default")
 
 
 def update(**changes: Any) -> Event:
-    return Event(Kind.UPDATE, 0, "default", **changes)
+    return Event(EventKind.UPDATE, 0, "default", **changes)
 
 
 async def page(
     caller: Caller, change: Event, only: ItemFilter = ANY, cursor: str | None = None, limit: int = 100, s: float = 5
 ) -> BulkPage:
-    return await caller.queue.bulk("default", change, only, cursor, limit, caller.world.in_s(s))
+    return await caller.queue.change_matching("default", change, only, cursor, limit, caller.world.deadline_in(s))
 
 
 async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limit: int = 100) -> tuple[int, int, int]:
@@ -48,11 +48,13 @@ async def every_page(caller: Caller, change: Event, only: ItemFilter = ANY, limi
             return changed, refused, pages
 
 
-async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[Seen]:
-    found: list[Seen] = []
+async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> list[ItemView]:
+    found: list[ItemView] = []
     cursor: str | None = None
     while True:
-        seen, cursor = await caller.queue.matching("default", only, cursor, limit, False, caller.world.in_s(5))
+        seen, cursor = await caller.queue.list_matching(
+            "default", only, cursor, limit, False, caller.world.deadline_in(5)
+        )
         assert len(seen) <= limit
         found += seen
         if cursor is None:
@@ -60,7 +62,7 @@ async def listed(caller: Caller, only: ItemFilter = ANY, limit: int = 100) -> li
 
 
 async def count(caller: Caller, only: ItemFilter = ANY) -> int:
-    return (await caller.queue.count("default", only, caller.world.in_s(5))).items
+    return (await caller.queue.count_matching("default", only, caller.world.deadline_in(5))).items
 
 
 async def various(world: World, caller: Caller) -> None:
@@ -68,7 +70,7 @@ async def various(world: World, caller: Caller) -> None:
     for topic in ("t", "u"):
         await caller.put(topic, count=4, priority=9)
         leased = (await caller.get(topic, 2)).items
-        await caller.do(Kind.NACK, leased[:1], dead=True)
+        await caller.do(EventKind.NACK, leased[:1], dead=True)
         await world.pass_s(1)
         for priority in (-3, 0, 5):
             await caller.put(topic, count=2, priority=priority)
@@ -109,7 +111,7 @@ def test_a_filter_finds_and_counts_what_matches_each_once(only: ItemFilter, limi
         assert {seen.row.payload for seen in found} <= {None}
         assert await count(caller, only) == len(expected)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("only", FILTERS)
@@ -124,9 +126,9 @@ def test_what_matches_is_cancelled_and_nothing_else(only: ItemFilter) -> None:
         changed, refused, _ = await every_page(caller, CANCEL, only, limit=2)
         assert (changed, refused) == (len(before) - len(kept), 0)
         assert [row.id for row in stored(world)] == kept
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_another_namespaces_items_are_neither_found_nor_changed() -> None:
@@ -139,7 +141,7 @@ def test_another_namespaces_items_are_neither_found_nor_changed() -> None:
         assert await every_page(caller, CANCEL) == (1, 0, 1)
         assert len(world.rows()) == 3
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_page_has_an_end_and_says_where_the_next_begins() -> None:
@@ -148,14 +150,14 @@ def test_a_page_has_an_end_and_says_where_the_next_begins() -> None:
         for number in range(60):
             await caller.put(f"t{number:02}", priority=number % 2)
         only = ItemFilter(priority_min=1)
-        first, cursor = await caller.queue.matching("default", ItemFilter(priority_min=7), None, 9, False, 1e9)
+        first, cursor = await caller.queue.list_matching("default", ItemFilter(priority_min=7), None, 9, False, 1e9)
         assert (first, cursor is None) == ([], False)
         assert len(await listed(caller, only, limit=7)) == 30
         changed, _, pages = await every_page(caller, CANCEL, only, limit=7)
         assert changed == 30
         assert pages >= 60 // bulk.READS_MAX
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_that_come_while_pages_are_called_for_are_left_alone() -> None:
@@ -176,7 +178,7 @@ def test_items_that_come_while_pages_are_called_for_are_left_alone() -> None:
         assert (changed, cursor) == (6, None)
         assert await count(caller) == 9
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
@@ -192,7 +194,7 @@ def test_an_update_changes_each_item_once_wherever_it_puts_it(changes: dict[str,
             await caller.put(priority=priority, delay_ms=30_000)
         started_ms = max(shard.now_ms() for shard in engine.shards.values())
         changed, refused, _ = await every_page(caller, update(**changes), limit=limit)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         already = sum(1 for key in changes if key == "priority" and changes[key] == 5) * 2
         assert (changed, refused) == (16 - already, 0)
         rows = stored(world)
@@ -208,7 +210,7 @@ def test_an_update_changes_each_item_once_wherever_it_puts_it(changes: dict[str,
             0,
         )
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_cannot_be_changed_so_is_counted_and_said() -> None:
@@ -222,9 +224,9 @@ def test_what_cannot_be_changed_so_is_counted_and_said() -> None:
         assert (done.changed, done.refused, done.next_cursor) == (2, 2, None)
         assert isinstance(done.refusal, InvalidArgument)
         assert done.refusal.field == "change.delay_ms"
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_dead_items_are_redriven_and_can_be_delivered() -> None:
@@ -233,16 +235,16 @@ def test_dead_items_are_redriven_and_can_be_delivered() -> None:
         caller = Caller(world, engine)
         for topic in ("t", "u"):
             await caller.put(topic, count=5, attempts_max=1)
-            await caller.do(Kind.NACK, (await caller.get(topic, 5)).items)
+            await caller.do(EventKind.NACK, (await caller.get(topic, 5)).items)
         only = ItemFilter(states=(State.DEAD,))
         assert await count(caller, only) == 10
         changed, _, _ = await every_page(caller, REDRIVE, replace(only, topic="t"), limit=2)
         assert changed == 5
         assert [seen.row.attempt for seen in (await caller.get("t", 9)).items] == [1] * 5
         assert await count(caller, only) == 5
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_that_matches_no_more_when_its_flush_judges_it_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,20 +254,20 @@ def test_an_item_that_matches_no_more_when_its_flush_judges_it_is_not_touched(mo
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         names = await caller.put(count=4)
-        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=True)
         with closed(reads):
-            cancelling = begin(page(caller, CANCEL, ItemFilter(states=(State.READY,), priority_max=0)))
+            cancelling = start_task(page(caller, CANCEL, ItemFilter(states=(State.READY,), priority_max=0)))
             await world.until(lambda: reads.held == 1)
             taken = (await caller.get(count=2)).items
             shard, number = 1, int(names[3].partition("-")[2])
-            await caller.apply([(shard, Event(Kind.UPDATE, number, "default", priority=3))])
+            await caller.apply([(shard, Event(EventKind.UPDATE, number, "default", priority=3))])
         done = await cancelling
         assert (done.changed, done.refused, done.next_cursor) == (1, 0, None)
-        assert await caller.do(Kind.ACK, taken) == [None, None]
+        assert await caller.do(EventKind.ACK, taken) == [None, None]
         assert [(row.id, row.priority) for row in stored(world)] == [(number, 3)]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_page_that_may_be_written_ends_unknown_and_is_repeated_without_harm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,15 +275,15 @@ def test_a_page_that_may_be_written_ends_unknown_and_is_repeated_without_harm(mo
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=4)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
         with closed(commits), pytest.raises(UnknownOutcome):
             await page(caller, update(delay_ms=60_000), s=0.5)
         await world.pass_s(1)
         assert {row.state for row in stored(world)} == {State.DEFERRED}
         assert (await every_page(caller, CANCEL))[0] == 4
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_page_of_which_a_part_is_written_and_a_part_unknown_ends_unknown() -> None:
@@ -301,10 +303,10 @@ def test_a_page_of_which_a_part_is_written_and_a_part_unknown_ends_unknown() -> 
         world.faults = lambda point: None
         world.resume()
         await every_page(caller, CANCEL)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_page_goes_on_before_an_item_that_could_not_be_written() -> None:
@@ -320,9 +322,9 @@ def test_a_page_goes_on_before_an_item_that_could_not_be_written() -> None:
             await page(caller, CANCEL, cursor=done.next_cursor)
         world.database.refuse = lambda writes: None
         assert await page(caller, CANCEL, cursor=done.next_cursor) == BulkPage(1, 0, None, None)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_full_or_away_is_said_before_anything_is_written() -> None:
@@ -340,7 +342,7 @@ def test_a_shard_that_is_full_or_away_is_said_before_anything_is_written() -> No
                 await asked
         engine.shards[1] = shard
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is_changed(
@@ -350,18 +352,18 @@ def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=2)
-        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=True)
         with closed(reads):
             with pytest.raises(DeadlineExceeded):
                 await page(caller, CANCEL, s=0.5)
             with pytest.raises(DeadlineExceeded):
-                await caller.queue.matching("default", ANY, None, 5, False, world.in_s(0.5))
+                await caller.queue.list_matching("default", ANY, None, 5, False, world.deadline_in(0.5))
             with pytest.raises(DeadlineExceeded):
-                await caller.queue.count("default", ItemFilter(priority_min=0), world.in_s(0.5))
-        await rest(world, engine)
+                await caller.queue.count_matching("default", ItemFilter(priority_min=0), world.deadline_in(0.5))
+        await wait_until_idle(world, engine)
         assert len(stored(world)) == 2
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
@@ -371,12 +373,12 @@ def test_a_read_that_takes_too_long_ends_the_call_at_its_deadline_and_nothing_is
 )  # fmt: skip
 def test_a_cursor_that_no_reply_held_is_refused(cursor: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        parse_place(cursor)
+        parse_walk_cursor(cursor)
     assert caught.value.field == "page.cursor"
 
 
 def test_a_cursor_names_its_place_exactly() -> None:
     text = "17:3:2:-5:99:8796093022209:a:b\n "
-    place = parse_place(text)
-    assert (place.begun_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")
+    place = parse_walk_cursor(text)
+    assert (place.started_ms, place.shard, place.state, place.topic) == (17, 3, State.READY, "a:b\n ")
     assert str(place) == text

@@ -11,11 +11,11 @@ import pytest
 from foqs.core.budget import ROW_BYTES
 from foqs.core.filter import ItemFilter
 from foqs.core.item import Row, State, parse_id
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.engine import Engine, EngineSettings
-from foqs.store.memory_table import Table
-from tests.support.builders import BUFFER, engine_settings
-from tests.support.engines import Caller, World, play
+from foqs.store.memory_table import ShardTables
+from tests.support.builders import ROW_CACHE, engine_settings
+from tests.support.engines import Caller, World, run_in_world
 
 ITEMS = 200
 LONG = 20_000
@@ -25,9 +25,9 @@ LOADED_BYTES = 8 * (LONG + ROW_BYTES)
 
 def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> EngineSettings:
     buffer = replace(
-        BUFFER, loaded_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max, written_items_max=1_000
+        ROW_CACHE, prefetched_bytes_max=LOADED_BYTES, written_bytes_max=written_bytes_max, written_items_max=1_000
     )
-    made = engine_settings(1, buffer=buffer, flush_bytes_max=FLUSH_BYTES, handout_bytes_max=16 * LONG)
+    made = engine_settings(1, buffer=buffer, flush_bytes_max=FLUSH_BYTES, delivery_bytes_max=16 * LONG)
     return replace(made, namespace_default=replace(made.namespace_default, payload_bytes_max=payload_bytes_max))
 
 
@@ -35,14 +35,14 @@ def settings(payload_bytes_max: int = LONG, written_bytes_max: int = 40_000) -> 
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes of payload of each read from now on."""
     found: list[int] = []
-    original = Table.loaded
+    original = ShardTables.rows_with_payload
 
-    def loaded(self: Table, lengths: Mapping[int, int]) -> list[Row]:
+    def loaded(self: ShardTables, lengths: Mapping[int, int]) -> list[Row]:
         rows = original(self, lengths)
         found.append(sum(len(row.payload or b"") for row in rows))
         return rows
 
-    monkeypatch.setattr(Table, "loaded", loaded)
+    monkeypatch.setattr(ShardTables, "rows_with_payload", loaded)
     return found
 
 
@@ -56,7 +56,7 @@ async def consume_all(world: World, engine: Engine, count: int = 15, consumers: 
             handed = await caller.get("t", count, wait_ms=500, lease_ms=600_000, timeout_s=20)
             assert sum(len(seen.row.payload or b"") for seen in handed.items) <= 16 * LONG
             delivered.extend(f"{seen.shard}-{seen.row.id}" for seen in handed.items)
-            await caller.do(Kind.ACK, handed.items)
+            await caller.do(EventKind.ACK, handed.items)
 
     async def enqueue() -> None:
         while len(delivered) < ITEMS:
@@ -93,7 +93,7 @@ def test_rows_whose_leases_ended_are_read_within_the_budget_of_a_flush(reads: li
         assert await consume_all(world, engine) == sorted(ids)
         assert within_budget(reads)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("payload_bytes_max", [LONG, 20])
@@ -109,7 +109,7 @@ def test_rows_found_at_a_start_are_read_within_the_budget_whatever_their_namespa
         assert await consume_all(world, engine) == sorted(ids)
         assert within_budget(reads)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_budget(reads: list[int]) -> None:
@@ -122,7 +122,7 @@ def test_items_stored_before_their_limit_was_lowered_are_delivered_within_the_bu
         assert await consume_all(world, engine, count=40) == sorted(ids)
         assert not reads or within_budget(reads)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_long_and_short_items_are_delivered_in_order_within_the_budget(reads: list[int]) -> None:
@@ -140,11 +140,11 @@ def test_long_and_short_items_are_delivered_in_order_within_the_budget(reads: li
             while len(found) < len(ids):
                 handed = await caller.get("t", 7, wait_ms=500)
                 found += [f"{seen.shard}-{seen.row.id}" for seen in handed.items]
-                await caller.do(Kind.ACK, handed.items)
+                await caller.do(EventKind.ACK, handed.items)
         assert found == ids
         assert within_budget(reads)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(reads: list[int]) -> None:
@@ -161,11 +161,11 @@ def test_rows_are_loaded_ahead_within_the_budget_before_their_sizes_are_known(re
         while left:
             handed = await caller.get("t", 1, wait_ms=500)
             left -= len(handed.items)
-            await caller.do(Kind.ACK, handed.items)
+            await caller.do(EventKind.ACK, handed.items)
             await world.pass_s(0.02)
         assert max(reads) <= max(LOADED_BYTES, 9_000)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("by_filter", [False, True])
@@ -182,7 +182,7 @@ def test_pages_with_payloads_are_read_within_what_a_reply_carries(reads: list[in
             deadline = asyncio.get_running_loop().time() + 5
             if by_filter:
                 only = ItemFilter(topic="t")
-                page, cursor = await engine.queue.matching("default", only, cursor, 100, True, deadline)
+                page, cursor = await engine.queue.list_matching("default", only, cursor, 100, True, deadline)
             else:
                 page, cursor = await engine.queue.peek("default", "t", State.READY, cursor, 100, True, deadline)
             assert all(seen.row.payload == b"p" * LONG for seen in page)
@@ -193,4 +193,4 @@ def test_pages_with_payloads_are_read_within_what_a_reply_carries(reads: list[in
         assert sorted(found) == sorted(stored)
         assert max(reads) <= 16 * LONG
 
-    play(story)
+    run_in_world(story)

@@ -9,29 +9,29 @@ from typing import Any
 import pytest
 
 from foqs.core.item import State, parse_id
-from foqs.core.life import Kind
-from foqs.service.api import HandOut
+from foqs.core.life import EventKind
+from foqs.service.api import Deliveries
 from foqs.service.dequeue import Dequeue
-from foqs.service.placement import TURN_S
-from foqs.shard.keeper import TakenByAnother
+from foqs.service.placement import ROTATION_S
+from foqs.shard.keeper import ShardTakenOver
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Writes
-from tests.support.builders import BUFFER, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin, closed, rest, restarted
+from tests.support.builders import ROW_CACHE, engine_settings, keyed_item, new_item
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
 def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim was for, from now on."""
     found: list[int] = []
-    original = Dequeue.claim
+    original = Dequeue.assign
 
     def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 
-    monkeypatch.setattr(Dequeue, "claim", claim)
+    monkeypatch.setattr(Dequeue, "assign", claim)
     return found
 
 
@@ -45,7 +45,7 @@ def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.M
             written.append(writes)
 
         world.database.refuse = refuse
-        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(count=3)
         handed = await waiting
@@ -53,25 +53,25 @@ def test_an_item_for_somebody_who_waits_is_inserted_leased(monkeypatch: pytest.M
         (only,) = [writes for writes in written if writes.inserts or writes.leases]
         assert [row.state for row in only.inserts] == [State.LEASED, State.LEASED, State.READY]
         assert {seen.row.attempt for seen in handed.items} == {1}
-        assert await caller.do(Kind.ACK, handed.items) == [None, None]
+        assert await caller.do(EventKind.ACK, handed.items) == [None, None]
         assert world.rows() == [("t", State.READY)]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_waits_for_an_item_hears_of_it_before_who_brought_it() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         ended: list[str] = []
-        waiting = begin(caller.get(wait_ms=5_000))
+        waiting = start_task(caller.get(wait_ms=5_000))
         waiting.add_done_callback(lambda _: ended.append("taken"))
         await world.pass_s(0.1)
-        putting = begin(caller.put())
+        putting = start_task(caller.put())
         putting.add_done_callback(lambda _: ended.append("put"))
         await asyncio.gather(waiting, putting)
         assert ended == ["taken", "put"]
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(("count", "is_first"), [(1, True), (3, False)])
@@ -83,25 +83,30 @@ def test_who_is_served_at_once_hears_before_the_memory_unless_more_is_left_than_
         caller = Caller(world, engine)
         heard: list[tuple[int, bool]] = []
         applied: list[bool] = []
-        original = engine.shards[1].memory.applied
+        original = engine.shards[1].memory.apply
 
         def apply(flush: Any, tells: Any) -> None:
             applied.append(True)
             original(flush, tells)
 
-        def hear(_: HandOut) -> None:
+        def hear(_: Deliveries) -> None:
             topic = ("default", "t")
-            heard.append((engine.queue.stock.ready(topic), engine.queue.stock.best(topic) is not None))
+            heard.append(
+                (
+                    engine.queue.availability.ready_count(topic),
+                    engine.queue.availability.best_priority(topic) is not None,
+                )
+            )
             assert bool(applied) is not is_first
 
-        engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.in_s(10), hear)
+        engine.queue.dequeue("default", [("t", 1)], 5_000, None, world.deadline_in(10), hear)
         await world.pass_s(0.1)
-        monkeypatch.setattr(engine.shards[1].memory, "applied", apply)
+        monkeypatch.setattr(engine.shards[1].memory, "apply", apply)
         await caller.put(count=count)
         assert heard == [(count - 1, count > 1)]
         assert applied
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_claimed_a_repeat_at_the_last_moment_gets_what_came_beside_it() -> None:
@@ -110,17 +115,17 @@ def test_who_claimed_a_repeat_at_the_last_moment_gets_what_came_beside_it() -> N
         key = keyed_item("~000once")
         await caller.enqueue([key])
         (first,) = (await caller.get()).items
-        assert await caller.do(Kind.ACK, [first]) == [None]
-        waiting = begin(caller.get(wait_ms=50))
+        assert await caller.do(EventKind.ACK, [first]) == [None]
+        waiting = start_task(caller.get(wait_ms=50))
         await world.pass_s(0.04)
         world.stall()
-        putting = begin(caller.enqueue([key, new_item()]))
+        putting = start_task(caller.enqueue([key, new_item()]))
         await world.pass_s(0.02)
         world.resume()
         await putting
         assert len((await waiting).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +140,7 @@ def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkey
             return "not today" if writes.inserts and refusals >= 0 else None
 
         world.database.refuse = refuse
-        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(count=2)
         handed = await waiting
@@ -143,7 +148,7 @@ def test_a_claim_whose_flush_is_refused_is_served_later_and_stays_in_line(monkey
         assert [seen.row.attempt for seen in handed.items] == [1] * len(handed.items)
         assert len(handed.items) >= 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +156,11 @@ def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeyp
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         claims = claims_of(monkeypatch)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
-        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         with closed(commits):
-            putting = begin(caller.put(count=2, attempts_max=1))
+            putting = start_task(caller.put(count=2, attempts_max=1))
             await world.until(lambda: commits.held == 1)
             waiting.cancel()
             await world.pass_s(0.01)
@@ -163,26 +168,26 @@ def test_a_consumer_that_leaves_while_its_claim_is_written_keeps_nothing(monkeyp
         assert claims == [2]
         handed = await caller.get(count=9, wait_ms=1_000)
         assert [seen.row.attempt for seen in handed.items] == [1, 1]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_claim_that_commits_too_late_for_its_consumer_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, handout_wait_ms_max=50))
+        engine = await world.engine(engine_settings(1, delivery_wait_ms_max=50))
         caller = Caller(world, engine)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
-        waiting = begin(caller.get(wait_ms=5_000))
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         with closed(commits):
-            putting = begin(caller.put())
+            putting = start_task(caller.put())
             assert (await waiting).items == []
         await putting
         assert (await caller.one(wait_ms=1_000)).row.attempt == 1
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,13 +195,13 @@ def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pyt
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         claims = claims_of(monkeypatch)
-        waiting = begin(caller.get(wait_ms=5_000))
+        waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         commits.close()
-        putting = begin(caller.enqueue([new_item()]))
+        putting = start_task(caller.enqueue([new_item()]))
         await world.until(lambda: commits.held == 1)
-        (lost,) = [number for number, shard in engine.shards.items() if shard._writer._begun]
+        (lost,) = [number for number, shard in engine.shards.items() if shard._writer._sealed_batch]
         engine.shards[lost]._writer.give_up("a test says so")
         table = world.database.tables[lost]
         table.owner = type(table.owner)(table.owner.epoch + 1, "somebody", 0, 0, 0)
@@ -207,17 +212,17 @@ def test_a_claim_whose_shard_is_lost_is_served_by_another_shard(monkeypatch: pyt
         assert not waiting.done()
         await caller.put()
         assert len((await waiting).items) == 1
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await engine.run()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_deferred_item_is_not_claimed_when_it_is_inserted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         claims = claims_of(monkeypatch)
-        waiting = begin(caller.get(count=5, wait_ms=5_000))
+        waiting = start_task(caller.get(count=5, wait_ms=5_000))
         await world.pass_s(0.1)
         await caller.put(delay_ms=300)
         assert not waiting.done()
@@ -226,7 +231,7 @@ def test_a_deferred_item_is_not_claimed_when_it_is_inserted(monkeypatch: pytest.
         assert len((await waiting).items) == 1
         assert world.loop.time() - before >= 0.299
 
-    play(story)
+    run_in_world(story)
 
 
 def test_nothing_is_claimed_of_a_topic_that_has_items_that_may_be_better(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,15 +242,15 @@ def test_nothing_is_claimed_of_a_topic_that_has_items_that_may_be_better(monkeyp
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
         claims = claims_of(monkeypatch)
-        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
         with closed(reads):
-            waiting = begin(caller.get(wait_ms=5_000))
+            waiting = start_task(caller.get(wait_ms=5_000))
             await world.pass_s(0.1)
             await caller.put(priority=3)
         assert [seen.row.payload for seen in (await waiting).items] == [b"better"]
         assert claims == []
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("spurious", [0, 3])
@@ -255,18 +260,18 @@ def test_waiters_are_served_in_their_order(spurious: int) -> None:
         order: list[int] = []
         waiting = []
         for place in range(6):
-            each = begin(caller.get(wait_ms=9_000))
+            each = start_task(caller.get(wait_ms=9_000))
             each.add_done_callback(lambda _, place=place: order.append(place))  # type: ignore[misc]
             waiting.append(each)
             await world.pass_s(0.01)
         for _ in range(spurious):
-            caller.queue.ready([("default", "t")])
+            caller.queue.on_items_ready([("default", "t")])
         for _ in range(6):
             await caller.put()
         await asyncio.gather(*waiting)
         assert order == list(range(6))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_comes_back_at_once_serves_all_who_wait() -> None:
@@ -274,14 +279,14 @@ def test_what_comes_back_at_once_serves_all_who_wait() -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put(count=3)
         handed = await caller.get(count=3)
-        waiting = [begin(caller.get(wait_ms=9_000)) for _ in range(3)]
+        waiting = [start_task(caller.get(wait_ms=9_000)) for _ in range(3)]
         await world.pass_s(0.1)
-        await caller.do(Kind.RELEASE, handed.items)
+        await caller.do(EventKind.RELEASE, handed.items)
         before = world.loop.time()
         assert [len((await each).items) for each in waiting] == [1, 1, 1]
         assert world.loop.time() - before < 0.1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,8 +298,8 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
             2,
             3,
             ready_window_items_max=4,
-            ready_keys_max=10,
-            buffer=replace(BUFFER, written_items_max=5, loaded_items_max=5),
+            ready_index_items_max=10,
+            buffer=replace(ROW_CACHE, written_items_max=5, prefetched_items_max=5),
         )
         engine = await world.engine(settings)
         for topic in "abc":
@@ -307,10 +312,10 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
         async def consume(wants: list[tuple[str, int]]) -> None:
             while len(got) < 3 * 240:
                 before = world.loop.time()
-                handed: HandOut = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
+                handed: Deliveries = await caller.dequeue(wants, wait_ms=20_000, timeout_s=30.0)
                 assert world.loop.time() - before < 2
                 got.extend(handed.items)
-                await caller.do(Kind.ACK, handed.items)
+                await caller.do(EventKind.ACK, handed.items)
 
         async def produce() -> None:
             for _ in range(120):
@@ -319,15 +324,15 @@ def test_nobody_waits_while_there_is_something(monkeypatch: pytest.MonkeyPatch) 
                 await world.pass_s(0.01)
 
         wants = [[("a", 2)], [("b", 1), ("a", 1)], [("c", 7)], [("c", 1), ("b", 3), ("a", 5)]]
-        consuming = [begin(consume(each)) for each in wants * 3]
+        consuming = [start_task(consume(each)) for each in wants * 3]
         await produce()
         await world.until(lambda: len(got) == 3 * 240, within_s=20)
         for each in consuming:
             each.cancel()
         assert len({(seen.shard, seen.row.id) for seen in got}) == 3 * 240
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
@@ -336,19 +341,19 @@ def test_a_shard_in_trouble_is_left_out_and_back_when_it_answers() -> None:
         caller = Caller(world, engine)
         for _ in range(4):
             await caller.put(count=2)
-            await world.pass_s(TURN_S)
-        engine.shards[1]._writer.trouble = "it does not answer"
+            await world.pass_s(ROTATION_S)
+        engine.shards[1]._writer.unavailable_reason = "it does not answer"
         assert {seen.shard for seen in (await caller.get(count=9)).items} == {2}
         ids = [parse_id(name, "id")[0] for _ in range(4) for name in await caller.put("other")]
         assert set(ids) == {2}
-        waiting = begin(caller.get(count=9, wait_ms=5_000))
+        waiting = start_task(caller.get(count=9, wait_ms=5_000))
         await world.pass_s(0.1)
         assert not waiting.done()
-        engine.shards[1]._writer.trouble = None
-        engine.shards[1].memory.answers_again()
+        engine.shards[1]._writer.unavailable_reason = None
+        engine.shards[1].memory.on_store_recovered()
         assert {seen.shard for seen in (await waiting).items} == {1}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_drain_answers_all_that_wait_also_for_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,9 +363,9 @@ def test_drain_answers_all_that_wait_also_for_a_read(monkeypatch: pytest.MonkeyP
         await Caller(world, engine).put("a", 3)
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
         reads.close()
-        waiting = [begin(caller.dequeue([(t, 1) for t in topics], 9_000)) for topics in ("a", "b", "ab", "ba")]
+        waiting = [start_task(caller.dequeue([(t, 1) for t in topics], 9_000)) for topics in ("a", "b", "ab", "ba")]
         await world.pass_s(0.1)
         before = world.loop.time()
         caller.queue.drain()
@@ -368,4 +373,4 @@ def test_drain_answers_all_that_wait_also_for_a_read(monkeypatch: pytest.MonkeyP
         assert world.loop.time() - before < 0.1
         assert len(caller.queue.waiters) == 0
 
-    play(story)
+    run_in_world(story)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.store.memory import MemoryStore
 from tests.support.builders import catalog, engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest
 
 FLUSH_S = 0.1
@@ -50,7 +50,7 @@ class Consumers:
             if items:
                 self.slowest_s = max(self.slowest_s, loop.time() - begun_s)
                 self.got[topic] += len(items)
-                await self._caller.do(Kind.ACK, items)
+                await self._caller.do(EventKind.ACK, items)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -81,7 +81,7 @@ def test_consumers_that_ask_for_too_much_get_no_less_between_them(
         monkeypatch.undo()
         await world.until(lambda: is_at_rest(engine.shards[1]), within_s=60)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,14 +95,14 @@ def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkey
         gone = (await other.get(count=20, lease_ms=600_000)).items
         slow_down(monkeypatch)
 
-        async def again_and_again(kind: Kind, items: Any, **changes: Any) -> None:
+        async def again_and_again(kind: EventKind, items: Any, **changes: Any) -> None:
             while True:
                 await other.do(kind, items, **changes)
 
         busy = [
             asyncio.ensure_future(again_and_again(kind, items[at : at + 10], **changes))
             for at in (0, 10)
-            for kind, items, changes in ((Kind.EXTEND, held, {"lease_ms": 600_000}), (Kind.ACK, gone, {}))
+            for kind, items, changes in ((EventKind.EXTEND, held, {"lease_ms": 600_000}), (EventKind.ACK, gone, {}))
         ]
         consumers = Consumers(caller, ["t"], 50, 2_000, 32)
         await world.pass_s(5)
@@ -113,7 +113,7 @@ def test_what_others_write_leaves_less_room_and_nothing_is_leased_in_vain(monkey
             task.cancel()
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_each_of_several_shards_has_its_own_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_each_of_several_shards_has_its_own_room(monkeypatch: pytest.MonkeyPatch
         for number in shards:
             for _ in range(3):
                 done = asyncio.Event()
-                engine.shards[number].insert("default", [new_item(priority=number)] * 900, done.set)
+                engine.shards[number].submit_inserts("default", [new_item(priority=number)] * 900, done.set)
                 await done.wait()
         slow_down(monkeypatch)
         consumers = Consumers(Caller(world, engine), ["t"], 50, 2_000, 32)
@@ -133,7 +133,7 @@ def test_each_of_several_shards_has_its_own_room(monkeypatch: pytest.MonkeyPatch
         assert consumers.got["t"] - before > 10 * 0.75 * GOODPUT * len(shards)
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_room_is_divided_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def test_room_is_divided_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
         for each in consumers.values():
             await each.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_too_much(
@@ -177,7 +177,7 @@ def test_a_namespace_that_asks_for_little_does_not_wait_for_one_that_asks_for_to
         await greedy.stop()
         await modest.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,4 +203,4 @@ def test_who_was_turned_away_is_served_when_those_before_him_have_gone(monkeypat
         assert len((await second).items) == 5
         assert world.loop.time() - begun_s < 5 * FLUSH_S
 
-    play(story)
+    run_in_world(story)

@@ -10,7 +10,7 @@ from foqs.core.errors import InvalidArgument
 from foqs.core.item import NewItem
 from foqs.service.api import Repeated
 from tests.support.builders import engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
+from tests.support.engines import Caller, World, ok, run_in_world
 
 
 def made(keyed: bool, name: str, **changes: Any) -> NewItem:
@@ -41,7 +41,7 @@ def test_an_item_that_would_expire_before_its_moment_is_refused_alone(keyed: boo
             assert error.field == "ttl_ms"
         assert {topic for topic, _ in world.rows()} == {"in time", "now", "past", "for ever"}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_of_which_nothing_can_be_delivered_is_answered_and_may_be_mended() -> None:
@@ -55,7 +55,7 @@ def test_a_call_of_which_nothing_can_be_delivered_is_answered_and_may_be_mended(
         # Nothing of it was kept: its key is free.
         assert all(map(ok, await caller.enqueue([keyed_item("1"), keyed_item("2")])))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_repeat_of_what_was_taken_in_is_no_mistake() -> None:
@@ -67,4 +67,4 @@ def test_a_repeat_of_what_was_taken_in_is_no_mistake() -> None:
         await world.pass_s(3)
         assert isinstance((await caller.enqueue([item]))[0], Repeated)
 
-    play(story)
+    run_in_world(story)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document
+from foqs.catalog.document import EMPTY_DOCUMENT, Document
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import CatalogFailed
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, NamespaceNotFound, Unavailable, UnknownOutcome
@@ -17,8 +17,8 @@ from foqs.service.engine import Engine
 from foqs.store.memory import MemoryStore
 from shardmgr.local import LocalCoordinator
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin, closed
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, start_task
 
 QUIET_MS = 3_600_000
 TIER = (1, 2)
@@ -33,10 +33,10 @@ class Deaf(MemoryCatalog):
     async def load(self) -> Document:
         return await self._whole.load()
 
-    async def replace(self, document: Document, before: Document | None = None) -> None:
-        await self._whole.replace(document, before)
+    async def replace(self, document: Document, expected: Document | None = None) -> None:
+        await self._whole.replace(document, expected)
 
-    async def changed(self, version: int) -> None:
+    async def wait_for_change(self, known_version: int) -> None:
         await asyncio.sleep(10**6)
 
 
@@ -46,12 +46,12 @@ async def host(world: World, *shards: int) -> Engine:
 
 async def two_hosts(world: World) -> tuple[Engine, Engine]:
     one, two = await host(world, 1), await host(world, 2)
-    await world.until(lambda: bool(one.shards[1].slots and two.shards[2].slots))
+    await world.until(lambda: bool(one.shards[1].key_slots and two.shards[2].key_slots))
     return one, two
 
 
 async def mark(world: World) -> None:
-    await world.catalog.replace(changes.begin_deletion(await world.catalog.load(), "other"))
+    await world.catalog.replace(changes.start_deletion(await world.catalog.load(), "other"))
 
 
 async def marked(world: World) -> bool:
@@ -61,15 +61,15 @@ async def marked(world: World) -> bool:
 def test_a_namespace_that_no_host_holds_anything_of_is_gone_everywhere() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
-        await one.admin.delete("other", world.in_s(5))
+        await one.admin.delete("other", world.deadline_in(5))
         await world.pass_s(0.5)
         for engine in (one, two):
             with pytest.raises(NamespaceNotFound):
-                engine.queue.namespace("other")
-        await two.admin.create("other", None, {}, world.in_s(5))
+                engine.queue.namespace_settings("other")
+        await two.admin.create("other", None, {}, world.deadline_in(5))
         await Caller(world, two, "other").put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_at_another_host_keeps_its_namespace() -> None:
@@ -77,58 +77,58 @@ def test_an_item_at_another_host_keeps_its_namespace() -> None:
         one, two = await two_hosts(world)
         [name] = await Caller(world, two, "other").put()
         with pytest.raises(InvalidArgument, match="'other' holds items"):
-            await one.admin.delete("other", world.in_s(5))
+            await one.admin.delete("other", world.deadline_in(5))
         assert not await marked(world)
-        await world.until(lambda: not two.namespaces.deleting(), within_s=1)
+        await world.until(lambda: not two.namespaces.names_being_deleted(), within_s=1)
         await Caller(world, two, "other").cancel(name)
-        await one.admin.delete("other", world.in_s(5))
+        await one.admin.delete("other", world.deadline_in(5))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_that_another_host_is_writing_keeps_its_namespace() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         world.stall()
-        putting = begin(Caller(world, two, "other").put())
+        putting = start_task(Caller(world, two, "other").put())
         await asyncio.sleep(0)
-        deleting = begin(one.admin.delete("other", world.in_s(5)))
-        await world.until(lambda: bool(two.namespaces.deleting()))
+        deleting = start_task(one.admin.delete("other", world.deadline_in(5)))
+        await world.until(lambda: bool(two.namespaces.names_being_deleted()))
         with pytest.raises(Unavailable, match="being deleted"):
-            two.queue.namespace("other")
+            two.queue.namespace_settings("other")
         world.resume()
         assert await putting
         with pytest.raises(InvalidArgument):
             await deleting
 
-    play(story)
+    run_in_world(story)
 
 
 def test_while_a_shard_is_served_by_nobody_nothing_is_deleted_and_the_namespace_goes_on() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         await two.abort()
-        deleting = begin(one.admin.delete("other", world.in_s(5)))
-        await world.until(lambda: bool(one.namespaces.deleting()))
+        deleting = start_task(one.admin.delete("other", world.deadline_in(5)))
+        await world.until(lambda: bool(one.namespaces.names_being_deleted()))
         with pytest.raises(Unavailable, match="being deleted"):
-            await one.admin.create("other", None, {}, world.in_s(1))
+            await one.admin.create("other", None, {}, world.deadline_in(1))
         await world.pass_s(0.5)  # its own shard was looked into
         with pytest.raises(Unavailable, match="being deleted"):
-            one.queue.namespace("other")
+            one.queue.namespace_settings("other")
         with pytest.raises(DeadlineExceeded, match="not every shard"):
             await deleting
         assert not await marked(world)
         await Caller(world, one, "other").put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_deletion_whose_mark_cannot_be_taken_back_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
         await two.abort()
-        deleting = begin(one.admin.delete("other", world.in_s(5)))
-        await world.until(lambda: bool(one.namespaces.deleting()))
+        deleting = start_task(one.admin.delete("other", world.deadline_in(5)))
+        await world.until(lambda: bool(one.namespaces.names_being_deleted()))
 
         async def unreached(self: MemoryCatalog) -> Document:
             raise CatalogFailed("nobody answers")
@@ -141,7 +141,7 @@ def test_a_deletion_whose_mark_cannot_be_taken_back_is_of_unknown_outcome(monkey
         await world.pass_s(MARKED_S_MAX + 2)
         assert not await marked(world)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,25 +151,25 @@ def test_a_shard_that_moves_after_it_was_found_empty_takes_nothing_in(monkeypatc
         assert isinstance(world.catalog, MemoryCatalog)
         one, two = await two_hosts(world)
         del one
-        gate = Gate(monkeypatch, MemoryStore, "take_over", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "take_over", on_the_way_back=False)
         with closed(gate):
             whole, world.catalog = world.catalog, Deaf(world.catalog)
-            starting = begin(host(world, 2))
+            starting = start_task(host(world, 2))
             await world.until(lambda: gate.held == 1)
             world.catalog = whole
             await mark(world)
             await two.abort()
         three = await starting
         with pytest.raises(Unavailable, match="being deleted"):
-            three.queue.namespace("other")
+            three.queue.namespace_settings("other")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_cannot_be_read() -> None:
     async def story(world: World) -> None:
         assert isinstance(world.catalog, MemoryCatalog)
-        settings = replace(engine_settings(1), shards=None)
+        settings = replace(engine_settings(1), standalone_shards=None)
         one = Engine(
             settings,
             lambda shard, database: world.database.store(shard),
@@ -183,23 +183,23 @@ def test_a_shard_is_taken_over_though_the_catalog_was_wiped_and_not_while_it_can
         )
         await one.open()
         one.start()
-        one.resumed()
+        one.on_resumed()
         whole = world.catalog.load
 
         async def fails() -> Document:
             raise CatalogFailed("nobody answers")
 
         world.catalog.load = fails  # type: ignore[method-assign]
-        one.assigned(1, "")
+        one.on_assigned(1, "")
         await world.pass_s(5)
         assert not one.shards
-        [status] = one.queue.shards()
+        [status] = one.queue.shard_statuses()
         assert "the catalog cannot be read: nobody answers" in (status.reason or "")
         world.catalog.load = whole  # type: ignore[method-assign]
-        world.catalog._document = EMPTY
+        world.catalog._document = EMPTY_DOCUMENT
         await world.until(lambda: bool(one.shards), within_s=5)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_owner_that_was_replaced_and_does_not_know_says_nothing_of_its_shard() -> None:
@@ -210,12 +210,12 @@ def test_an_owner_that_was_replaced_and_does_not_know_says_nothing_of_its_shard(
         three = await host(world, 2)
         await Caller(world, three, "other").put()
         world.catalog = whole
-        assert two.shards[2].serving
+        assert two.shards[2].is_serving
         with pytest.raises(DeadlineExceeded):
-            await one.admin.delete("other", world.in_s(5))
+            await one.admin.delete("other", world.deadline_in(5))
         assert not await marked(world)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_being_looked_into_takes_nothing_in_though_the_mark_was_taken_back() -> None:
@@ -225,32 +225,32 @@ def test_a_shard_that_is_being_looked_into_takes_nothing_in_though_the_mark_was_
         one, _ = await two_hosts(world)
         world.stall()
         await mark(world)
-        await world.until(lambda: bool(one.namespaces.deleting()))
+        await world.until(lambda: bool(one.namespaces.names_being_deleted()))
         await world.pass_s(0.1)
-        await world.catalog.replace(changes.end_deletion(await world.catalog.load(), "other"))
-        await world.until(lambda: not one.namespaces.deleting())
+        await world.catalog.replace(changes.cancel_deletion(await world.catalog.load(), "other"))
+        await world.until(lambda: not one.namespaces.names_being_deleted())
         with pytest.raises(Unavailable, match="being deleted"):
-            one.queue.namespace("other")
+            one.queue.namespace_settings("other")
         world.resume()
         await world.pass_s(1)
         await Caller(world, one, "other").put()
         assert not await marked(world)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_mark_that_nobody_ends_is_taken_back() -> None:
     async def story(world: World) -> None:
         one = await host(world, 1)
         await mark(world)
-        await world.until(lambda: bool(one.namespaces.deleting()), within_s=1)
+        await world.until(lambda: bool(one.namespaces.names_being_deleted()), within_s=1)
         await world.pass_s(MARKED_S_MAX - 5)
         assert await marked(world)
         await world.pass_s(10)
         assert not await marked(world)
-        one.queue.namespace("other")
+        one.queue.namespace_settings("other")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_deletion_whose_caller_died_is_carried_through() -> None:
@@ -259,29 +259,29 @@ def test_a_deletion_whose_caller_died_is_carried_through() -> None:
         await mark(world)
         await world.until(lambda: "other" not in one.admin.document().namespaces, within_s=5)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_namespace_that_lags_is_not_deleted() -> None:
     async def story(world: World) -> None:
         one, two = await two_hosts(world)
-        two.shards[2].counts.lag = True
+        two.shards[2].counts.is_lagging = True
         with pytest.raises(DeadlineExceeded):
-            await one.admin.delete("other", world.in_s(3))
-        two.shards[2].counts.lag = False
-        await one.admin.delete("other", world.in_s(3))
+            await one.admin.delete("other", world.deadline_in(3))
+        two.shards[2].counts.is_lagging = False
+        await one.admin.delete("other", world.deadline_in(3))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_import_deletes_no_namespace_where_other_hosts_may_hold_items_of_it() -> None:
     async def story(world: World) -> None:
         one, _ = await two_hosts(world)
         text = one.admin.export()
-        await one.admin.create("more", None, {}, world.in_s(5))
+        await one.admin.create("more", None, {}, world.deadline_in(5))
         with pytest.raises(InvalidArgument, match="foqs namespace delete more"):
-            await one.admin.restore(text, world.in_s(5))
-        await one.admin.delete("more", world.in_s(5))
-        await one.admin.restore(text, world.in_s(5))
+            await one.admin.restore(text, world.deadline_in(5))
+        await one.admin.delete("more", world.deadline_in(5))
+        await one.admin.restore(text, world.deadline_in(5))
 
-    play(story)
+    run_in_world(story)

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import StaleLease
-from foqs.core.item import Delivery, State
-from foqs.core.life import Kind
+from foqs.core.item import DeliveryPolicy, State
+from foqs.core.life import EventKind
 from foqs.core.work import Dues
 from foqs.service.dequeue import Dequeue
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import NullObserver
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Writes
-from tests.support.builders import BUFFER, engine_settings
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin, closed, rest, restarted
+from tests.support.builders import ROW_CACHE, engine_settings
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
 
 NEVER_MS = 10**9
-NOTHING_KEPT = replace(BUFFER, written_items_max=1, written_bytes_max=1)
+NOTHING_KEPT = replace(ROW_CACHE, written_items_max=1, written_bytes_max=1)
 
 
 def settings_of(*shards: int, **changes: Any) -> Any:
@@ -50,13 +50,13 @@ def states_of(writes: Writes) -> list[State]:
 def claims_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim was for, from now on."""
     found: list[int] = []
-    original = Dequeue.claim
+    original = Dequeue.assign
 
     def claim(self: Dequeue, shard: Shard, topic: Any, keys: Any) -> Any:
         found.append(len(keys))
         return original(self, shard, topic, keys)
 
-    monkeypatch.setattr(Dequeue, "claim", claim)
+    monkeypatch.setattr(Dequeue, "assign", claim)
     return found
 
 
@@ -76,15 +76,15 @@ def loads_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-class Told(NoFacts):
+class Told(NullObserver):
     def __init__(self) -> None:
         self.out = self.over = 0
 
-    def handed_out(self, items: int) -> None:
-        self.out += items
+    def items_delivered(self, item_count: int) -> None:
+        self.out += item_count
 
-    def expired(self, items: int) -> None:
-        self.over += items
+    def items_timed_out(self, item_count: int) -> None:
+        self.over += item_count
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["remembered", "read"])
@@ -93,10 +93,10 @@ def test_a_deferred_item_that_is_wanted_is_leased_by_the_one_flush_that_finds_it
 ) -> None:
     async def story(world: World) -> None:
         told = world.facts = Told()
-        engine = await world.engine(settings_of(1, buffer=BUFFER if kept else NOTHING_KEPT))
+        engine = await world.engine(settings_of(1, buffer=ROW_CACHE if kept else NOTHING_KEPT))
         caller = Caller(world, engine)
         await caller.put(count=8, delay_ms=300, payload=b"whole")
-        waiting = begin(caller.get(count=6, wait_ms=5_000))
+        waiting = start_task(caller.get(count=6, wait_ms=5_000))
         await world.pass_s(0.1)
         claims, written, loads = claims_of(monkeypatch), writes_of(world), loads_of(monkeypatch)
         handed = await waiting
@@ -104,11 +104,11 @@ def test_a_deferred_item_that_is_wanted_is_leased_by_the_one_flush_that_finds_it
         assert [states_of(each) for each in written] == [[State.READY] * 2 + [State.LEASED] * 6]
         assert loads == ([] if kept else [(0, 6)])
         assert [(seen.row.payload, seen.row.attempt) for seen in handed.items] == [(b"whole", 1)] * 6
-        assert (told.out, told.over, engine.shards[1].memory.due) == (6, 0, {"delay": 8})
-        assert await caller.do(Kind.ACK, handed.items) == [None] * 6
-        await rest(world, engine)
+        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (6, 0, {"delay": 8})
+        assert await caller.do(EventKind.ACK, handed.items) == [None] * 6
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytes
         caller = Caller(world, engine)
         await caller.put(lease_ms=300)
         first = await caller.one()
-        waiting = begin(caller.get(wait_ms=5_000))
+        waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         claims, written = claims_of(monkeypatch), writes_of(world)
         (second,) = (await waiting).items
@@ -126,18 +126,18 @@ def test_an_item_whose_lease_ended_goes_straight_to_who_waits(monkeypatch: pytes
         assert [states_of(each) for each in written] == [[State.LEASED]]
         assert (second.row.id, second.row.attempt, second.row.payload) == (first.row.id, 2, first.row.payload)
         assert second.row.token > first.row.token
-        assert (told.out, told.over, engine.shards[1].memory.due) == (2, 1, {"lease": 1})
-        (late,) = await caller.do(Kind.NACK, [first])
+        assert (told.out, told.over, engine.shards[1].memory.due_counts) == (2, 1, {"lease": 1})
+        (late,) = await caller.do(EventKind.NACK, [first])
         assert isinstance(late, StaleLease)
-        assert await caller.do(Kind.ACK, [second]) == [None]
-        await rest(world, engine)
+        assert await caller.do(EventKind.ACK, [second]) == [None]
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"policy": Delivery.AT_MOST_ONCE}, {"attempts_max": 1}, {"ttl_ms": 250}],
+    [{"policy": DeliveryPolicy.AT_MOST_ONCE}, {"attempts_max": 1}, {"ttl_ms": 250}],
     ids=["at most once", "out of attempts", "past its TTL"],
 )
 def test_a_lease_that_ended_for_good_is_nobodys(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +149,9 @@ def test_a_lease_that_ended_for_good_is_nobodys(changes: dict[str, Any], monkeyp
         claims = claims_of(monkeypatch)
         assert (await caller.get(wait_ms=2_000)).items == []
         assert claims == []
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_it(
@@ -163,21 +163,21 @@ def test_who_waits_gets_the_best_of_what_comes_due_and_of_what_is_inserted_with_
         at_ms = engine.shards[1].now_ms() + 500
         for priority in (5, 3, 9):
             await caller.put(priority=priority, deliver_after_ms=at_ms)
-        waiting = [begin(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
+        waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
         await world.pass_s(0.1)
         claims, written = claims_of(monkeypatch), writes_of(world)
-        reads = Gate(monkeypatch, MemoryStore, "due", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryStore, "due_rows", on_the_way_back=True)
         with closed(reads):
             await world.until(lambda: reads.held == 1)
-            putting = begin(caller.put(priority=4))
+            putting = start_task(caller.put(priority=4))
             await world.pass_s(0.01)
         await putting
         got = [[seen.row.priority for seen in (await each).items] for each in waiting]
         assert got == [[3, 4], [5, 9]]
         assert (claims, len(written)) == ([2, 2], 1)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +187,7 @@ def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monk
         at_ms = engine.shards[1].now_ms() + 500
         for priority in (5, 3, 9, 4, 7):
             await caller.put(priority=priority, deliver_after_ms=at_ms)
-        waiting = [begin(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
+        waiting = [start_task(caller.get(count=2, wait_ms=5_000)) for _ in range(2)]
         await world.pass_s(0.1)
         claims, written = claims_of(monkeypatch), writes_of(world)
         got = [[seen.row.priority for seen in (await each).items] for each in waiting]
@@ -195,7 +195,7 @@ def test_what_comes_due_in_one_page_is_shared_among_all_who_wait_best_first(monk
         assert (claims, len(written)) == ([2, 2], 1)
         assert (await caller.one()).row.priority == 9
 
-    play(story)
+    run_in_world(story)
 
 
 def test_nothing_due_is_claimed_of_a_topic_that_another_shard_may_have_items_of(
@@ -209,16 +209,16 @@ def test_nothing_due_is_claimed_of_a_topic_that_another_shard_may_have_items_of(
         (name,) = await caller.put(delay_ms=300)
         other = engine.shards[3 - int(name.partition("-")[0])]
         claims = claims_of(monkeypatch)
-        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=False)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=False)
         with closed(reads):
             other.index.discover(("default", "t"))
-            waiting = begin(caller.get(wait_ms=5_000))
+            waiting = start_task(caller.get(wait_ms=5_000))
             await world.until(lambda: ("t", State.READY) in world.rows())
         assert len((await waiting).items) == 1
         assert claims == []
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_comes_due_in_a_paused_topic_is_ready_and_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +226,13 @@ def test_what_comes_due_in_a_paused_topic_is_ready_and_nobodys(monkeypatch: pyte
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
         await caller.put(delay_ms=300)
-        waiting = begin(caller.get(wait_ms=1_000))
+        waiting = start_task(caller.get(wait_ms=1_000))
         await world.pass_s(0.1)
-        monkeypatch.setattr(engine.queue._namespaces, "paused", frozenset({("default", "t")}))
+        monkeypatch.setattr(engine.queue._namespaces, "paused_topics", frozenset({("default", "t")}))
         assert (await waiting).items == []
         assert world.rows() == [("t", State.READY)]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_was_purged_does_not_come_due_for_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,16 +241,16 @@ def test_what_was_purged_does_not_come_due_for_anybody(monkeypatch: pytest.Monke
         caller = Caller(world, engine)
         await caller.put(count=3, delay_ms=300)
         claims = claims_of(monkeypatch)
-        waiting = begin(caller.get(wait_ms=2_000))
+        waiting = start_task(caller.get(wait_ms=2_000))
         await world.pass_s(0.1)
-        rows = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=False)
+        rows = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=False)
         with closed(rows):
-            assert await caller.queue.purge("default", "t", world.in_s(5)) == 3
+            assert await caller.queue.purge_topic("default", "t", world.deadline_in(5)) == 3
             assert (await waiting).items == []
         assert claims == []
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_due_row_that_an_earlier_event_still_changes_is_judged_by_what_that_leaves(
@@ -271,20 +271,20 @@ def test_a_due_row_that_an_earlier_event_still_changes_is_judged_by_what_that_le
             original(self, numbers, rows, finished)
 
         monkeypatch.setattr(Dues, "__init__", made)
-        waiting = begin(caller.get(wait_ms=5_000))
-        reads = Gate(monkeypatch, MemoryStore, "rows", on_the_way_back=False)
+        waiting = start_task(caller.get(wait_ms=5_000))
+        reads = MethodGate(monkeypatch, MemoryStore, "rows", on_the_way_back=False)
         with closed(reads):
             await world.until(lambda: reads.held == 1)
-            extending = begin(caller.do(Kind.EXTEND, [held], lease_ms=400))
+            extending = start_task(caller.do(EventKind.EXTEND, [held], lease_ms=400))
             await world.pass_s(0.01)
         assert await extending == [None]
         before = world.loop.time()
         (seen,) = (await waiting).items
         assert world.loop.time() - before >= 0.399
         assert (kept[0], seen.row.attempt) == (0, 2)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: p
         engine = await world.engine(settings_of(1, retry_ms_max=200))
         caller = Caller(world, engine)
         await caller.put(count=2, delay_ms=300)
-        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         claims, refusals = claims_of(monkeypatch), 1
 
@@ -307,21 +307,21 @@ def test_a_due_claim_whose_flush_is_refused_is_served_by_the_next(monkeypatch: p
         got += (await caller.get(count=2, wait_ms=1_000)).items if len(got) < 2 else []
         assert claims[0] == 2
         assert [seen.row.attempt for seen in got] == [1, 1]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("leaves", ["by its caller", "by its time"])
 def test_a_due_claim_for_a_consumer_who_leaves_is_released(leaves: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(settings_of(1, handout_wait_ms_max=50))
+        engine = await world.engine(settings_of(1, delivery_wait_ms_max=50))
         caller = Caller(world, engine)
         await caller.put(count=2, delay_ms=300, attempts_max=1)
-        waiting = begin(caller.get(count=2, wait_ms=5_000))
+        waiting = start_task(caller.get(count=2, wait_ms=5_000))
         await world.pass_s(0.1)
         claims = claims_of(monkeypatch)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
             if leaves == "by its caller":
@@ -332,29 +332,29 @@ def test_a_due_claim_for_a_consumer_who_leaves_is_released(leaves: str, monkeypa
         assert claims == [2]
         handed = await caller.get(count=9, wait_ms=1_000)
         assert [seen.row.attempt for seen in handed.items] == [1, 1]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_due_claim_whose_commit_is_unknown_is_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(settings_of(1))
         caller = Caller(world, engine)
-        await caller.put(delay_ms=300, policy=Delivery.AT_MOST_ONCE)
-        waiting = begin(caller.get(wait_ms=5_000))
+        await caller.put(delay_ms=300, policy=DeliveryPolicy.AT_MOST_ONCE)
+        waiting = start_task(caller.get(wait_ms=5_000))
         await world.pass_s(0.1)
         claims = claims_of(monkeypatch)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=True)
         with closed(commits):
             await world.until(lambda: commits.held == 1)
             world.database.kill(engine.shards[1]._store._connection)  # type: ignore[attr-defined]
         (seen,) = (await waiting).items
         assert (claims, seen.row.attempt) == ([1], 1)
-        assert await caller.do(Kind.ACK, [seen]) == [None]
-        await rest(world, engine)
+        assert await caller.do(EventKind.ACK, [seen]) == [None]
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_new_owner_hands_what_came_due_meanwhile_to_who_waits() -> None:
@@ -365,9 +365,9 @@ def test_a_new_owner_hands_what_came_due_meanwhile_to_who_waits() -> None:
         second = await restarted(world, first, settings)
         caller = Caller(world, second)
         assert (await caller.one(wait_ms=3_000)).row.attempt == 1
-        await rest(world, second)
+        await wait_until_idle(world, second)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,8 +376,8 @@ def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest
         engine = await world.engine(settings)
         caller = Caller(world, engine)
         await caller.put(count=4, delay_ms=300, payload=bytes(1_000))
-        monkeypatch.setattr(engine.shards[1].memory, "_claim_bytes_max", 2_500)
-        waiting = [begin(caller.get(wait_ms=5_000)) for _ in range(4)]
+        monkeypatch.setattr(engine.shards[1].memory, "_waiter_payload_bytes_max", 2_500)
+        waiting = [start_task(caller.get(wait_ms=5_000)) for _ in range(4)]
         await world.pass_s(0.1)
         claims, loads = claims_of(monkeypatch), loads_of(monkeypatch)
         got = await asyncio.gather(*waiting)
@@ -385,4 +385,4 @@ def test_what_a_flush_may_read_for_those_who_wait_is_bounded(monkeypatch: pytest
         assert claims == [1, 1]
         assert loads[0] == (0, 2)
 
-    play(story)
+    run_in_world(story)

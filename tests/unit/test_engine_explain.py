@@ -10,22 +10,22 @@ import pytest
 
 from foqs.core.errors import NotOwner
 from foqs.core.item import State, parse_id
-from foqs.core.life import Kind
-from foqs.service.api import Explained
+from foqs.core.life import EventKind
+from foqs.service.api import ItemExplanation
 from foqs.service.engine import EngineSettings
 from foqs.shard.shard import TOPIC_PRIORITIES_MAX
 from tests.support.builders import CALLS, NAMESPACE, catalog, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import begin, rest
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import start_task, wait_until_idle
 
 
-async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s: float = 5.0) -> Explained:
+async def why(caller: Caller, name: str, namespace: str | None = None, timeout_s: float = 5.0) -> ItemExplanation:
     shard, number = parse_id(name, "id")
-    deadline = caller.world.in_s(timeout_s)
+    deadline = caller.world.deadline_in(timeout_s)
     return await caller.queue.explain(namespace or caller.namespace, shard, number, deadline)
 
 
-def first(told: Explained) -> str:
+def first(told: ItemExplanation) -> str:
     return told.reasons[0]
 
 
@@ -47,16 +47,16 @@ def test_an_item_is_explained_in_each_state_of_its_life() -> None:
         told = await why(caller, name)
         assert first(told).startswith("A consumer has it, attempt 1 of 1")
         assert told.better_items is None
-        assert told.seen is not None
-        assert told.seen.row.state is State.LEASED
-        await caller.do(Kind.NACK, [seen])
+        assert told.item is not None
+        assert told.item.row.state is State.LEASED
+        await caller.do(EventKind.NACK, [seen])
         assert first(await why(caller, name)).startswith("It is dead, attempts exhausted")
         await caller.cancel(name)
         told = await why(caller, name)
-        assert told.seen is None
+        assert told.item is None
         assert first(told).startswith("There is no such item in the namespace 'default': it was acked, cancelled")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
@@ -68,13 +68,13 @@ def test_better_items_are_counted_over_all_shards_in_memory_or_not() -> None:
             for _ in range(10):
                 await caller.put(priority=priority)
                 await world.pass_s(0.3)  # so that both shards get some
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert {shard.counts.totals[State.READY] > 5 for shard in engine.shards.values()} == {True}
         told = await why(caller, name)
         assert (told.better_items, told.better_items_more) == (10, False)
         assert any("not among those held in memory" in said for said in told.reasons)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("window", [100, 4])
@@ -84,25 +84,25 @@ def test_counting_stops_at_its_limit_and_says_so(window: int) -> None:
         caller = Caller(world, engine)
         (name,) = await caller.put(priority=5)
         await caller.put(count=5)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         told = await why(caller, name)
         assert (told.better_items, told.better_items_more) == (5, False)
         await caller.put()
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         told = await why(caller, name)
         assert (told.better_items, told.better_items_more) == (5, True)
         assert "more than 5 better items" in first(told)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_paused_topic_is_said_and_who_waits_for_it() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
         (name,) = await caller.put()
-        waiting = [begin(caller.get(wait_ms=50_000)) for _ in range(2)]
+        waiting = [start_task(caller.get(wait_ms=50_000)) for _ in range(2)]
         await world.pass_s(1)
         told = await why(caller, name)
         assert first(told).startswith("Its topic is paused")
@@ -110,7 +110,7 @@ def test_a_paused_topic_is_said_and_who_waits_for_it() -> None:
         for one in waiting:
             one.cancel()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
@@ -123,7 +123,7 @@ def test_when_an_item_of_the_topic_was_last_taken_is_said() -> None:
         await world.pass_s(12)
         assert "came 12.0 s ago" in (await why(caller, name)).reasons[-1]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
@@ -131,11 +131,11 @@ def test_an_item_of_another_namespace_is_as_one_that_never_was() -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         (name,) = await caller.put()
         mine = await why(caller, name, "other")
-        assert (mine.seen, mine.absent) == (None, True)
+        assert (mine.item, mine.absent) == (None, True)
         await caller.cancel(name)
         assert mine == await why(caller, name, "other")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_id_that_was_not_given_out_is_not_said_to_be_gone() -> None:
@@ -145,7 +145,7 @@ def test_an_id_that_was_not_given_out_is_not_said_to_be_gone() -> None:
         shard, number = parse_id(name, "id")
         assert first(await why(caller, f"{shard}-{number + 1}")).startswith("No item has this id yet")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_error() -> None:
@@ -156,12 +156,12 @@ def test_a_shard_that_is_not_served_is_a_reason_and_one_that_is_not_ours_an_erro
         shard, number = parse_id(name, "id")
         del engine.shards[shard]
         told = await why(caller, name)
-        assert (told.seen, told.absent) == (None, False)
+        assert (told.item, told.absent) == (None, False)
         assert f"shard {shard} is not served here, it is owned" in first(told)
         with pytest.raises(NotOwner):
             await why(caller, f"9-{number}")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_database_that_does_not_answer_is_said_before_the_deadline() -> None:
@@ -172,12 +172,12 @@ def test_a_database_that_does_not_answer_is_said_before_the_deadline() -> None:
         begun = world.loop.time()
         told = await why(caller, name, timeout_s=4)
         assert world.loop.time() - begun < 4
-        assert told.seen is None
+        assert told.item is None
         assert "cannot be asked just now" in first(told)
         world.resume()
-        assert (await why(caller, name)).seen is not None
+        assert (await why(caller, name)).item is not None
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_rate_that_is_used_up_is_said_after_all_else() -> None:
@@ -188,7 +188,7 @@ def test_a_rate_that_is_used_up_is_said_after_all_else() -> None:
         (name, _) = await caller.put(count=2)
         assert "used up its enqueues of this minute, for another 30.0 s" in (await why(caller, name)).reasons[-1]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable() -> None:
@@ -196,7 +196,7 @@ def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable(
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         await caller.put()
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         stats = await caller.stats()
         assert stats is not None
         assert not stats.counts_lag
@@ -211,7 +211,7 @@ def test_a_recovering_shard_makes_the_counts_lag_and_none_at_all_is_unavailable(
             await caller.stats()
         engine.shards[empty] = gone
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
@@ -222,7 +222,7 @@ def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
         await world.pass_s(30)
         await caller.put(priority=1)
         await caller.put("other topic", priority=5)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         stats = await caller.stats()
         assert stats is not None
         assert stats.best_priority == 1
@@ -233,7 +233,7 @@ def test_the_oldest_ready_item_is_found_behind_better_ones() -> None:
         assert other.oldest_ready_age_ms is not None
         assert other.oldest_ready_age_ms < 30_000
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(("priorities", "is_seen"), [(TOPIC_PRIORITIES_MAX, True), (TOPIC_PRIORITIES_MAX + 1, False)])
@@ -244,13 +244,13 @@ def test_the_oldest_is_looked_for_among_so_many_priorities(priorities: int, is_s
         await caller.put(priority=priorities - 1)
         await world.pass_s(30)
         await caller.enqueue([new_item(priority=priority) for priority in range(priorities - 1)])
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         stats = await caller.stats()
         assert stats is not None
         assert stats.oldest_ready_age_ms is not None
         assert (stats.oldest_ready_age_ms >= 30_000) is is_seen
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_key_of_an_item_is_shown_while_it_names_the_item() -> None:
@@ -263,20 +263,20 @@ def test_the_key_of_an_item_is_shown_while_it_names_the_item() -> None:
 
         async def key(name: str) -> bytes | None:
             shard, number = parse_id(name, "id")
-            looked = await caller.queue.item("default", shard, number, world.in_s(5))
+            looked = await caller.queue.get_item("default", shard, number, world.deadline_in(5))
             told = await why(caller, name)
-            assert told.seen is not None
-            assert told.seen.key == looked.key
-            return looked.key
+            assert told.item is not None
+            assert told.item.idempotency_key == looked.idempotency_key
+            return looked.idempotency_key
 
         assert (await key(name), await key(bare)) == (b"k", None)
         await caller.one()
         assert await key(name) == b"k"
         await world.pass_s(begun + NAMESPACE.key_window_ms / 1000 + 0.2 - world.loop.time())
-        assert any(table.keys for table in world.database.tables.values()), "its row is still there"
+        assert any(table.idempotency_keys for table in world.database.tables.values()), "its row is still there"
         assert await key(name) is None
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_is_not_found_once_the_window_was_changed() -> None:
@@ -284,9 +284,9 @@ def test_a_key_is_not_found_once_the_window_was_changed() -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         name = ok((await caller.enqueue([keyed_item("k")]))[0])
-        await engine.admin.update("default", None, {"key_window_ms": 120_000}, world.in_s(5))
+        await engine.admin.update("default", None, {"key_window_ms": 120_000}, world.deadline_in(5))
         told = await why(caller, name)
-        assert told.seen is not None
-        assert told.seen.key is None
+        assert told.item is not None
+        assert told.item.idempotency_key is None
 
-    play(story)
+    run_in_world(story)

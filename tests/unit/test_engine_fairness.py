@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 
 from foqs.core.errors import Overloaded
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.engine import EngineSettings
 from foqs.store.port import Writes
 from tests.support.builders import catalog, engine_settings, new_item
-from tests.support.engines import Caller, World, play
-from tests.support.races import begin
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import start_task
 
 QUEUE = 1_000
 
@@ -40,7 +40,7 @@ async def flood(caller: Caller, calls: int = 1_000_000) -> None:
     pending: set[asyncio.Future[list[str]]] = set()
     while calls:
         calls -= 1
-        pending.add(begin(_put(caller)))
+        pending.add(start_task(_put(caller)))
         if len(pending) > QUEUE // 10:
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
 
@@ -60,13 +60,13 @@ def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms:
         engine = await world.engine(weighted(world, default=1, other=1))
         flushes = Flushes(world)
         quiet = Caller(world, engine, "other")
-        flooding = begin(flood(Caller(world, engine, "default")))
+        flooding = start_task(flood(Caller(world, engine, "default")))
         shard = engine.shards[1]
         await world.until(lambda: shard.queued_items >= QUEUE // 2 - 50)
         for _ in range(10):
             before = len(flushes.inserted)
             if wait_ms:
-                waiting = begin(quiet.get(wait_ms=wait_ms))
+                waiting = start_task(quiet.get(wait_ms=wait_ms))
                 await asyncio.sleep(0)
                 await quiet.put()
                 (seen,) = (await waiting).items
@@ -75,11 +75,11 @@ def test_under_anothers_flood_an_item_is_delivered_within_a_few_flushes(wait_ms:
                 seen = await quiet.one()
             # The flush under way and, with the insert, its own; and one more for the lease.
             assert len(flushes.inserted) - before <= (2 if wait_ms else 4)
-            assert await quiet.do(Kind.ACK, [seen]) == [None]
+            assert await quiet.do(EventKind.ACK, [seen]) == [None]
             assert shard.queued_items >= QUEUE // 3
         flooding.cancel()
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("weights", [(1, 1), (3, 1), (1, 5)])
@@ -87,7 +87,7 @@ def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None
     async def story(world: World) -> None:
         engine = await world.engine(weighted(world, default=weights[0], other=weights[1]))
         flushes = Flushes(world)
-        flooding = [begin(flood(Caller(world, engine, name))) for name in ("default", "other")]
+        flooding = [start_task(flood(Caller(world, engine, name))) for name in ("default", "other")]
         await world.until(lambda: len(flushes.inserted) >= 60)
         total: Counter[str] = sum(flushes.inserted[20:60], Counter())
         assert total.total() >= 40 * 18
@@ -95,4 +95,4 @@ def test_saturated_writes_are_shared_by_weight(weights: tuple[int, int]) -> None
         for each in flooding:
             each.cancel()
 
-    play(story)
+    run_in_world(story)

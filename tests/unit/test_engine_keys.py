@@ -11,21 +11,21 @@ import pytest
 
 from foqs.core.errors import DeadlineExceeded, KeyConflict, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.item import KeyedItem, State
-from foqs.core.keys import SLOTS
-from foqs.core.life import Kind
-from foqs.service.api import Enqueued, Repeated
-from foqs.shard.writer import KEYS_READ_FLUSHES
+from foqs.core.keys import KEY_SLOT_COUNT
+from foqs.core.life import EventKind
+from foqs.service.api import EnqueueOutcome, Repeated
+from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.memory import MemoryStore
-from foqs.store.port import KEYS_OVER_PAGE, KeyTaken, StoreLost, Writes
+from foqs.store.port import KEY_EXPIRY_ROWS_MAX, IdempotencyKeyExists, StoreLost, Writes
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import Gate, begin, closed, rest, restarted
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
 
 WINDOW_S = NAMESPACE.key_window_ms / 1000
 ONE = engine_settings(1)
 
 
-def repeated(result: Enqueued) -> str:
+def repeated(result: EnqueueOutcome) -> str:
     """The id of the first item."""
     assert isinstance(result, Repeated)
     return result.id
@@ -37,7 +37,7 @@ async def put(caller: Caller, *items: KeyedItem) -> list[Any]:
 
 def names(world: World) -> list[bytes]:
     """The keys that have rows."""
-    return sorted(key for table in world.database.tables.values() for _, key in table.keys)
+    return sorted(key for table in world.database.tables.values() for _, key in table.idempotency_keys)
 
 
 def in_slot(slot: int, name: str = "", **changes: Any) -> KeyedItem:
@@ -52,7 +52,7 @@ def flushes_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     async def flush(self: Any, fence: Any, touched: Any, loaded: Any, keys: Sequence[Any], decide: Any) -> None:
         try:
             await original(self, fence, touched, loaded, keys, decide)
-        except KeyTaken:
+        except IdempotencyKeyExists:
             found.append((len(keys), True))
             raise
         found.append((len(keys), False))
@@ -72,9 +72,9 @@ def test_a_repeated_key_is_told_the_first_id_and_inserts_nothing() -> None:
         assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
         assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
         assert len(world.rows()) == 1
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_with_another_item_is_a_conflict_and_its_neighbours_go_on() -> None:
@@ -87,7 +87,7 @@ def test_a_key_with_another_item_is_a_conflict_and_its_neighbours_go_on() -> Non
         assert isinstance(new, str)
         assert len(world.rows()) == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_one_key_twice_in_a_call_is_one_item() -> None:
@@ -98,9 +98,9 @@ def test_one_key_twice_in_a_call_is_one_item() -> None:
         assert repeated(second) == first
         assert isinstance(third, KeyConflict)
         assert len(world.rows()) == 1
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_one_key_in_calls_that_are_made_at_once_is_one_item() -> None:
@@ -112,9 +112,9 @@ def test_one_key_in_calls_that_are_made_at_once_is_one_item() -> None:
         (first,) = [result for result in told if isinstance(result, str)]
         assert {repeated(result) for result in told if result is not first} == {first}
         assert len(world.rows()) == 1
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_is_its_namespace_s() -> None:
@@ -125,7 +125,7 @@ def test_a_key_is_its_namespace_s() -> None:
         (second,) = await put(other, keyed_item("k", namespace="other"))
         assert ok(first) != ok(second)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
@@ -133,7 +133,7 @@ def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
         caller = Caller(world, await world.engine())
         (first,) = await put(caller, keyed_item("k"))
         begun = world.loop.time()
-        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+        assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
         await world.pass_s(WINDOW_S - 0.1 - (world.loop.time() - begun))
         assert repeated((await put(caller, keyed_item("k")))[0]) == first
         assert isinstance((await put(caller, keyed_item("k", payload=b"x")))[0], KeyConflict)
@@ -142,7 +142,7 @@ def test_a_key_outlives_its_item_and_is_free_after_its_window() -> None:
         assert ok(second) != first
         assert repeated((await put(caller, keyed_item("k", payload=b"x")))[0]) == second
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_whose_row_is_still_there_when_it_is_over_is_free() -> None:
@@ -156,7 +156,7 @@ def test_a_key_whose_row_is_still_there_when_it_is_over_is_free() -> None:
         assert ok(second) != first
         assert repeated((await put(caller, keyed_item("k")))[0]) == second
 
-    play(story)
+    run_in_world(story)
 
 
 def test_keys_survive_a_restart() -> None:
@@ -167,9 +167,9 @@ def test_keys_survive_a_restart() -> None:
         caller = Caller(world, engine)
         after = await put(caller, *(keyed_item(f"k{n}") for n in range(20)))
         assert [repeated(result) for result in after] == before
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------------------- waiters
@@ -180,8 +180,8 @@ def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
         (first,) = await put(caller, keyed_item("k"))
-        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
-        waiting = begin(caller.get(count=5, wait_ms=5_000))
+        assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
+        waiting = start_task(caller.get(count=5, wait_ms=5_000))
         await world.pass_s(0.1)
         assert [repeated(result) for result in await put(caller, keyed_item("k"))] == [first]
         await world.pass_s(0.5)
@@ -190,9 +190,9 @@ def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
         (only,) = (await waiting).items
         assert only.row.attempt == 1
         assert world.rows() == [("t", State.LEASED)]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 # --------------------------------------------------------------------------- slots
@@ -201,65 +201,65 @@ def test_an_item_whose_key_is_taken_is_not_handed_to_who_waits() -> None:
 def test_a_new_tier_s_slots_are_divided_and_stay_where_they_are() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
-        held = {number: shard.slots for number, shard in engine.shards.items()}
-        assert held == {1: frozenset(range(0, SLOTS, 2)), 2: frozenset(range(1, SLOTS, 2))}
-        assert {number: table.slots for number, table in world.database.tables.items()} == held
+        held = {number: shard.key_slots for number, shard in engine.shards.items()}
+        assert held == {1: frozenset(range(0, KEY_SLOT_COUNT, 2)), 2: frozenset(range(1, KEY_SLOT_COUNT, 2))}
+        assert {number: table.key_slots for number, table in world.database.tables.items()} == held
         (even,) = await put(Caller(world, engine), in_slot(4))
         (odd,) = await put(Caller(world, engine), in_slot(5))
         assert (ok(even)[:2], ok(odd)[:2]) == ("1-", "2-")
         engine = await restarted(world, engine, engine_settings(1, 2, 3))
         await world.pass_s(1)
-        assert {number: shard.slots for number, shard in engine.shards.items()} == {**held, 3: frozenset()}
+        assert {number: shard.key_slots for number, shard in engine.shards.items()} == {**held, 3: frozenset()}
         assert repeated((await put(Caller(world, engine), in_slot(4)))[0]) == even
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_division_that_a_crash_broke_off_is_carried_on() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         await engine.abort()
-        world.database.tables[2].slots.clear()
+        world.database.tables[2].key_slots.clear()
         engine = await world.engine(engine_settings(1, 2))
-        await world.until(lambda: engine.shards[2].slots == frozenset(range(1, SLOTS, 2)))
-        assert world.database.tables[2].slots == engine.shards[2].slots
+        await world.until(lambda: engine.shards[2].key_slots == frozenset(range(1, KEY_SLOT_COUNT, 2)))
+        assert world.database.tables[2].key_slots == engine.shards[2].key_slots
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_count_only_when_they_are_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            starting = begin(world.engine(ONE))
+            starting = start_task(world.engine(ONE))
             await world.pass_s(0.5)
             assert gate.held == 1
             assert not starting.done()
             assert world.newest is not None
             assert not world.newest.is_ready
-            assert not world.newest.ready.is_set()
-            assert list(world.newest.unready()) == ["slots"]
+            assert not world.newest.became_ready.is_set()
+            assert list(world.newest.not_ready_reasons()) == ["slots"]
             assert isinstance((await put(Caller(world, world.newest), keyed_item("k")))[0], Unavailable)
         engine = await starting
-        assert engine.ready.is_set()
-        assert engine.unready() == {}
-        assert len(engine.shards[1].slots) == SLOTS
+        assert engine.became_ready.is_set()
+        assert engine.not_ready_reasons() == {}
+        assert len(engine.shards[1].key_slots) == KEY_SLOT_COUNT
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_that_the_database_refuses_are_written_later_and_hold_up_nothing() -> None:
     async def story(world: World) -> None:
-        world.database.refuse = lambda writes: "no such luck" if writes.slots_added else None
-        starting = begin(world.engine(engine_settings(1, sweep_interval_ms=3_600_000)))
+        world.database.refuse = lambda writes: "no such luck" if writes.key_slots_added else None
+        starting = start_task(world.engine(engine_settings(1, sweep_interval_ms=3_600_000)))
         await world.pass_s(1)
         (shard,) = world.database.tables.values()
         assert shard.owner.flush > 0
-        assert not shard.slots
+        assert not shard.key_slots
         world.database.refuse = lambda writes: None
-        assert len((await starting).shards[1].slots) == SLOTS
+        assert len((await starting).shards[1].key_slots) == KEY_SLOT_COUNT
 
-    play(story)
+    run_in_world(story)
 
 
 def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_goes_on() -> None:
@@ -268,7 +268,7 @@ def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_
         caller = Caller(world, engine)
         gone = engine.shards[2]
         gone.close()
-        await world.until(lambda: not gone.serving)
+        await world.until(lambda: not gone.is_serving)
         items = [in_slot(4), in_slot(5), new_item(), in_slot(6), in_slot(7)]
         even, odd, plain, even_too, odd_too = await caller.enqueue(items)
         assert all(ok(result).startswith("1-") for result in (even, plain, even_too))
@@ -276,14 +276,14 @@ def test_keys_of_a_shard_that_is_not_served_are_unavailable_and_everything_else_
         assert isinstance(odd_too, Unavailable)
         assert odd.retry_after_ms is not None
 
-    play(story)
+    run_in_world(story)
 
 
 def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long_as_that_has_lasted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     is_away, looks = False, 0
-    original = MemoryStore.owner
+    original = MemoryStore.read_owner
 
     async def owner(self: Any) -> Any:
         if is_away:
@@ -300,19 +300,19 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         await put(caller, in_slot(4), in_slot(5))
-        looked = engine.queue.placement.slots_moved
+        looked = engine.queue.placement.on_slots_moved
 
         def look() -> None:
             nonlocal looks
             looks += 1
             looked()
 
-        monkeypatch.setattr(engine.queue.placement, "slots_moved", look)
-        monkeypatch.setattr(MemoryStore, "owner", owner)
+        monkeypatch.setattr(engine.queue.placement, "on_slots_moved", look)
+        monkeypatch.setattr(MemoryStore, "read_owner", owner)
         is_away = True
-        waiting = begin(caller.enqueue([in_slot(5, "waits")], 60))
+        waiting = start_task(caller.enqueue([in_slot(5, "waits")], 60))
         shard = engine.shards[2]
-        await world.until(lambda: shard.trouble is not None)
+        await world.until(lambda: shard.unavailable_reason is not None)
         waits_ms: list[int] = []
         for _ in range(40):
             (error,) = await put(caller, in_slot(5, "k"))
@@ -326,11 +326,11 @@ def test_keys_of_a_shard_whose_database_is_away_are_told_why_and_to_wait_as_long
         assert 400 <= waits_ms[10] <= 600
         assert looks == 1, "slots are looked up anew when something has changed"
         is_away = False
-        await world.until(lambda: shard.trouble is None)
+        await world.until(lambda: shard.unavailable_reason is None)
         assert ok((await put(caller, in_slot(5, "k")))[0]).startswith("2-")
         assert ok((await waiting)[0]).startswith("2-")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
@@ -343,7 +343,7 @@ def test_keys_find_their_shard_again_after_it_was_taken_over_anew() -> None:
         await world.until(lambda: engine.is_ready and engine.shards[1] is not lost)
         assert repeated((await put(caller, keyed_item("k")))[0]) == first
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_mixed_call_goes_to_several_shards_and_comes_back_in_order() -> None:
@@ -360,18 +360,18 @@ def test_a_mixed_call_goes_to_several_shards_and_comes_back_in_order() -> None:
         keyed = [(n, result) for n, result in enumerate(results) if n % 4]
         assert all(result.startswith(f"{1 + n % 9 % 3}-") for n, result in keyed)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_full_refuses_its_own_keys_alone() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, 2, queue_items_max=40)))
         world.stall()
-        full = begin(caller.enqueue([in_slot(0, f"{n}") for n in range(20)]))
+        full = start_task(caller.enqueue([in_slot(0, f"{n}") for n in range(20)]))
         await world.pass_s(0.1)
-        more = begin(caller.enqueue([in_slot(0, f"more{n}") for n in range(18)]))
+        more = start_task(caller.enqueue([in_slot(0, f"more{n}") for n in range(18)]))
         await world.pass_s(0.1)
-        mixed = begin(
+        mixed = start_task(
             caller.enqueue([in_slot(0, "no"), in_slot(0, "nor this"), in_slot(0, "x"), in_slot(1), new_item()])
         )
         await world.pass_s(0.1)
@@ -382,7 +382,7 @@ def test_a_shard_that_is_full_refuses_its_own_keys_alone() -> None:
         assert ok(plain)
         assert all(isinstance(result, str) for result in await full + await more)
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------- the way to the database
@@ -399,14 +399,14 @@ def test_new_keys_are_written_unread_and_after_a_repeat_they_are_read_for_a_whil
         await put(caller, keyed_item("k"))
         assert flushes[1:] == [(0, True), (1, False)]
         del flushes[:]
-        for n in range(KEYS_READ_FLUSHES + 3):
+        for n in range(KEY_READ_FLUSHES + 3):
             await put(caller, keyed_item(f"{n}"), keyed_item(f"{n}"))
             await caller.put()
         with_keys = flushes[::2]
-        assert with_keys == [(2, False)] * (KEYS_READ_FLUSHES - 1) + [(0, False)] * 4
+        assert with_keys == [(2, False)] * (KEY_READ_FLUSHES - 1) + [(0, False)] * 4
         assert set(flushes[1::2]) == {(0, False)}
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("point", ["begin", "fenced", "read", "written", "committed"])
@@ -429,9 +429,9 @@ def test_a_lost_reply_makes_no_second_item_and_no_repeat_of_itself(point: str) -
         assert repeated(again) == ok(first)
         assert len(world.rows()) == 1
         assert repeated((await put(caller, keyed_item("k")))[0]) == first
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> None:
@@ -439,9 +439,9 @@ def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> N
         engine = await world.engine(ONE)
         caller = Caller(world, engine)
         world.stall()
-        begun = begin(caller.enqueue([keyed_item("k")], 0.5))
+        begun = start_task(caller.enqueue([keyed_item("k")], 0.5))
         await world.pass_s(0.1)
-        queued = begin(caller.enqueue([keyed_item("l")], 0.5))
+        queued = start_task(caller.enqueue([keyed_item("l")], 0.5))
         (unknown,), (late,) = await begun, await queued
         assert isinstance(unknown, UnknownOutcome)
         assert isinstance(late, DeadlineExceeded)
@@ -449,9 +449,9 @@ def test_a_call_that_ended_unknown_is_told_its_item_when_it_is_made_again() -> N
         known, new = await put(caller, keyed_item("k"), keyed_item("l"))
         assert (isinstance(known, Repeated), isinstance(new, str)) == (True, True)
         assert len(world.rows()) == 2
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_bad_row_among_keys_fails_alone_and_its_key_is_free() -> None:
@@ -472,16 +472,16 @@ def test_a_bad_row_among_keys_fails_alone_and_its_key_is_free() -> None:
         assert [n for n, result in enumerate(again) if isinstance(result, str)] == [5]
         assert len(world.rows()) == 13
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_conflict_on_a_full_disk_is_told_once_the_first_item_is_there() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1)))
         world.database.refuse = lambda writes: "the disk is full" if writes.inserts else None
-        first = begin(caller.enqueue([keyed_item("k"), *(keyed_item(f"{n}") for n in range(6))], 0.4))
+        first = start_task(caller.enqueue([keyed_item("k"), *(keyed_item(f"{n}") for n in range(6))], 0.4))
         await world.pass_s(0.05)
-        other = begin(caller.enqueue([keyed_item("k", payload=b"x")], 0.4))
+        other = start_task(caller.enqueue([keyed_item("k", payload=b"x")], 0.4))
         results = await first + await other
         assert not any(isinstance(result, str | Repeated) for result in results)
         world.database.refuse = lambda writes: None
@@ -490,7 +490,7 @@ def test_a_conflict_on_a_full_disk_is_told_once_the_first_item_is_there() -> Non
         ours = [row for row in world.database.tables[1].rows.values() if row.payload == b"x"]
         assert len(ours) == isinstance(now, str | Repeated)
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------------ what is left behind
@@ -500,7 +500,7 @@ def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=3_000))
         caller = Caller(world, engine)
-        count = 2 * KEYS_OVER_PAGE + 10
+        count = 2 * KEY_EXPIRY_ROWS_MAX + 10
         for start in range(0, count, 100):
             await put(caller, *(keyed_item(f"{start}-{n}") for n in range(min(100, count - start))))
         await world.pass_s(WINDOW_S - 1)
@@ -508,7 +508,7 @@ def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
         pages: list[int] = []
 
         def refuse(writes: Writes) -> None:
-            if writes.keys_over_ms is not None:
+            if writes.keys_expired_by_ms is not None:
                 pages.append(len(names(world)))
 
         world.database.refuse = refuse
@@ -516,24 +516,24 @@ def test_rows_of_keys_that_are_over_are_cleared_away_page_by_page() -> None:
         assert names(world) == []
         left = [*pages, 0]
         assert left[0] == count
-        assert max(before - after for before, after in itertools.pairwise(left)) == KEYS_OVER_PAGE
+        assert max(before - after for before, after in itertools.pairwise(left)) == KEY_EXPIRY_ROWS_MAX
         assert len(world.rows()) == count
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_clearing_away_that_the_database_refuses_holds_up_nothing() -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=1_000)))
         await put(caller, keyed_item("k"))
-        world.database.refuse = lambda writes: "no such luck" if writes.keys_over_ms is not None else None
+        world.database.refuse = lambda writes: "no such luck" if writes.keys_expired_by_ms is not None else None
         await world.pass_s(WINDOW_S + 2)
         for n in range(20):
             await put(caller, keyed_item(f"{n}"))
-            assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+            assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
         world.database.refuse = lambda writes: None
         await world.pass_s(2)
         assert b"k" not in names(world)
 
-    play(story)
+    run_in_world(story)

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import DeadlineExceeded
-from foqs.core.life import Kind
-from foqs.service.placement import TURN_S
-from foqs.shard.writer import LATE_S
+from foqs.core.life import EventKind
+from foqs.service.placement import ROTATION_S
+from foqs.shard.writer import STALLED_S
 from foqs.store.memory import MemoryStore
 from foqs.store.port import StoreLost, WriteRefused
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import is_at_rest
 
 SICK, WELL = 1, 2
@@ -34,7 +34,7 @@ class Sickness:
             if self._shard == SICK and not sickness.well.is_set():
                 if refusal_s is not None:
                     await asyncio.sleep(refusal_s)
-                    raise WriteRefused("somebody holds the table", again=True)
+                    raise WriteRefused("somebody holds the table", is_retryable=True)
                 await sickness.well.wait()
             await original(self, *arguments)
 
@@ -51,7 +51,7 @@ def test_items_of_a_shard_that_is_well_are_not_kept_back_by_one_that_is_not(
         caller = Caller(world, engine)
         while any(len(world.database.tables[shard].rows) < EACH for shard in (SICK, WELL)):
             await caller.put(count=5)
-            await world.pass_s(TURN_S / 2)
+            await world.pass_s(ROTATION_S / 2)
         there = {shard: len(world.database.tables[shard].rows) for shard in (SICK, WELL)}
         sickness.well.clear()
         got = {SICK: 0, WELL: 0}
@@ -62,16 +62,16 @@ def test_items_of_a_shard_that_is_well_are_not_kept_back_by_one_that_is_not(
                 for item in items:
                     got[item.shard] += 1
                 if items:
-                    await caller.do(Kind.ACK, items)
+                    await caller.do(EventKind.ACK, items)
 
         consumers = [asyncio.ensure_future(consume()) for _ in range(4)]
-        await world.until(lambda: got[WELL] == there[WELL], within_s=6 * LATE_S)
+        await world.until(lambda: got[WELL] == there[WELL], within_s=6 * STALLED_S)
         sickness.well.set()
         await world.until(lambda: got == there, within_s=30)
         await asyncio.gather(*consumers)
         await world.until(lambda: all(map(is_at_rest, engine.shards.values())))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_late_shard_gets_no_new_dequeues_and_serves_those_that_wait_when_it_answers(
@@ -84,20 +84,20 @@ def test_a_late_shard_gets_no_new_dequeues_and_serves_those_that_wait_when_it_an
         await caller.put(count=3)
         sickness.well.clear()
         early = asyncio.ensure_future(caller.get(count=1, wait_ms=0))
-        await world.pass_s(1.5 * LATE_S)
+        await world.pass_s(1.5 * STALLED_S)
         assert not early.done(), "its lease may yet commit"
         began_s = world.loop.time()
         assert (await caller.get(wait_ms=0)).items == []
         assert world.loop.time() == began_s
         waiting = asyncio.ensure_future(caller.get(count=2, wait_ms=4_000))
-        await world.pass_s(1.5 * LATE_S)
+        await world.pass_s(1.5 * STALLED_S)
         assert not waiting.done()
         sickness.well.set()
         await world.pass_s(0.1)
         assert len((await waiting).items) == 2
         assert len((await early).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("refusal_s", [0.001, 0.3])
@@ -111,10 +111,10 @@ def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_
         caller = Caller(world, engine)
         sick = engine.shards[SICK]
         while not (items := (await caller.put(count=1)))[0].startswith(f"{SICK}-"):
-            await world.pass_s(TURN_S)
+            await world.pass_s(ROTATION_S)
         sickness.well.clear()
         stuck = asyncio.ensure_future(caller.cancel(*items))
-        await world.until(lambda: sick.breaker == "open")
+        await world.until(lambda: sick.breaker_state == "open")
         late: list[object] = []
 
         async def put() -> None:
@@ -125,16 +125,16 @@ def test_the_breaker_stays_open_while_a_flush_is_tried_in_vain_and_new_items_go_
 
         puts = []
         for _ in range(300):
-            assert sick.breaker == "open"
+            assert sick.breaker_state == "open"
             puts.append(asyncio.ensure_future(put()))
             await world.pass_s(0.1)
         await asyncio.gather(*puts)
         assert late == []
         sickness.well.set()
-        await world.until(lambda: sick.breaker != "open")
+        await world.until(lambda: sick.breaker_state != "open")
         await stuck
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_breaker_closes_again_where_what_was_tried_in_vain_is_written_and_its_answer_lost(
@@ -148,20 +148,20 @@ def test_the_breaker_closes_again_where_what_was_tried_in_vain_is_written_and_it
 
     async def story(world: World) -> None:
         sickness = Sickness(monkeypatch, 0.001)
-        quiet = {"sweep_interval_ms": 10**9, "clock_sample_ms": 10**9}  # nothing else is written
+        quiet = {"sweep_interval_ms": 10**9, "clock_sample_interval_ms": 10**9}  # nothing else is written
         settings: dict[str, Any] = {"breaker_latency_ms_max": 100, "breaker_flushes_min": 5, **quiet}
         engine = await world.engine(engine_settings(SICK, **settings))
         caller = Caller(world, engine)
         [item] = await caller.put()
         sickness.well.clear()
         stuck = asyncio.ensure_future(caller.cancel(item))
-        await world.until(lambda: engine.shards[SICK].breaker == "open")
+        await world.until(lambda: engine.shards[SICK].breaker_state == "open")
         world.faults = lose
         sickness.well.set()
         await stuck
         assert next(lost, None) is None, "no answer was lost"
-        await world.until(lambda: engine.shards[SICK].breaker == "half-open", within_s=30)
+        await world.until(lambda: engine.shards[SICK].breaker_state == "half-open", within_s=30)
         await caller.put()
-        assert engine.shards[SICK].breaker == "closed"
+        assert engine.shards[SICK].breaker_state == "closed"
 
-    play(story)
+    run_in_world(story)

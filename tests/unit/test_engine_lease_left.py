@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from foqs.service.engine import Engine
-from foqs.wire.codec import delivery, item_view
+from foqs.wire.codec import delivery_struct, item_view
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 LEASE_MS = 10_000
 SKEW_MS = 2_000
@@ -23,7 +23,7 @@ def test_a_lease_is_kept_as_long_as_its_delivery_says_while_the_shards_time_catc
         caller = Caller(world, await world.engine(settings))
         seen = await caller.one()
         leased_s = world.loop.time()
-        said_ms = delivery(seen).lease_remaining_ms
+        said_ms = delivery_struct(seen).lease_remaining_ms
         assert said_ms == item_view(seen, False).lease_remaining_ms
         again = asyncio.ensure_future(caller.get(wait_ms=20_000, timeout_s=30))
         assert len((await again).items) == 1
@@ -31,7 +31,7 @@ def test_a_lease_is_kept_as_long_as_its_delivery_says_while_the_shards_time_catc
         assert kept_ms < LEASE_MS - 300
         assert kept_ms - 100 < said_ms <= kept_ms
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_delivery_says_the_whole_lease_once_the_shards_time_has_caught_up() -> None:
@@ -39,6 +39,6 @@ def test_a_delivery_says_the_whole_lease_once_the_shards_time_has_caught_up() ->
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(lease_ms=LEASE_MS)
-        assert LEASE_MS - 20 <= delivery(await caller.one()).lease_remaining_ms <= LEASE_MS
+        assert LEASE_MS - 20 <= delivery_struct(await caller.one()).lease_remaining_ms <= LEASE_MS
 
-    play(story)
+    run_in_world(story)

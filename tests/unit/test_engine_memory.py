@@ -18,13 +18,13 @@ import pytest
 
 from foqs.core.errors import FoqsError
 from foqs.core.item import State, parse_id
-from foqs.core.life import Event, Kind
-from foqs.service.api import Seen
+from foqs.core.life import Event, EventKind
+from foqs.service.api import ItemView
 from foqs.service.engine import Engine
 from foqs.shard.shard import Shard
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.memory_check import differences, is_at_rest
 
 TOPICS = ("a", "b", "c", "d")
@@ -32,11 +32,11 @@ ROUNDS = 12
 SETTINGS = engine_settings(
     1,
     2,
-    handout_wait_ms_max=20,
+    delivery_wait_ms_max=20,
     flush_items_max=7,
     queue_items_max=60,
     ready_window_items_max=4,
-    ready_keys_max=9,
+    ready_index_items_max=9,
     timer_page_items=3,
     retry_ms_max=40,
     sweep_interval_ms=10**9,
@@ -49,7 +49,7 @@ class Players:
     def __init__(self, world: World, engine: Engine, rng: Random) -> None:
         self.caller = Caller(world, engine)
         self.rng = rng
-        self.held: list[Seen] = []
+        self.held: list[ItemView] = []
         self.ids: list[str] = []
 
     async def act(self) -> None:
@@ -77,15 +77,15 @@ class Players:
             rng.choice(TOPICS), rng.choice((1, 3, 9)), wait_ms=rng.choice((0, 50)), timeout_s=self._patience_s()
         )
         if rng.random() < 0.2:
-            handed.give_back()
+            handed.release()
         else:
             self.held += handed.items
 
     async def treat(self) -> None:
         rng = self.rng
         items, self.held = self.held[:4], self.held[4:]
-        kind = rng.choice((Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE))
-        changes = {"delay_ms": rng.choice((0, 60)), "dead": rng.random() < 0.1} if kind is Kind.NACK else {}
+        kind = rng.choice((EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE))
+        changes = {"delay_ms": rng.choice((0, 60)), "dead": rng.random() < 0.1} if kind is EventKind.NACK else {}
         await self.caller.do(kind, items, timeout_s=self._patience_s(), **changes)
         self.held += items if rng.random() < 0.3 else []
 
@@ -95,9 +95,9 @@ class Players:
     async def change(self) -> None:
         rng = self.rng
         ids = [parse_id(name, "id") for name in rng.sample(self.ids, min(3, len(self.ids)))]
-        kind = rng.choice((Kind.UPDATE, Kind.UPDATE, Kind.REDRIVE))
+        kind = rng.choice((EventKind.UPDATE, EventKind.UPDATE, EventKind.REDRIVE))
         changes: dict[str, Any] = {}
-        if kind is Kind.UPDATE:
+        if kind is EventKind.UPDATE:
             changes["priority"] = rng.choice((None, rng.randint(-2, 2)))
             changes["delay_ms"] = rng.choice((None, None, 0, rng.randint(1, 120)))
         await self.caller.apply([(shard, Event(kind, number, "default", **changes)) for shard, number in ids])
@@ -172,7 +172,7 @@ def test_after_any_history_memory_is_what_the_tables_hold(seed: int) -> None:
         await drain(world, players)
         assert [row for row in world.rows() if row[1] is State.READY] == []
 
-    play(story)
+    run_in_world(story)
 
 
 async def drain(world: World, players: Players) -> None:
@@ -181,7 +181,7 @@ async def drain(world: World, players: Players) -> None:
     while quiet < 5:
         for topic in TOPICS:
             handed = await players.caller.get(topic, 9)
-            await players.caller.do(Kind.ACK, handed.items)
+            await players.caller.do(EventKind.ACK, handed.items)
             quiet = 0 if handed.items else quiet + 1
 
 
@@ -226,19 +226,19 @@ def test_an_enqueue_cancelled_at_any_step_leaves_memory_and_tables_in_step() -> 
 
         assert await cancel_at_every_step(world, engine, lambda: caller.put("a", 3), undo) > 10
 
-    play(story)
+    run_in_world(story)
 
 
-@pytest.mark.parametrize("kind", [Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE])
-def test_an_event_cancelled_at_any_step_leaves_memory_and_tables_in_step(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE])
+def test_an_event_cancelled_at_any_step_leaves_memory_and_tables_in_step(kind: EventKind) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(SETTINGS)
         caller = Caller(world, engine)
-        held: list[Seen] = []
+        held: list[ItemView] = []
 
         async def undo() -> None:
             await drain(world, Players(world, engine, Random(1)))
-            await caller.do(Kind.ACK, held)
+            await caller.do(EventKind.ACK, held)
             assert world.rows() == []
             await caller.put("a", 2)
             held[:] = (await caller.get("a", 2)).items
@@ -246,7 +246,7 @@ def test_an_event_cancelled_at_any_step_leaves_memory_and_tables_in_step(kind: K
         await undo()
         assert await cancel_at_every_step(world, engine, lambda: caller.do(kind, held), undo) > 10
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5])
@@ -268,7 +268,7 @@ def test_a_dequeue_cancelled_at_any_step_keeps_no_item_and_counts_no_attempt(wai
 
         assert await cancel_at_every_step(world, engine, begin, undo) > 5
 
-    play(story)
+    run_in_world(story)
 
 
 def forget_the_windows(engine: Engine) -> None:

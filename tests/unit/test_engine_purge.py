@@ -8,27 +8,27 @@ import pytest
 
 from foqs.core.errors import DeadlineExceeded, NotFound, NotOwner, Overloaded, Unavailable, UnknownOutcome
 from foqs.core.filter import ItemFilter
-from foqs.core.item import Row, State, parse_id, unpack_key
-from foqs.core.life import Kind
-from foqs.service.api import ALREADY_GONE, Explained
+from foqs.core.item import Row, State, parse_id, unpack_order_key
+from foqs.core.life import EventKind
+from foqs.service.api import ALREADY_GONE, ItemExplanation
 from foqs.service.engine import Engine
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import Writes
 from tests.support.builders import engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
+from tests.support.engines import Caller, World, ok, run_in_world
 from tests.support.memory_check import differences, is_at_rest
-from tests.support.races import Gate, begin, closed
+from tests.support.races import MethodGate, closed, start_task
 
 FOREVER_MS = 10**9
 
 
 async def purge(caller: Caller, topic: str = "t", timeout_s: float = 5.0) -> int:
-    return await caller.queue.purge(caller.namespace, topic, caller.world.in_s(timeout_s))
+    return await caller.queue.purge_topic(caller.namespace, topic, caller.world.deadline_in(timeout_s))
 
 
 async def count(caller: Caller) -> int:
     only = ItemFilter()
-    return (await caller.queue.count(caller.namespace, only, caller.world.in_s(5))).items
+    return (await caller.queue.count_matching(caller.namespace, only, caller.world.deadline_in(5))).items
 
 
 def stored(world: World, topic: str = "t") -> list[Row]:
@@ -37,7 +37,7 @@ def stored(world: World, topic: str = "t") -> list[Row]:
 
 
 def cuts(world: World) -> int:
-    return sum(len(table.cuts) for table in world.database.tables.values())
+    return sum(len(table.purge_markers) for table in world.database.tables.values())
 
 
 def keep_rows(world: World) -> None:
@@ -56,7 +56,7 @@ async def gone(world: World, engine: Engine) -> None:
 async def of_every_state(caller: Caller) -> None:
     """Two items in each state."""
     await caller.put(count=2, attempts_max=1)
-    await caller.do(Kind.NACK, (await caller.get(count=2)).items)
+    await caller.do(EventKind.NACK, (await caller.get(count=2)).items)
     await caller.put(count=2)
     assert len((await caller.get(count=2)).items) == 2
     await caller.put(count=2)
@@ -76,9 +76,9 @@ def test_rows_of_every_state_go_and_then_the_cut(page: int) -> None:
         await gone(world, engine)
         assert stored(world) == []
         assert len(stored(world, "other")) == 3
-        assert sum(shard.memory.purged for shard in engine.shards.values()) == 8
+        assert sum(shard.memory.purged_row_count for shard in engine.shards.values()) == 8
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_purged_is_gone_while_its_rows_are_still_there() -> None:
@@ -92,20 +92,20 @@ def test_what_is_purged_is_gone_while_its_rows_are_still_there() -> None:
         assert len(stored(world)) == 8
         assert (await caller.get(count=9)).items == []
         for state in State:
-            assert (await caller.queue.peek("default", "t", state, None, 9, True, world.in_s(5)))[0] == []
-        found, _ = await caller.queue.matching("default", ItemFilter(), None, 99, False, world.in_s(5))
+            assert (await caller.queue.peek("default", "t", state, None, 9, True, world.deadline_in(5)))[0] == []
+        found, _ = await caller.queue.list_matching("default", ItemFilter(), None, 99, False, world.deadline_in(5))
         assert [f"{seen.shard}-{seen.row.id}" for seen in found] == [kept]
         for row, shard in (
             (row, number) for number, table in world.database.tables.items() for row in table.rows.values()
         ):
             if row.topic == "t":
                 with pytest.raises(NotFound):
-                    await caller.queue.item("default", shard, row.id, world.in_s(5))
+                    await caller.queue.get_item("default", shard, row.id, world.deadline_in(5))
         await world.pass_s(2)  # what was deferred is due, and sweeps pass
         assert (await caller.get(count=9)).items == []
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purged_lease_is_acked_as_already_gone_and_cannot_be_given_back() -> None:
@@ -116,22 +116,22 @@ def test_a_purged_lease_is_acked_as_already_gone_and_cannot_be_given_back() -> N
         held = (await caller.get(count=5)).items
         keep_rows(world)
         await purge(caller)
-        assert await caller.do(Kind.ACK, held[:1]) == [ALREADY_GONE]
-        assert await caller.do(Kind.CANCEL, held[:1]) == [ALREADY_GONE]
+        assert await caller.do(EventKind.ACK, held[:1]) == [ALREADY_GONE]
+        assert await caller.do(EventKind.CANCEL, held[:1]) == [ALREADY_GONE]
         for kind, changes in (
-            (Kind.NACK, {"delay_ms": 0}),
-            (Kind.RELEASE, {}),
-            (Kind.EXTEND, {}),
-            (Kind.REDRIVE, {}),
-            (Kind.UPDATE, {"priority": 3}),
+            (EventKind.NACK, {"delay_ms": 0}),
+            (EventKind.RELEASE, {}),
+            (EventKind.EXTEND, {}),
+            (EventKind.REDRIVE, {}),
+            (EventKind.UPDATE, {"priority": 3}),
         ):
             [outcome] = await caller.do(kind, held[1:2], **changes)
             assert isinstance(outcome, NotFound), kind
         assert (await caller.get()).items == []
         await gone(world, engine)
-        assert await caller.do(Kind.ACK, held[2:]) == [ALREADY_GONE] * 3
+        assert await caller.do(EventKind.ACK, held[2:]) == [ALREADY_GONE] * 3
 
-    play(story)
+    run_in_world(story)
 
 
 def test_deferred_and_leased_items_do_not_come_to_life_when_their_time_comes() -> None:
@@ -143,14 +143,14 @@ def test_deferred_and_leased_items_do_not_come_to_life_when_their_time_comes() -
         await caller.get(count=3)
         keep_rows(world)
         await purge(caller)
-        waiting = begin(caller.get(count=9, wait_ms=3_000))
+        waiting = start_task(caller.get(count=9, wait_ms=3_000))
         await world.pass_s(2)
         assert {row.state for row in stored(world)} == {State.DEFERRED, State.LEASED}
         await caller.put(priority=7)
         assert [seen.row.priority for seen in (await waiting).items] == [7]
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_enqueued_after_a_purge_is_untouched_and_in_order() -> None:
@@ -172,7 +172,7 @@ def test_what_is_enqueued_after_a_purge_is_untouched_and_in_order() -> None:
         await gone(world, engine)
         assert len(stored(world)) == 9
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
@@ -187,18 +187,18 @@ def test_a_refill_passes_over_what_is_purged_after_a_takeover() -> None:
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
         shard, topic = engine.shards[1], ("default", "t")
-        shard.refill(topic)
+        shard.start_refill(topic)
         await world.until(lambda: not shard.index.needs_refill(topic))
-        assert [unpack_key(key)[0] for key in shard.index.peek(topic, 9)] == [5, 5]
+        assert [unpack_order_key(key)[0] for key in shard.index.peek(topic, 9)] == [5, 5]
         assert [seen.row.priority for seen in (await caller.get(count=9, wait_ms=500)).items] == [5, 5]
-        await world.until(lambda: not engine.shards[1].counts.lag)
+        await world.until(lambda: not engine.shards[1].counts.is_lagging)
         stats = await caller.stats()
         assert stats is not None
         assert (stats.ready, stats.leased) == (0, 2)
         await gone(world, engine)
         assert len(stored(world)) == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_refill_that_is_under_way_brings_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,18 +206,18 @@ def test_a_refill_that_is_under_way_brings_nothing_back(monkeypatch: pytest.Monk
         engine = await world.engine(engine_settings(1, ready_window_items_max=4))
         caller = Caller(world, engine)
         await caller.put(count=20)
-        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
         keep_rows(world)
         with closed(reads):
             await caller.get(count=4)
-            waiting = begin(caller.get(count=5, wait_ms=300))
+            waiting = start_task(caller.get(count=5, wait_ms=300))
             await world.until(lambda: reads.held == 1)
             await purge(caller)
         assert (await waiting).items == []
         assert engine.shards[1].index.topics() == []
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,24 +225,24 @@ def test_what_is_reserved_for_a_hand_out_is_not_handed_out(monkeypatch: pytest.M
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=5)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         keep_rows(world)
         with closed(commits):
-            first = begin(caller.put("other"))
+            first = start_task(caller.put("other"))
             await world.until(lambda: commits.held == 1)
-            purging = begin(purge(caller))
+            purging = start_task(purge(caller))
             await asyncio.sleep(0)
             # A flush is one id once: the cut is in the flush before.
-            commits_of_lease = begin(caller.get(count=2, wait_ms=200))
+            commits_of_lease = start_task(caller.get(count=2, wait_ms=200))
             await asyncio.sleep(0)
         await first
         await purging
         handed = (await commits_of_lease).items
-        assert await caller.do(Kind.ACK, handed) == [ALREADY_GONE] * len(handed)
+        assert await caller.do(EventKind.ACK, handed) == [ALREADY_GONE] * len(handed)
         assert (await caller.get(count=5)).items == []
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,15 +251,15 @@ def test_reserved_keys_that_are_given_back_after_the_cut_stay_out(monkeypatch: p
         caller = Caller(world, engine)
         await caller.put(count=5)
         shard = engine.shards[1]
-        taken = shard.index.take(("default", "t"), 3)
+        taken = shard.index.reserve(("default", "t"), 3)
         keep_rows(world)
         await purge(caller)
-        shard.give_back([(("default", "t"), taken)])
+        shard.release_reservation([(("default", "t"), taken)])
         assert shard.index.topics() == []
-        assert shard.index.reserved == 0
+        assert shard.index.reserved_count == 0
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_keys_that_are_reserved_until_their_rows_have_gone_have_nothing_to_give_back() -> None:
@@ -268,13 +268,13 @@ def test_keys_that_are_reserved_until_their_rows_have_gone_have_nothing_to_give_
         caller = Caller(world, engine)
         await caller.put(count=5)
         shard, topic = engine.shards[1], ("default", "t")
-        taken = shard.index.take(topic, 3)
+        taken = shard.index.reserve(topic, 3)
         await purge(caller)
         await gone(world, engine)
-        shard.give_back([(topic, taken)])
+        shard.release_reservation([(topic, taken)])
         assert shard.index.topics() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged_too() -> None:
@@ -285,12 +285,12 @@ def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged
         caller = Caller(world, engine)
         await caller.put(count=2)
         world.stall()
-        putting = begin(caller.enqueue([new_item(), keyed_item("k"), new_item("other")]))
-        later = begin(purge(caller))
+        putting = start_task(caller.enqueue([new_item(), keyed_item("k"), new_item("other")]))
+        later = start_task(purge(caller))
         await asyncio.sleep(0)
 
         def refuse(writes: Writes) -> str | None:
-            return "not with events" if writes.cuts and writes.inserts else None
+            return "not with events" if writes.purge_markers_added and writes.inserts else None
 
         world.database.refuse = refuse
         world.resume()
@@ -305,7 +305,7 @@ def test_an_item_that_was_numbered_before_the_cut_and_written_after_it_is_purged
         [again] = await caller.enqueue([keyed_item("k")])
         assert getattr(again, "id", None) == second
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_that_is_repeated_raises_its_cut() -> None:
@@ -324,7 +324,7 @@ def test_a_purge_that_is_repeated_raises_its_cut() -> None:
         await gone(world, engine)
         assert len(stored(world)) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypat
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put(count=3)
-        reads = Gate(monkeypatch, MemoryReads, "listed", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "list_rows", on_the_way_back=True)
         with closed(reads):
             await purge(caller)
             await world.until(lambda: reads.held == 1)
@@ -341,7 +341,7 @@ def test_a_cut_that_rises_while_its_rows_go_ends_with_the_last_of_them(monkeypat
         await gone(world, engine)
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_topics_that_are_not_there_empty_or_paused_are_purged_and_nothing_is_left() -> None:
@@ -350,12 +350,12 @@ def test_topics_that_are_not_there_empty_or_paused_are_purged_and_nothing_is_lef
         caller = Caller(world, engine)
         assert await purge(caller, "nowhere") == 0
         await caller.put()
-        await engine.admin.pause("default", "t", world.in_s(5), paused=True)
+        await engine.admin.pause("default", "t", world.deadline_in(5), paused=True)
         assert await purge(caller) == 1
         await gone(world, engine)
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_ends_nothing_of_other_topics_and_namespaces() -> None:
@@ -371,7 +371,7 @@ def test_a_purge_ends_nothing_of_other_topics_and_namespaces() -> None:
         assert len((await caller.get("T", count=5)).items) == 2
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_new_owner_reads_the_cuts_first_and_goes_on() -> None:
@@ -397,12 +397,12 @@ def test_a_new_owner_reads_the_cuts_first_and_goes_on() -> None:
         engine = await world.engine()
         caller = Caller(world, engine)
         assert (await caller.get(count=9, wait_ms=200)).items == []
-        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         assert await count(caller) == 0
         await gone(world, engine)
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("raised", [False, True])
@@ -418,7 +418,7 @@ def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
             await purge(caller)
             await caller.put(count=4)
         await first.abort()
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
         with closed(counting):
             engine = await world.engine(engine_settings(1))
             caller = Caller(world, engine)
@@ -426,12 +426,12 @@ def test_counts_are_right_when_a_topic_is_purged_before_it_was_counted(
             await purge(caller)
             await caller.put(count=3)
             assert (await caller.get(count=9)).items != []
-        await world.until(lambda: not engine.shards[1].counts.lag)
+        await world.until(lambda: not engine.shards[1].counts.is_lagging)
         assert await count(caller) == 3
         await gone(world, engine)
         assert len(stored(world)) == 3
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purged_topic_leaves_the_table_of_topics_and_may_come_back() -> None:
@@ -448,7 +448,7 @@ def test_a_purged_topic_leaves_the_table_of_topics_and_may_come_back() -> None:
         assert len((await caller.get()).items) == 1
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_backlog_shrinks_as_rows_go() -> None:
@@ -459,11 +459,11 @@ def test_the_backlog_shrinks_as_rows_go() -> None:
         keep_rows(world)
         await purge(caller)
         usage = engine.shards[1].memory.usage
-        assert usage.least("default")[0] == 4
+        assert usage.lower_bound("default")[0] == 4
         await gone(world, engine)
-        assert usage.least("default") == (0, 0)
+        assert usage.lower_bound("default") == (0, 0)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_that_cannot_be_written_by_its_deadline_is_withdrawn_or_unknown() -> None:
@@ -480,20 +480,20 @@ def test_a_purge_that_cannot_be_written_by_its_deadline_is_withdrawn_or_unknown(
         await world.until(lambda: stored(world) == [])  # and nobody waited for it
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused_is_not() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
-        while not all(shard.may_hold(("default", "t")) for shard in engine.shards.values()):
+        while not all(shard.may_have_items(("default", "t")) for shard in engine.shards.values()):
             await caller.put()
             await world.pass_s(0.3)
         refused: list[Writes] = []
 
         def refuse(writes: Writes) -> str | None:
-            if writes.cuts and not refused:
+            if writes.purge_markers_added and not refused:
                 refused.append(writes)
                 return "no"
             return None
@@ -501,12 +501,12 @@ def test_a_purge_of_which_a_shard_may_be_cut_is_unknown_and_one_that_was_refused
         world.database.refuse = refuse
         with pytest.raises(UnknownOutcome):
             await purge(caller)
-        world.database.refuse = lambda writes: "no" if writes.cuts else None
+        world.database.refuse = lambda writes: "no" if writes.purge_markers_added else None
         with pytest.raises(Unavailable):
             await purge(caller)
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_not() -> None:
@@ -524,7 +524,7 @@ def test_too_many_purged_topics_are_refused_and_one_that_is_purged_already_is_no
         await gone(world, engine)
         assert await purge(caller, "v") == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_namespace_that_purges_too_many_topics_leaves_room_for_others() -> None:
@@ -546,7 +546,7 @@ def test_a_namespace_that_purges_too_many_topics_leaves_room_for_others() -> Non
         await gone(world, engine)
         assert await purge(many, "v") == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_small_purge_is_done_in_the_midst_of_anothers_large_and_many_ones() -> None:
@@ -560,13 +560,15 @@ def test_a_small_purge_is_done_in_the_midst_of_anothers_large_and_many_ones() ->
         await purge(many, "large")
         await asyncio.gather(*(purge(many, f"{number}") for number in range(30)))
         await purge(other, "t")
-        await world.until(lambda: stored(world) == [] and engine.shards[1].memory.cuts.count("other") == 0)
+        await world.until(
+            lambda: stored(world) == [] and engine.shards[1].memory.purge_markers.topic_count("other") == 0
+        )
         assert len(stored(world, "large")) > 300
-        assert engine.shards[1].memory.cuts.count("default") == 31
+        assert engine.shards[1].memory.purge_markers.topic_count("default") == 31
         await gone(world, engine)
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
@@ -578,9 +580,9 @@ def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
         await other.put("t")
         keep_rows(world)
         world.stall()
-        begun = [begin(purge(many, f"{number}")) for number in range(50)]
+        begun = [start_task(purge(many, f"{number}")) for number in range(50)]
         await world.pass_s(0.01)
-        quick = begin(purge(other))
+        quick = start_task(purge(other))
         await world.pass_s(0.01)
         first = engine.shards[1]._writer.flush_number
         world.resume()
@@ -590,7 +592,7 @@ def test_purges_of_many_topics_at_once_take_few_flushes() -> None:
         assert await asyncio.gather(*begun) == [1] * 50
         await gone(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
@@ -611,7 +613,7 @@ def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
         await purge(caller)
         before = len(stored(world))
         await caller.put("other", count=10)
-        assert await caller.do(Kind.ACK, (await caller.get("other", 10)).items) == [None] * 10
+        assert await caller.do(EventKind.ACK, (await caller.get("other", 10)).items) == [None] * 10
         assert len(stored(world)) > 0
         assert before - len(stored(world)) < 500
         await world.until(lambda: stored(world) == [])
@@ -619,7 +621,7 @@ def test_a_purge_of_many_rows_holds_up_nobody_else() -> None:
         await gone(world, engine)
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_engine_that_is_stopped_leaves_the_rest_to_the_next() -> None:
@@ -628,20 +630,20 @@ def test_an_engine_that_is_stopped_leaves_the_rest_to_the_next() -> None:
         caller = Caller(world, engine)
         await caller.put(count=100)
         await purge(caller)
-        engine.release()
+        engine.on_release_requested()
         await engine.run()
         assert len(stored(world)) > 50
         await gone(world, await world.engine())
         assert stored(world) == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_are_there() -> None:
     async def story(world: World) -> None:
-        async def explained(name: str) -> Explained:
+        async def explained(name: str) -> ItemExplanation:
             shard, number = parse_id(name, "id")
-            return await caller.queue.explain(caller.namespace, shard, number, world.in_s(5))
+            return await caller.queue.explain(caller.namespace, shard, number, world.deadline_in(5))
 
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
@@ -653,9 +655,9 @@ def test_purged_items_are_not_explained_nor_counted_as_better_while_their_rows_a
         caller = Caller(world, await world.engine(engine_settings(1, ready_window_items_max=4)))
         assert (await explained(name)).better_items == 0
         assert len(stored(world)) == 21
-        assert (await explained(purged[0])).seen is None
+        assert (await explained(purged[0])).item is None
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_that_holds_nothing_takes_no_cut() -> None:
@@ -666,7 +668,7 @@ def test_a_topic_that_holds_nothing_takes_no_cut() -> None:
             assert await purge(caller, f"made up {number}") == 0
         assert cuts(world) == 0
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_purge_by_a_host_that_was_replaced_and_knows_of_no_item_is_no_success() -> None:
@@ -675,8 +677,8 @@ def test_a_purge_by_a_host_that_was_replaced_and_knows_of_no_item_is_no_success(
         new = await world.engine()
         await Caller(world, new).enqueue([new_item("t")])
         with pytest.raises((NotOwner, Unavailable)):
-            await old.queue.purge("default", "t", world.loop.time() + 5)
+            await old.queue.purge_topic("default", "t", world.loop.time() + 5)
         assert len(world.rows()) == 1
-        assert await new.queue.purge("default", "t", world.loop.time() + 5) == 1
+        assert await new.queue.purge_topic("default", "t", world.loop.time() + 5) == 1
 
-    play(story)
+    run_in_world(story)

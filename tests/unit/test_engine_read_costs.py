@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from foqs.core.item import PRIORITY_MAX, State, TopicName, pack_key, parse_id
-from foqs.shard.shard import KEYS_A_ROW, Shard
+from foqs.core.item import PRIORITY_MAX, State, TopicName, pack_order_key, parse_id
+from foqs.shard.shard import KEYS_PER_ROW, Shard
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 SMALL = 20
 LARGE = 3
@@ -20,15 +20,15 @@ Read = Callable[[Shard, Sequence[int]], Awaitable[object]]
 
 
 def a_page(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.listed(TOPIC, State.READY, None, 100)
+    return shard.list_rows(TOPIC, State.READY, None, 100)
 
 
 def many_rows(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.rows("default", ids)
+    return shard.read_rows("default", ids)
 
 
 def many_keys(shard: Shard, ids: Sequence[int]) -> Awaitable[object]:
-    return shard.better(TOPIC, pack_key(PRIORITY_MAX, 0, 1), 100 * KEYS_A_ROW)
+    return shard.count_ready_before(TOPIC, pack_order_key(PRIORITY_MAX, 0, 1), 100 * KEYS_PER_ROW)
 
 
 @pytest.mark.parametrize("large", [a_page, many_rows, many_keys])
@@ -46,11 +46,11 @@ def test_small_reads_of_one_namespace_come_between_the_large_ones_of_another(lar
 
         one = [parse_id(other, "id")[1]]
         reads = [ask("large", large(shard, ids)) for _ in range(LARGE)]
-        reads += [ask("small", shard.rows("other", one)) for _ in range(SMALL)]
+        reads += [ask("small", shard.read_rows("other", one)) for _ in range(SMALL)]
         asked = asyncio.gather(*reads)
         await world.pass_s(0.1)
         world.resume()
         await asked
         assert order == ["large", *["small"] * SMALL, *["large"] * (LARGE - 1)]
 
-    play(story)
+    run_in_world(story)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.store.memory import MemoryStore
-from tests.support.builders import BUFFER, engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.builders import ROW_CACHE, engine_settings
+from tests.support.engines import Caller, World, run_in_world
 
 ROOM = 20
 HOUR_MS = 3_600_000
@@ -29,14 +29,14 @@ async def nacked_until_an_hour_from_now(world: World, caller: Caller, engine: An
     await caller.put("parked", 2 * ROOM)
     for _ in range(8):
         handed = await caller.get("parked", ROOM // 4)
-        await caller.do(Kind.NACK, handed.items, delay_ms=HOUR_MS)
+        await caller.do(EventKind.NACK, handed.items, delay_ms=HOUR_MS)
 
 
 async def dead(world: World, caller: Caller, engine: Any) -> None:
     for _ in range(8):
         await caller.put("parked", ROOM // 4, attempts_max=1)
         handed = await caller.get("parked", ROOM // 4)
-        await caller.do(Kind.NACK, handed.items)
+        await caller.do(EventKind.NACK, handed.items)
 
 
 Park = Callable[[World, Caller, Any], Awaitable[None]]
@@ -45,7 +45,7 @@ Park = Callable[[World, Caller, Any], Awaitable[None]]
 @pytest.mark.parametrize("park", [of_another_namespace, due_in_an_hour, nacked_until_an_hour_from_now, dead])
 def test_what_lies_there_has_nothing_of_what_comes_and_goes_read(park: Park, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, buffer=replace(BUFFER, written_items_max=ROOM)))
+        engine = await world.engine(engine_settings(1, buffer=replace(ROW_CACHE, written_items_max=ROOM)))
         caller = Caller(world, engine)
         await park(world, caller, engine)
         reads: list[Sequence[int]] = []
@@ -60,7 +60,7 @@ def test_what_lies_there_has_nothing_of_what_comes_and_goes_read(park: Park, mon
             await caller.put(count=4)
             handed = await caller.get(count=4)
             assert len(handed.items) == 4
-            await caller.do(Kind.ACK, handed.items)
+            await caller.do(EventKind.ACK, handed.items)
         assert reads == []
 
-    play(story)
+    run_in_world(story)

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document
+from foqs.catalog.document import EMPTY_DOCUMENT, Document
 from foqs.catalog.memory import MemoryCatalog
 from foqs.catalog.port import CatalogConflict, CatalogFailed
 from foqs.core.errors import InvalidArgument, Unavailable
 from foqs.core.item import KeyedItem
-from foqs.core.keys import SLOTS
+from foqs.core.keys import KEY_SLOT_COUNT
 from foqs.service.api import Repeated
 from foqs.service.engine import Engine, EngineSettings
 from foqs.store.memory import MemoryStore
 from tests.support.builders import catalog, engine_settings, keyed_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import Gate, begin, closed, restarted
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import MethodGate, closed, restarted, start_task
 
-EVEN = frozenset(range(0, SLOTS, 2))
-ODD = frozenset(range(1, SLOTS, 2))
+EVEN = frozenset(range(0, KEY_SLOT_COUNT, 2))
+ODD = frozenset(range(1, KEY_SLOT_COUNT, 2))
 TWO = engine_settings(1, 2)
 
 
@@ -32,7 +32,7 @@ def in_slot(slot: int, name: str = "") -> KeyedItem:
 
 
 def tables(world: World) -> dict[int, set[int]]:
-    return {number: table.slots for number, table in world.database.tables.items()}
+    return {number: table.key_slots for number, table in world.database.tables.items()}
 
 
 async def recorded(world: World) -> Any:
@@ -51,9 +51,9 @@ async def begun(world: World, settings: EngineSettings, *sharing: int) -> Engine
 
 def test_a_new_tier_s_slots_are_recorded_before_any_shard_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        gate = Gate(monkeypatch, MemoryCatalog, "replace", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryCatalog, "replace", on_the_way_back=False)
         with closed(gate):
-            starting = begin(world.engine(TWO))
+            starting = start_task(world.engine(TWO))
             await world.pass_s(0.5)
             assert gate.held == 1
             assert not starting.done()
@@ -61,7 +61,7 @@ def test_a_new_tier_s_slots_are_recorded_before_any_shard_holds_them(monkeypatch
         await starting
         assert await recorded(world) == tables(world) == {1: EVEN, 2: ODD}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_tables_that_hold_slots_are_recorded_as_they_are() -> None:
@@ -76,7 +76,7 @@ def test_tables_that_hold_slots_are_recorded_as_they_are() -> None:
         assert isinstance(again, Repeated)
         assert again.id == ok(first)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_are_divided_once_every_shard_of_the_tier_was_served_by_whichever_host() -> None:
@@ -89,7 +89,7 @@ def test_slots_are_divided_once_every_shard_of_the_tier_was_served_by_whichever_
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD})
         assert ok((await Caller(world, one).enqueue([in_slot(4)]))[0])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_two_hosts_that_divide_at_once_agree() -> None:
@@ -113,16 +113,16 @@ def test_two_hosts_that_divide_at_once_agree() -> None:
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD})
         assert conflicts
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_host_that_dies_after_the_slots_were_recorded_leaves_them_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story(world: World) -> None:
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            starting = begin(world.engine(TWO))
+            starting = start_task(world.engine(TWO))
             await world.pass_s(0.5)
             assert await recorded(world) == {1: EVEN, 2: ODD}
             starting.cancel()
@@ -131,9 +131,9 @@ def test_a_host_that_dies_after_the_slots_were_recorded_leaves_them_to_the_next(
         assert tables(world) == {1: set(), 2: set()}
         # One shard fewer to share: what was recorded holds, and is not divided again.
         engine = await world.engine(engine_settings(1))
-        assert engine.shards[1].slots == EVEN
+        assert engine.shards[1].key_slots == EVEN
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_given_before(
@@ -159,7 +159,7 @@ def test_what_the_catalog_cannot_store_now_is_recorded_later_and_nothing_is_give
         failing.broken = False
         await world.until(lambda: tables(world) == {1: EVEN, 2: ODD}, within_s=3)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_that_are_being_written_are_recorded_when_the_catalog_is_begun_anew(
@@ -168,37 +168,37 @@ def test_slots_that_are_being_written_are_recorded_when_the_catalog_is_begun_ane
     """Else they could be divided among others, and then be committed here."""
 
     async def story(world: World) -> None:
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            starting = begin(begun(world, engine_settings(1), 1))
+            starting = start_task(begun(world, engine_settings(1), 1))
             await world.pass_s(0.5)
             stored = await world.catalog.load()
             await world.catalog.replace(Document(stored.version + 1, stored.namespaces))
             await world.pass_s(0.5)
-            assert await recorded(world) == {1: frozenset(range(SLOTS))}
+            assert await recorded(world) == {1: frozenset(range(KEY_SLOT_COUNT))}
         await starting
-        assert tables(world) == {1: set(range(SLOTS))}
+        assert tables(world) == {1: set(range(KEY_SLOT_COUNT))}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_slots_that_are_given_while_others_are_being_written_are_written_too(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         stored = await world.catalog.load()
         world.catalog = MemoryCatalog(changes.record_slots(stored, "default", {1: frozenset({5})}, []))
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            starting = begin(world.engine(engine_settings(1)))
+            starting = start_task(world.engine(engine_settings(1)))
             await world.pass_s(0.5)
             stored = await world.catalog.load()
             await world.catalog.replace(changes.record_slots(stored, "default", {1: frozenset({9})}, []))
             await world.pass_s(0.5)
             assert world.newest is not None
-            assert world.newest.shards[1].slots_claimed == {5}
+            assert world.newest.shards[1].assigned_key_slots == {5}
         await starting
         await world.until(lambda: tables(world) == {1: {5, 9}})
 
-    play(story)
+    run_in_world(story)
 
 
 # -------------------------------------------------------------------- disputes
@@ -210,21 +210,21 @@ def test_a_slot_in_two_tables_is_its_recorded_shard_s_alone_and_the_other_says_w
     async def story(world: World) -> None:
         engine = await world.engine(TWO)
         await engine.abort()
-        world.database.tables[2].slots.update({4, 6})
+        world.database.tables[2].key_slots.update({4, 6})
         engine = await world.engine(TWO)
         caller = Caller(world, engine)
-        assert engine.shards[2].slots == ODD
+        assert engine.shards[2].key_slots == ODD
         assert ok((await caller.enqueue([in_slot(4)]))[0]).startswith("1-")
         assert ok((await caller.enqueue([in_slot(5)]))[0]).startswith("2-")
         assert await recorded(world) == {1: EVEN, 2: ODD}
         assert tables(world)[2] == ODD | {4, 6}
-        reasons = {status.shard: status.reason for status in engine.queue.shards()}
+        reasons = {status.shard: status.reason for status in engine.queue.shard_statuses()}
         assert reasons[1] is None
         assert "slots 4, 6 of shard 2 are recorded as those of shard 1" in (reasons[2] or "")
         [line] = [record.message for record in caplog.records if record.levelno == logging.ERROR]
         assert "docs/runbook.md" in line
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dispute_that_comes_later_takes_the_slot_from_who_answered_for_it() -> None:
@@ -241,7 +241,7 @@ def test_a_dispute_that_comes_later_takes_the_slot_from_who_answered_for_it() ->
         await world.until(lambda: engine.admin.document().slots == stored.slots)
         assert ok((await caller.enqueue([in_slot(5, "x")]))[0]).startswith("2-")
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------ export and import
@@ -253,15 +253,15 @@ def test_a_catalog_that_was_wiped_and_imported_loses_no_key_and_moves_no_slot() 
         (first,) = await Caller(world, engine).enqueue([in_slot(4)])
         text = engine.admin.export()
         before = await recorded(world)
-        world.catalog._document = EMPTY  # type: ignore[attr-defined]
-        await engine.admin.restore(text, world.in_s(5))
+        world.catalog._document = EMPTY_DOCUMENT  # type: ignore[attr-defined]
+        await engine.admin.restore(text, world.deadline_in(5))
         assert await recorded(world) == before
         engine = await restarted(world, engine, TWO)
         (again,) = await Caller(world, engine).enqueue([in_slot(4)])
         assert isinstance(again, Repeated)
         assert again.id == ok(first)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_import_into_a_wiped_catalog_does_not_divide_what_is_held() -> None:
@@ -277,11 +277,11 @@ def test_an_import_into_a_wiped_catalog_does_not_divide_what_is_held() -> None:
         await two.abort()
         world.catalog = MemoryCatalog()
         three = await begun(world, engine_settings(3), 1, 3)
-        await three.admin.restore(text, world.in_s(5))
+        await three.admin.restore(text, world.deadline_in(5))
         await world.pass_s(3)
         assert tables(world) == {1: EVEN, 2: ODD, 3: set()}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_import_that_contradicts_what_is_recorded_is_refused_and_changes_nothing() -> None:
@@ -289,9 +289,9 @@ def test_an_import_that_contradicts_what_is_recorded_is_refused_and_changes_noth
         engine = await world.engine(TWO)
         text = engine.admin.export()
         before = await world.catalog.load()
-        await engine.admin.restore(text, world.in_s(5))
+        await engine.admin.restore(text, world.deadline_in(5))
         with pytest.raises(InvalidArgument, match=r"shard 2.*leave `slots` out"):
-            await engine.admin.restore(text.replace('"0-1022/2"', "").replace("1-1023/2", "0-4"), world.in_s(5))
+            await engine.admin.restore(text.replace('"0-1022/2"', "").replace("1-1023/2", "0-4"), world.deadline_in(5))
         assert await world.catalog.load() is before
 
-    play(story)
+    run_in_world(story)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.store.memory import MemoryStore
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 FLUSHES_S = (0.02, 0.9, 1.8, 4.0, 12.0)
 ITEMS = 20
@@ -45,7 +45,7 @@ class Consumers:
             )
             self.ids += [(seen.shard, seen.row.id) for seen in handed.items]
             if handed.items:
-                await self._caller.do(Kind.ACK, handed.items, timeout_s=100)
+                await self._caller.do(EventKind.ACK, handed.items, timeout_s=100)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -77,7 +77,7 @@ def test_consumers_that_wait_get_every_item_however_slow_the_flushes_are(
             task.cancel()
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
@@ -95,7 +95,7 @@ def test_one_consumer_gets_item_after_item_however_slow_the_flushes_are(
         assert len(set(consumers.ids)) == ITEMS
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("flush_s", FLUSHES_S)
@@ -113,7 +113,7 @@ def test_an_item_that_arrives_while_a_consumer_waits_reaches_it_however_slow_the
         assert len(set(consumers.ids)) == ITEMS
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("handout_ms", [80, 1_000])
@@ -123,7 +123,7 @@ def test_items_of_several_slow_shards_reach_a_consumer_that_waits(
 ) -> None:
     async def story(world: World) -> None:
         shards = (1, 2, 3, 4, 5, 6)
-        engine = await world.engine(engine_settings(*shards, handout_wait_ms_max=handout_ms))
+        engine = await world.engine(engine_settings(*shards, delivery_wait_ms_max=handout_ms))
         caller = Caller(world, engine)
         while any(len(world.database.tables[shard].rows) < 3 for shard in shards):
             await caller.put()
@@ -135,7 +135,7 @@ def test_items_of_several_slow_shards_reach_a_consumer_that_waits(
         assert len(set(consumers.ids)) == there
         await consumers.stop()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_without_wait_gets_the_item_that_is_being_leased_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_a_dequeue_without_wait_gets_the_item_that_is_being_leased_for_it(monkey
         slow_down(monkeypatch, {1: 4.0})
         assert len((await caller.get(wait_ms=0)).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_answers_by_its_deadline_however_slow_the_flush_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_a_dequeue_answers_by_its_deadline_however_slow_the_flush_is(monkeypatch
         assert (await caller.get(wait_ms=1_000, timeout_s=5.0)).items == []
         assert world.loop.time() - began_s < 5.1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_that_waits_for_a_slow_shard_takes_what_a_quick_one_has_meanwhile(
@@ -169,16 +169,16 @@ def test_a_dequeue_that_waits_for_a_slow_shard_takes_what_a_quick_one_has_meanwh
         engine = await world.engine(engine_settings(1, 2))
         caller = Caller(world, engine)
         done = asyncio.Event()
-        engine.shards[1].insert("default", [new_item()], done.set)
+        engine.shards[1].submit_inserts("default", [new_item()], done.set)
         await done.wait()
         slow_down(monkeypatch, {1: 12.0})
         began_s = world.loop.time()
         asked = asyncio.ensure_future(caller.get(wait_ms=1_000, timeout_s=30))
         await world.pass_s(0.1)
         done.clear()
-        engine.shards[2].insert("default", [new_item()], done.set)
+        engine.shards[2].submit_inserts("default", [new_item()], done.set)
         await done.wait()
         assert [seen.shard for seen in (await asked).items] == [2]
         assert world.loop.time() - began_s < 2.5
 
-    play(story)
+    run_in_world(story)

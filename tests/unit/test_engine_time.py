@@ -8,14 +8,14 @@ from foqs.core.item import TIME_MS_MAX
 from foqs.service.engine import EngineSettings
 from foqs.store.memory import MemoryStore
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, start_task
 
 HOUR_MS = 3_600_000
 
 
 def _settings(skew_ms: int = 0) -> EngineSettings:
-    return engine_settings(1, clock_sample_ms=200, clock_skew_ms_max=skew_ms)
+    return engine_settings(1, clock_sample_interval_ms=200, clock_skew_ms_max=skew_ms)
 
 
 def _step(world: World, ms: int) -> None:
@@ -36,7 +36,7 @@ def test_a_lease_and_a_delay_last_as_long_as_they_should_though_the_databases_cl
         for topic in ("leased", "delayed"):
             await caller.one(topic, wait_ms=1_300)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_its_time_comes_back_to_the_databases_clock() -> None:
@@ -48,7 +48,7 @@ def test_its_time_comes_back_to_the_databases_clock() -> None:
         await world.pass_s(12)
         assert abs(engine.shards[1].now_ms() - world.database.now_ms()) <= 5
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("hours", [5, -5])
@@ -68,7 +68,7 @@ def test_a_new_owner_goes_on_with_the_former_ones_time_and_not_with_the_database
         assert (await second.get("leased", wait_ms=8_000, timeout_s=20)).items == []
         await second.one("leased", wait_ms=3_000)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("ahead_ms", [-500, 500])
@@ -86,18 +86,18 @@ def test_a_lease_does_not_end_early_when_the_next_owner_finds_another_server(ahe
         # Slewing towards the other server's clock takes no more than its rate.
         assert 1.89 <= world.loop.time() - leased_s <= 2.7
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_slow_answer_of_the_databases_clock_at_a_takeover_ends_no_lease_early_with_the_next_owner(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate = Gate(monkeypatch, MemoryStore, "now_ms", on_the_way_back=True)
-    settings = engine_settings(1, clock_sample_ms=10**9)
+    gate = MethodGate(monkeypatch, MemoryStore, "now_ms", on_the_way_back=True)
+    settings = engine_settings(1, clock_sample_interval_ms=10**9)
 
     async def story(world: World) -> None:
         gate.close()
-        opening = begin(world.engine(settings))
+        opening = start_task(world.engine(settings))
         await world.until(lambda: gate.held == 1)
         await world.pass_s(5)
         gate.open()
@@ -110,7 +110,7 @@ def test_a_slow_answer_of_the_databases_clock_at_a_takeover_ends_no_lease_early_
         assert (await second.get("leased", wait_ms=3_700)).items == []
         await second.one("leased", wait_ms=10_000)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_databases_clock_going_back_between_two_owners_does_not_take_time_back() -> None:
@@ -123,21 +123,23 @@ def test_the_databases_clock_going_back_between_two_owners_does_not_take_time_ba
         second = await world.engine(_settings())
         assert 0 <= second.shards[1].now_ms() - was_ms < 1_000
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_timer_is_not_late_after_the_machine_slept() -> None:
     """The event loop's clock stands still meanwhile; the boot-time clock does not."""
 
     async def story(world: World) -> None:
-        caller = Caller(world, await world.engine(engine_settings(1, sweep_interval_ms=10**9, clock_sample_ms=200)))
+        caller = Caller(
+            world, await world.engine(engine_settings(1, sweep_interval_ms=10**9, clock_sample_interval_ms=200))
+        )
         await caller.put("delayed", delay_ms=600_000)
         await world.pass_s(1)
         world.clock._boot_ms += 599_000
         _step(world, 599_000)
         await caller.one("delayed", wait_ms=1_000)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_may_wait_until_the_last_moment_there_is() -> None:
@@ -155,4 +157,4 @@ def test_an_item_may_wait_until_the_last_moment_there_is() -> None:
         for topic in ("last", "longest"):
             await later.one(topic, wait_ms=100)
 
-    play(story)
+    run_in_world(story)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foqs.core.item import State
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.shard.shard import Shard
 from foqs.store.memory import MemoryStore
-from foqs.store.port import Due, WriteRefused, Writes
+from foqs.store.port import DueRow, WriteRefused, Writes
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 NEVER_MS = 10**9
 
@@ -30,7 +30,7 @@ def test_items_with_one_due_time_are_found_over_many_pages_by_due_and_id() -> No
         await world.pass_s(3)
         assert world.rows() == [("t", State.READY)] * 100
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_scan_asks_for_nothing_below_the_watermark() -> None:
@@ -40,29 +40,29 @@ def test_a_scan_asks_for_nothing_below_the_watermark() -> None:
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
         asked: list[int | None] = []
-        due = MemoryStore.due
+        due = MemoryStore.due_rows
 
         async def noted(
-            self: MemoryStore, low_ms: int | None, high_ms: int, after: Due | None, limit: int
-        ) -> list[Due]:
+            self: MemoryStore, low_ms: int | None, high_ms: int, after: DueRow | None, limit: int
+        ) -> list[DueRow]:
             asked.append(low_ms)
             return await due(self, low_ms, high_ms, after, limit)
 
-        MemoryStore.due = noted  # type: ignore[method-assign]
+        MemoryStore.due_rows = noted  # type: ignore[method-assign]
         try:
             await world.pass_s(1)
             for _ in range(3):
                 await caller.put(delay_ms=500)
                 await world.pass_s(1)
         finally:
-            MemoryStore.due = due  # type: ignore[method-assign]
+            MemoryStore.due_rows = due  # type: ignore[method-assign]
         assert len(asked) >= 3
         found = [low_ms for low_ms in asked if low_ms is not None]
         assert found == asked
         assert found == sorted(found)
         assert found[0] < found[-1]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_watermark_waits_for_what_the_database_refuses_and_holds_up_nothing_else() -> None:
@@ -87,7 +87,7 @@ def test_the_watermark_waits_for_what_the_database_refuses_and_holds_up_nothing_
         await world.pass_s(0.1)
         assert _watermark(shard) > before
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_row_below_the_watermark_that_nothing_led_to_is_found_by_the_sweep() -> None:
@@ -109,7 +109,7 @@ def test_a_row_below_the_watermark_that_nothing_led_to_is_found_by_the_sweep() -
         await world.pass_s(21)
         await caller.one("lost")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_due_when_a_shard_changes_hands_is_found_by_the_new_owners_first_scan() -> None:
@@ -126,7 +126,7 @@ def test_what_is_due_when_a_shard_changes_hands_is_found_by_the_new_owners_first
         for topic in ("leased", "delayed"):
             await second.one(topic, wait_ms=500)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_due_row_with_an_ack_under_way_is_judged_by_what_the_ack_left() -> None:
@@ -137,13 +137,13 @@ def test_a_due_row_with_an_ack_under_way_is_judged_by_what_the_ack_left() -> Non
         seen = await caller.one()
         world.stall()
         world.loop.call_later(0.6, world.resume)
-        (outcome,) = await caller.do(Kind.ACK, [seen])
+        (outcome,) = await caller.do(EventKind.ACK, [seen])
         assert outcome is None
         await world.pass_s(2)
         assert world.rows() == []
         assert (await caller.get()).items == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_past_its_ttl_is_cleared_away_though_nobody_asks_for_it() -> None:
@@ -160,7 +160,7 @@ def test_an_item_past_its_ttl_is_cleared_away_though_nobody_asks_for_it() -> Non
         assert world.rows() == []
         assert held.row.attempt == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_dead_items_are_kept_for_their_retention_and_then_cleared_away() -> None:
@@ -168,13 +168,13 @@ def test_dead_items_are_kept_for_their_retention_and_then_cleared_away() -> None
         engine = await world.engine(engine_settings(1, sweep_interval_ms=NEVER_MS))
         caller = Caller(world, engine)
         await caller.put()
-        await caller.do(Kind.NACK, [await caller.one()], dead=True)
+        await caller.do(EventKind.NACK, [await caller.one()], dead=True)
         await world.pass_s(58)
         assert world.rows() == [("t", State.DEAD)]
         await world.pass_s(3)
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_refusal_of_the_commit_is_not_a_commit() -> None:
@@ -190,10 +190,10 @@ def test_a_refusal_of_the_commit_is_not_a_commit() -> None:
             nonlocal refusals
             if point == "written" and refusals:
                 refusals -= 1
-                raise WriteRefused("a deadlock", again=True)
+                raise WriteRefused("a deadlock", is_retryable=True)
 
         world.faults = fault
         await caller.one(wait_ms=5_000)
         assert refusals == 0
 
-    play(story)
+    run_in_world(story)

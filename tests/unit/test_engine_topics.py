@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from foqs.core.counts import TopicCounts
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.core.ready import ReadyIndex
 from foqs.shard import memory
-from foqs.shard.keeper import TakenByAnother
+from foqs.shard.keeper import ShardTakenOver
 from foqs.shard.memory import ShardMemory
 from foqs.store.memory import MemoryReads
 from foqs.store.port import TopicCount
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, closed, rest, restarted
-from tests.support.turns import most_in_a_turn
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, restarted, wait_until_idle
+from tests.support.turns import calls_per_turn
 
 
 def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +29,7 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
         await Caller(world, engine).put("a", 30)
         await Caller(world, engine).put("b", 3)
         await engine.abort()
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
         with closed(counting):
             engine = await world.engine(settings)
             caller = Caller(world, engine)
@@ -39,16 +39,16 @@ def test_counts_are_exact_after_a_takeover_under_load(monkeypatch: pytest.Monkey
             await caller.put("a", 5)
             await caller.put("c", 4, delay_ms=60_000)
             handed = await caller.get("a", 50)
-            await caller.do(Kind.ACK, handed.items[:10])
-            await caller.do(Kind.ACK, (await caller.get("b", 3)).items)
+            await caller.do(EventKind.ACK, handed.items[:10])
+            await caller.do(EventKind.ACK, (await caller.get("b", 3)).items)
             assert len(handed.items) > 10
             stats = await caller.stats("a")
             assert stats is not None
             assert stats.counts_lag
-        await world.until(lambda: not engine.shards[1].counts.lag)
-        await rest(world, engine)
+        await world.until(lambda: not engine.shards[1].counts.is_lagging)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,21 +60,21 @@ def test_shards_are_counted_in_turns_each_in_a_snapshot_of_its_own_turn(monkeypa
             await world.pass_s(0.3)
         assert all(table.rows for table in world.database.tables.values())
         await engine.abort()
-        shown = Gate(monkeypatch, MemoryReads, "snapshot", on_the_way_back=True)
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        shown = MethodGate(monkeypatch, MemoryReads, "begin_snapshot", on_the_way_back=True)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
         with closed(counting):
             engine = await world.engine(settings)
             caller = Caller(world, engine)
             handed = await caller.get("a", 15)
-            await caller.do(Kind.ACK, handed.items[:7])
+            await caller.do(EventKind.ACK, handed.items[:7])
             await caller.put("a", 3)
             assert (shown.passed, counting.held) == (1, 1)
-            assert all(shard.counts.lag for shard in engine.shards.values())
-        await world.until(lambda: not any(shard.counts.lag for shard in engine.shards.values()))
+            assert all(shard.counts.is_lagging for shard in engine.shards.values())
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in engine.shards.values()))
         assert shown.passed == 3
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_cannot_be_counted_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,16 +82,16 @@ def test_a_shard_that_cannot_be_counted_holds_up_no_other(monkeypatch: pytest.Mo
         counts = MemoryReads.counts
 
         async def lost(reads: MemoryReads) -> list[TopicCount]:
-            if reads._table is world.database.tables[1]:
+            if reads._tables is world.database.tables[1]:
                 await reads.close()
             return await counts(reads)
 
         monkeypatch.setattr(MemoryReads, "counts", lost)
         engine = await world.engine(engine_settings(1, 2, 3))
-        await world.until(lambda: not any(engine.shards[number].counts.lag for number in (2, 3)))
-        assert engine.shards[1].counts.lag
+        await world.until(lambda: not any(engine.shards[number].counts.is_lagging for number in (2, 3)))
+        assert engine.shards[1].counts.is_lagging
 
-    play(story)
+    run_in_world(story)
 
 
 class Frail:
@@ -112,7 +112,7 @@ class Frail:
 
 def test_a_count_that_fails_is_made_anew_while_the_shard_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, topic_linger_ms=100)
+        settings = engine_settings(1, empty_topic_linger_ms=100)
         engine = await world.engine(settings)
         await Caller(world, engine).put("a", 30)
         await Caller(world, engine).put("b", 3)
@@ -120,25 +120,25 @@ def test_a_count_that_fails_is_made_anew_while_the_shard_serves(monkeypatch: pyt
         counting = Frail(monkeypatch, "counts", 2)
         engine = await world.engine(settings)
         shard, epoch = engine.shards[1], engine.shards[1].epoch
-        beginning = Frail(monkeypatch, "snapshot", 1)
+        beginning = Frail(monkeypatch, "begin_snapshot", 1)
         caller = Caller(world, engine)
 
         async def live(topic: str) -> None:
-            while shard.counts.lag:
+            while shard.counts.is_lagging:
                 await caller.put(topic, 3)
-                await caller.do(Kind.ACK, (await caller.get(topic, 2)).items)
+                await caller.do(EventKind.ACK, (await caller.get(topic, 2)).items)
 
-        await caller.do(Kind.ACK, (await caller.get("b", 3)).items)
+        await caller.do(EventKind.ACK, (await caller.get("b", 3)).items)
         await asyncio.gather(live("a"), live("c"))
         assert counting.left == beginning.left == 0
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert engine.shards[1] is shard
         assert shard.epoch == epoch
         await world.pass_s(0.2)
         await caller.put("a")
         assert topics_of(world) == {"a", "c"}
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("after_ms", [0, 250, *range(485, 496)])
@@ -148,12 +148,12 @@ def test_a_shard_whose_count_fails_still_drains(monkeypatch: pytest.MonkeyPatch,
         engine = await world.engine(engine_settings(1))
         await Caller(world, engine).put("a", 3)
         await world.pass_s(after_ms / 1000)
-        assert engine.shards[1].counts.lag
-        engine.release()
+        assert engine.shards[1].counts.is_lagging
+        engine.on_release_requested()
         await engine.run()
         assert len(world.database._alive) == 0
 
-    play(story)
+    run_in_world(story)
 
 
 def topics_of(world: World, shard: int = 1) -> set[str]:
@@ -162,11 +162,11 @@ def topics_of(world: World, shard: int = 1) -> set[str]:
 
 def test_a_topics_row_comes_with_its_first_item_and_goes_when_it_was_empty_for_a_while() -> None:
     async def story(world: World) -> None:
-        engine = await world.engine(engine_settings(1, topic_linger_ms=500))
+        engine = await world.engine(engine_settings(1, empty_topic_linger_ms=500))
         caller = Caller(world, engine)
         await caller.put("a")
         assert topics_of(world) == {"a"}
-        await caller.do(Kind.ACK, [await caller.one("a")])
+        await caller.do(EventKind.ACK, [await caller.one("a")])
         assert topics_of(world) == {"a"}
         await world.pass_s(0.4)
         await caller.put("b", delay_ms=86_400_000)
@@ -182,35 +182,35 @@ def test_a_topics_row_comes_with_its_first_item_and_goes_when_it_was_empty_for_a
         engine = await restarted(world, engine, engine_settings(1))
         assert len((await Caller(world, engine).get("a", 9)).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_that_has_an_item_again_keeps_its_row() -> None:
     async def story(world: World) -> None:
-        caller = Caller(world, await world.engine(engine_settings(1, topic_linger_ms=500)))
+        caller = Caller(world, await world.engine(engine_settings(1, empty_topic_linger_ms=500)))
         for _ in range(5):
             await caller.put("a")
             await world.pass_s(0.3)
-            await caller.do(Kind.ACK, [await caller.one("a")])
+            await caller.do(EventKind.ACK, [await caller.one("a")])
             await caller.put("b")
             assert topics_of(world) == {"a", "b"}
         await world.pass_s(0.6)
         await caller.put("a")
         assert topics_of(world) == {"a", "b"}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_whose_items_another_owner_added_is_found_and_never_removed_while_it_holds_them() -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, topic_linger_ms=100)
+        settings = engine_settings(1, empty_topic_linger_ms=100)
         first = await world.engine(settings)
         await Caller(world, first).put("old")
         second = await world.engine(settings)
         await Caller(world, second).put("new", 2)
         for shard in first.shards.values():
-            shard._writer.beat()
-        with pytest.raises(TakenByAnother):
+            shard._writer.request_flush()
+        with pytest.raises(ShardTakenOver):
             await first.run()
         third = await restarted(world, second, settings)
         caller = Caller(world, third)
@@ -220,22 +220,22 @@ def test_a_topic_whose_items_another_owner_added_is_found_and_never_removed_whil
         assert topics_of(world) == {"old", "new", "mine"}
         assert len((await caller.get("new", 9, wait_ms=100)).items) == 2
         assert len((await caller.get("old", 9, wait_ms=100)).items) == 1
-        await rest(world, third)
+        await wait_until_idle(world, third)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_no_topic_row_goes_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, topic_linger_ms=100)
+        settings = engine_settings(1, empty_topic_linger_ms=100)
         engine = await world.engine(settings)
         await Caller(world, engine).put("a", 2)
         await engine.abort()
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)
         with closed(counting):
             engine = await world.engine(settings)
             caller = Caller(world, engine)
-            await caller.do(Kind.ACK, [await caller.one("a")])
+            await caller.do(EventKind.ACK, [await caller.one("a")])
             await world.pass_s(1)
             await caller.put("b")
             assert topics_of(world) == {"a", "b"}
@@ -244,24 +244,24 @@ def test_no_topic_row_goes_while_the_counts_lag(monkeypatch: pytest.MonkeyPatch)
         assert topics_of(world) == {"a", "b"}
         assert len((await caller.get("a", 9)).items) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_takeover_clears_up_topics_that_it_finds_without_items() -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, topic_linger_ms=500)
+        settings = engine_settings(1, empty_topic_linger_ms=500)
         engine = await world.engine(settings)
         await Caller(world, engine).put("a")
-        await Caller(world, engine).do(Kind.ACK, [await Caller(world, engine).one("a")])
+        await Caller(world, engine).do(EventKind.ACK, [await Caller(world, engine).one("a")])
         engine = await restarted(world, engine, settings)
         assert topics_of(world) == {"a"}
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert engine.shards[1].index.topics() == []
         await world.pass_s(1)
         await Caller(world, engine).put("b")
         assert topics_of(world) == {"b"}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,10 +270,10 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         engine = await world.engine(settings)
         await Caller(world, engine).enqueue([new_item(f"t{number}") for number in range(100)])
         await Caller(world, engine).put("gone")
-        await Caller(world, engine).do(Kind.ACK, (await Caller(world, engine).get("gone")).items)
+        await Caller(world, engine).do(EventKind.ACK, (await Caller(world, engine).get("gone")).items)
         await engine.abort()
         monkeypatch.setattr(memory, "_TOPICS_PER_STEP", 10)
-        whole, change = ShardMemory.counted, TopicCounts.change
+        whole, change = ShardMemory.add_counts, TopicCounts.add
         changes = [0]
         flushes: list[int] = []
 
@@ -281,18 +281,18 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
             for _ in whole(self, found):
                 changes.append(0)
                 flushes.append(self._shard._writer.flush_number)
-                assert not self._shard._writer._flushing
+                assert not self._shard._writer._is_flushing
                 yield
 
         def counted(self: TopicCounts, *arguments: Any) -> None:
             changes[-1] += 1
             change(self, *arguments)
 
-        monkeypatch.setattr(ShardMemory, "counted", in_steps)
-        monkeypatch.setattr(TopicCounts, "change", counted)
+        monkeypatch.setattr(ShardMemory, "add_counts", in_steps)
+        monkeypatch.setattr(TopicCounts, "add", counted)
         engine = await world.engine(settings)
         caller = Caller(world, engine)
-        while engine.shards[1].counts.lag:
+        while engine.shards[1].counts.is_lagging:
             await asyncio.gather(caller.put("t1"), caller.put("gone"), caller.put("new"))
         await world.until(lambda: len(flushes) >= 19)
         assert max(changes) <= 10
@@ -300,9 +300,9 @@ def test_what_a_takeover_counts_is_taken_in_by_steps_with_flushes_between(monkey
         stats = await caller.stats("t1")
         assert stats is not None
         assert not stats.counts_lag
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,11 +312,11 @@ def test_a_takeover_takes_in_the_names_of_topics_by_steps(monkeypatch: pytest.Mo
         names = [("default", f"t{number}") for number in range(3 * memory._TOPICS_PER_STEP)]
 
         async def take_in() -> None:
-            for _ in memory_of_many.recovered(names, (), ()):
+            for _ in memory_of_many.recover(names, (), ()):
                 await asyncio.sleep(0)
 
-        _, discovered, most = await most_in_a_turn(monkeypatch, ReadyIndex, "discover", take_in())
+        _, discovered, most = await calls_per_turn(monkeypatch, ReadyIndex, "discover", take_in())
         assert discovered == len(names)
         assert most == memory._TOPICS_PER_STEP
 
-    play(story)
+    run_in_world(story)

@@ -8,16 +8,16 @@ import pytest
 
 from foqs.core.errors import InvalidArgument, NotFound
 from foqs.core.item import State, parse_id
-from foqs.core.life import Event, Kind
+from foqs.core.life import Event, EventKind
 from foqs.service.api import Outcome
-from foqs.shard.facts import NoFacts
+from foqs.shard.facts import NullObserver
 from foqs.store.memory import MemoryReads, MemoryStore
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
-from tests.support.races import Gate, begin, closed, rest, restarted
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import MethodGate, closed, restarted, start_task, wait_until_idle
 
 
-async def change(caller: Caller, *ids: str, kind: Kind = Kind.UPDATE, **changes: Any) -> list[Outcome]:
+async def change(caller: Caller, *ids: str, kind: EventKind = EventKind.UPDATE, **changes: Any) -> list[Outcome]:
     named = [parse_id(name, "id") for name in ids]
     return await caller.apply([(shard, Event(kind, number, caller.namespace, **changes)) for shard, number in named])
 
@@ -29,11 +29,11 @@ def test_a_new_priority_is_the_place_from_which_it_is_delivered() -> None:
         first, second, third = await caller.put(count=3)
         assert await change(caller, third, priority=-1) == [None]
         assert await change(caller, first, priority=1) == [None]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         ids = [f"{seen.shard}-{seen.row.id}" for seen in (await caller.get(count=3)).items]
         assert ids == [third, second, first]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_delay_takes_a_ready_item_away_until_then_and_none_brings_a_deferred_one() -> None:
@@ -42,16 +42,16 @@ def test_a_delay_takes_a_ready_item_away_until_then_and_none_brings_a_deferred_o
         caller = Caller(world, engine)
         (name,) = await caller.put()
         assert await change(caller, name, delay_ms=60_000) == [None]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert (await caller.get()).items == []
         assert world.rows() == [("t", State.DEFERRED)]
-        waiting = begin(caller.one(wait_ms=50_000))
+        waiting = start_task(caller.one(wait_ms=50_000))
         await world.pass_s(1)
         assert await change(caller, name, delay_ms=0) == [None]
         assert (await waiting).row.attempt == 1
         assert world.clock.wall_ms() - (await waiting).now_ms < 1_000
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_delay_is_over_when_it_is_over_and_no_later() -> None:
@@ -65,7 +65,7 @@ def test_a_delay_is_over_when_it_is_over_and_no_later() -> None:
         await caller.one(wait_ms=50_000)
         assert 2.0 <= world.loop.time() - started < 2.1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_ready_item_that_is_to_come_now_keeps_its_place() -> None:
@@ -78,7 +78,7 @@ def test_a_ready_item_that_is_to_come_now_keeps_its_place() -> None:
         seen = await caller.one()
         assert (f"{seen.shard}-{seen.row.id}", seen.row.metadata) == (first, b"new")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_leased_item_keeps_its_lease_and_has_its_metadata_changed() -> None:
@@ -91,38 +91,38 @@ def test_a_leased_item_keeps_its_lease_and_has_its_metadata_changed() -> None:
         [refused] = await change(caller, name, delay_ms=5)
         assert isinstance(refused, InvalidArgument)
         assert refused.field == "change.delay_ms"
-        assert await caller.do(Kind.NACK, [seen], delay_ms=0) == [None]
+        assert await caller.do(EventKind.NACK, [seen], delay_ms=0) == [None]
         again = await caller.one()
         assert (again.row.metadata, again.row.priority, again.row.attempt) == (b"new", 4, 2)
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dead_item_that_is_changed_did_not_die_again_and_comes_back_as_changed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     died: list[int] = []
-    monkeypatch.setattr(NoFacts, "dead", lambda facts, items: died.append(items))
+    monkeypatch.setattr(NullObserver, "items_dead_lettered", lambda facts, items: died.append(items))
 
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         (name,) = await caller.put(ttl_ms=50_000)
-        await caller.do(Kind.NACK, [await caller.one()], dead=True)
+        await caller.do(EventKind.NACK, [await caller.one()], dead=True)
         await world.pass_s(10)
         (dead,) = world.database.tables[1].rows.values()
         assert await change(caller, name, priority=-3) == [None]
         (changed,) = world.database.tables[1].rows.values()
         assert (changed.state, changed.due_ms) == (State.DEAD, dead.due_ms)
-        assert await change(caller, name, kind=Kind.REDRIVE) == [None]
+        assert await change(caller, name, kind=EventKind.REDRIVE) == [None]
         seen = await caller.one()
         assert (seen.row.priority, seen.row.attempt) == (-3, 1)
         assert died == [1]
-        [alive] = await change(caller, name, kind=Kind.REDRIVE)
+        [alive] = await change(caller, name, kind=EventKind.REDRIVE)
         assert isinstance(alive, NotFound)
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("changes", [{"priority": -1}, {"delay_ms": 60_000}])
@@ -135,19 +135,19 @@ def test_an_item_changed_while_a_refill_reads_it_stands_where_it_was_put(
         names = await Caller(world, engine).put(count=6)
         engine = await restarted(world, engine, settings)
         caller = Caller(world, engine)
-        reads = Gate(monkeypatch, MemoryReads, "ready", on_the_way_back=True)
+        reads = MethodGate(monkeypatch, MemoryReads, "ready_keys", on_the_way_back=True)
         with closed(reads):
-            getting = begin(caller.get(count=1))
+            getting = start_task(caller.get(count=1))
             await world.until(lambda: reads.held == 1)
             assert await change(caller, names[4], **changes) == [None]
         taken = (await getting).items
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         left = (await caller.get(count=9)).items
         ids = [f"{seen.shard}-{seen.row.id}" for seen in [*taken, *left]]
         expected = [name for name in names if name != names[4]]
         assert ids == (expected if "delay_ms" in changes else [names[4], *expected])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_changed_while_it_is_reserved_for_somebody_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,15 +155,15 @@ def test_an_item_changed_while_it_is_reserved_for_somebody_is_judged_as_it_is(mo
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         names = await caller.put(count=2)
-        commits = Gate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
+        commits = MethodGate(monkeypatch, MemoryStore, "_commit", on_the_way_back=False)
         with closed(commits):
-            updating = begin(change(caller, names[0], delay_ms=60_000))
+            updating = start_task(change(caller, names[0], delay_ms=60_000))
             await world.until(lambda: commits.held == 1)
-            getting = begin(caller.get(count=2))
+            getting = start_task(caller.get(count=2))
             await world.pass_s(0.05)
         assert await updating == [None]
         assert [f"{seen.shard}-{seen.row.id}" for seen in (await getting).items] == [names[1]]
-        await rest(world, engine)
+        await wait_until_idle(world, engine)
         assert world.rows() == [("t", State.DEFERRED), ("t", State.LEASED)]
 
-    play(story)
+    run_in_world(story)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foqs.core.explain import Explanation, Scene, explain, span, when
-from foqs.core.item import TIME_MS_MAX, Delivery, Row, State
-from foqs.core.life import Event, Fate, Kind, Moment, Policy, judge
+from foqs.core.explain import Explanation, ItemSnapshot, explain, format_duration, format_time
+from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, Row, State
+from foqs.core.life import Effect, Event, EventKind, FlushContext, RetryPolicy, apply_event
 from tests.support.builders import row
 
 NOW_MS = 1_700_000_000_000
@@ -22,7 +22,7 @@ def item(state: State, **changes: Any) -> Row:
 
 def told(of: Row | None, **changes: Any) -> Explanation:
     values: dict[str, Any] = {"id": "2-5", "namespace": "default", "now_ms": NOW_MS, "payload_bytes_max": 10_240}
-    return explain(Scene(row=of, **(values | changes)))
+    return explain(ItemSnapshot(row=of, **(values | changes)))
 
 
 DEFERRED = item(State.DEFERRED, deliver_after_ms=NOW_MS + HOUR_MS, due_ms=NOW_MS + HOUR_MS)
@@ -50,18 +50,18 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         ),
         (item(State.READY, expires_at_ms=NOW_MS - 2_000), {}, "Its TTL ended at 2023-11-14 22:13:18 UTC, 2.0 s", "longer"),
         (item(State.DEFERRED, expires_at_ms=NOW_MS), {}, "Its TTL ended at", "longer TTL"),
-        (READY, {"trouble": "no route"}, "database does not answer, so nothing of the shard is handed out: no", "again"),
+        (READY, {"store_error": "no route"}, "database does not answer, so nothing of the shard is handed out: no", "again"),
         (READY, {"is_draining": True}, "The host is stopping", "Start the host again"),
         (READY, {"is_paused": True}, "Its topic is paused: nothing of it is handed out until", "foqs topic resume t"),
         (READY, {"is_reserved": True}, "It is being handed out at this moment.", "Ask again"),
-        (READY, {"better": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
-        (READY, {"better": 1_234}, "and 1,234 better items of its topic, by priority, then by time, come", "consumers"),
-        (READY, {"better": 10, "is_all": False}, "more than 10 better items", "Add consumers"),
-        (READY, {"better": None}, "could not be counted", "Ask again"),
-        (READY, {"waiting": 0, "taken_ms_ago": 90_000}, "the last who took a ready item of it came 1.5 min ago", "dequeue"),
-        (READY, {"waiting": 0}, "nobody has taken a ready item of it that this host remembers", "Have a consumer"),
-        (READY, {"waiting": 1}, "1 consumer waits for its topic", "Ask again"),
-        (READY, {"waiting": 3}, "3 consumers wait for its topic", "Ask again"),
+        (READY, {"better_count": 1}, "1 better item of its topic, by priority, then by time, comes before it", "--priority -1"),
+        (READY, {"better_count": 1_234}, "and 1,234 better items of its topic, by priority, then by time, come", "consumers"),
+        (READY, {"better_count": 10, "is_better_count_exact": False}, "more than 10 better items", "Add consumers"),
+        (READY, {"better_count": None}, "could not be counted", "Ask again"),
+        (READY, {"waiter_count": 0, "last_dequeue_ms_ago": 90_000}, "the last who took a ready item of it came 1.5 min ago", "dequeue"),
+        (READY, {"waiter_count": 0}, "nobody has taken a ready item of it that this host remembers", "Have a consumer"),
+        (READY, {"waiter_count": 1}, "1 consumer waits for its topic", "Ask again"),
+        (READY, {"waiter_count": 3}, "3 consumers wait for its topic", "Ask again"),
         (READY, {"is_in_memory": False}, "not among those held in memory", "dequeue"),
         (
             item(State.READY, payload_bytes=20_000),
@@ -76,7 +76,7 @@ DEAD = item(State.DEAD, due_ms=NOW_MS + HOUR_MS, attempt=3, attempts_max=3)
         (DEAD, {}, "It is kept until 2023-11-14 23:13:20 UTC, for another 1.0 h, then deleted.", ""),
         (None, {}, "these cannot be told apart", "enqueue it again"),
         (None, {"is_written": False}, "No item has this id yet", "Use the id that enqueue returned"),
-        (None, {"unread": "shard 2 is recovering"}, "cannot be asked just now: shard 2 is recovering.", "Wait"),
+        (None, {"read_error": "shard 2 is recovering"}, "cannot be asked just now: shard 2 is recovering.", "Wait"),
         (READY, {"breaker": "open"}, "The breaker of its shard is open", ""),
         (READY, {"rate_wait_ms": 30_000}, "used up its enqueues of this minute, for another 30.0 s", ""),
     ],
@@ -93,7 +93,7 @@ def test_each_reason_is_said_with_what_would_change_it(
 @pytest.mark.parametrize(
     ("of", "around", "order"),
     [
-        (READY, {"trouble": "x", "is_paused": True, "better": 2, "rate_wait_ms": 5}, ["database", "paused", "2 better", "No consumer", "minute"]),
+        (READY, {"store_error": "x", "is_paused": True, "better_count": 2, "rate_wait_ms": 5}, ["database", "paused", "2 better", "No consumer", "minute"]),
         (DEFERRED, {"is_paused": True, "breaker": "half-open"}, ["deferred", "paused too", "breaker"]),
         (LEASED, {"is_paused": True}, ["A consumer has it", "Without an ack", "paused too"]),
         (DEAD, {"is_paused": True}, ["It is dead", "It is kept", "paused too"]),
@@ -105,19 +105,21 @@ def test_the_weightiest_reason_comes_first(of: Row, around: dict[str, Any], orde
     assert all(word in said for word, said in zip(order, reasons, strict=True)), reasons
 
 
-@pytest.mark.parametrize("held", [{"is_paused": True}, {"trouble": "x"}, {"is_draining": True}, {"is_suspended": True}])
+@pytest.mark.parametrize(
+    "held", [{"is_paused": True}, {"store_error": "x"}, {"is_draining": True}, {"is_suspended": True}]
+)
 def test_who_waits_while_nothing_is_handed_out_is_no_cause_for_surprise(held: dict[str, Any]) -> None:
-    said = told(READY, **held, waiting=2)
+    said = told(READY, **held, waiter_count=2)
     assert said.reasons[-1] == "2 consumers wait for its topic, until something is handed out again."
     assert len(said.remedies) == 1
 
 
 def test_what_holds_up_enqueues_alone_is_not_said_of_an_item_that_cannot_be_read() -> None:
-    assert len(told(None, unread="x", breaker="open", rate_wait_ms=5).reasons) == 1
+    assert len(told(None, read_error="x", breaker="open", rate_wait_ms=5).reasons) == 1
 
 
 def test_nothing_is_said_of_what_is_not_so() -> None:
-    assert told(READY, taken_ms_ago=10).reasons == [
+    assert told(READY, last_dequeue_ms_ago=10).reasons == [
         "It is ready, and the next of its topic.",
         "No consumer waits for its topic, and the last who took a ready item of it came 10 ms ago.",
     ]
@@ -129,7 +131,7 @@ def test_nothing_is_said_of_what_is_not_so() -> None:
         ({}, State.READY, "ready again"),
         ({"attempts_max": 2}, State.DEAD, "dead, because that was the last of 2 attempts"),
         ({"attempts_max": 3}, State.READY, "ready again"),
-        ({"policy": Delivery.AT_MOST_ONCE, "attempts_max": 2}, None, "delivered at most once"),
+        ({"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 2}, None, "delivered at most once"),
         ({"expires_at_ms": NOW_MS + 20_000, "attempts_max": 2}, None, "its TTL is over then"),
         ({"expires_at_ms": NOW_MS + 20_001}, State.READY, "ready again"),
     ],
@@ -138,9 +140,11 @@ def test_the_end_of_a_lease_is_foretold_as_life_has_it(changes: dict[str, Any], 
     of = item(State.LEASED, due_ms=NOW_MS + 20_000, attempt=2, token=9, **changes)
     assert word in told(of).reasons[1]
     end_ms = NOW_MS + 20_000
-    verdict = judge(Event(Kind.DUE, 5), of, Moment(end_ms, end_ms, 10, {"default": Policy(1, 1, 1, 1)}))
+    verdict = apply_event(
+        Event(EventKind.DUE, 5), of, FlushContext(end_ms, end_ms, 10, {"default": RetryPolicy(1, 1, 1, 1)})
+    )
     assert (verdict.row.state if verdict.row else None) == fate
-    assert (verdict.fate is Fate.GONE) is (fate is None)
+    assert (verdict.effect is Effect.DELETED) is (fate is None)
 
 
 def test_commands_name_the_namespace_and_can_be_pasted() -> None:
@@ -151,8 +155,8 @@ def test_commands_name_the_namespace_and_can_be_pasted() -> None:
 
 
 def test_times_are_shown_to_the_end_of_time() -> None:
-    assert when(TIME_MS_MAX) == "9999-12-31 23:59:59 UTC"
-    assert [span(ms) for ms in (0, 999, 1_000, 90_000, 5 * HOUR_MS, 36 * HOUR_MS, 86_400_000_000)] == [
+    assert format_time(TIME_MS_MAX) == "9999-12-31 23:59:59 UTC"
+    assert [format_duration(ms) for ms in (0, 999, 1_000, 90_000, 5 * HOUR_MS, 36 * HOUR_MS, 86_400_000_000)] == [
         "0 ms",
         "999 ms",
         "1.0 s",

@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.checker import check
 from tests.support.history import Event, History
-from tests.support.reckon import Bounds
+from tests.support.reckon import ClockBounds
 
-BOUNDS = Bounds(lease_ms_default=10_000, attempts_max_default=0, backoff_ms_max=100)
+BOUNDS = ClockBounds(lease_ms_default=10_000, attempts_max_default=0, backoff_ms_max=100)
 ROW: Event = {"id": "1-1", "mark": "m", "topic": "t", "priority": 0, "state": "ready"}
 
 

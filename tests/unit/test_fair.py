@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.fair import FairQueue, Turns
+from foqs.core.fair import FairQueue, FairScheduler
 
 NAMES = "abc"
 
@@ -135,33 +135,33 @@ def test_there_is_nothing_to_pop_from_an_empty_queue() -> None:
 
 
 def test_a_name_that_runs_dry_is_forgotten_when_its_turn_comes() -> None:
-    turns = Turns(lambda _: 1)
+    turns = FairScheduler(lambda _: 1)
     for name in NAMES:
-        turns.enter(name)
-        turns.enter(name)
+        turns.add(name)
+        turns.add(name)
     assert len(turns) == 3
     assert turns.first() == "a"
     turns.charge(1)
     assert turns.first() == "b"
-    turns.leave()
+    turns.remove_first()
     assert turns.first() == "c"
-    turns.leave()
+    turns.remove_first()
     assert (len(turns), turns.first()) == (1, "a")
-    turns.enter("b")
+    turns.add("b")
     assert turns.first() == "b"
     turns.clear()
     assert len(turns) == 0
 
 
 def test_a_newcomer_starts_where_the_forgotten_one_was() -> None:
-    turns = Turns(lambda _: 1)
-    turns.enter("a")
-    turns.enter("b")
+    turns = FairScheduler(lambda _: 1)
+    turns.add("a")
+    turns.add("b")
     turns.charge(4)
     turns.charge(6)
     assert turns.first() == "a"
-    turns.leave()
-    turns.enter("c")
+    turns.remove_first()
+    turns.add("c")
     assert turns.first() == "c"
     turns.charge(3)
     assert turns.first() == "b"

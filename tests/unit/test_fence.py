@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.fence import Fence, Owner, Standing, standing
+from foqs.core.fence import CommitOutcome, Fence, Owner, commit_outcome
 from foqs.core.item import split_number
 
 FENCE = Fence(epoch=5, nonce="me", flush=8, clock_ms=100)
@@ -19,33 +19,33 @@ def owner(epoch: int = 5, nonce: str = "me", flush: int = 8) -> Owner:
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        (owner(flush=8), Standing.COMMITTED),
-        (owner(flush=7), Standing.NOT_COMMITTED),
-        (owner(flush=6), Standing.FENCED),
-        (owner(flush=9), Standing.FENCED),
-        (owner(flush=0), Standing.FENCED),
-        (owner(epoch=6), Standing.FENCED),
-        (owner(epoch=6, flush=7), Standing.FENCED),
-        (owner(epoch=4, flush=7), Standing.FENCED),
-        (owner(nonce="another"), Standing.FENCED),
-        (owner(nonce="another", flush=7), Standing.FENCED),
+        (owner(flush=8), CommitOutcome.COMMITTED),
+        (owner(flush=7), CommitOutcome.NOT_COMMITTED),
+        (owner(flush=6), CommitOutcome.FENCED),
+        (owner(flush=9), CommitOutcome.FENCED),
+        (owner(flush=0), CommitOutcome.FENCED),
+        (owner(epoch=6), CommitOutcome.FENCED),
+        (owner(epoch=6, flush=7), CommitOutcome.FENCED),
+        (owner(epoch=4, flush=7), CommitOutcome.FENCED),
+        (owner(nonce="another"), CommitOutcome.FENCED),
+        (owner(nonce="another", flush=7), CommitOutcome.FENCED),
     ],
 )
-def test_the_owner_row_tells_what_became_of_a_flush(row: Owner, expected: Standing) -> None:
-    assert standing(FENCE, row) is expected
+def test_the_owner_row_tells_what_became_of_a_flush(row: Owner, expected: CommitOutcome) -> None:
+    assert commit_outcome(FENCE, row) is expected
 
 
 def test_the_first_flush_is_told_from_a_fresh_takeover() -> None:
     first = Fence(epoch=5, nonce="me", flush=1, clock_ms=100)
-    assert standing(first, owner(flush=0)) is Standing.NOT_COMMITTED
-    assert standing(first, owner(flush=1)) is Standing.COMMITTED
+    assert commit_outcome(first, owner(flush=0)) is CommitOutcome.NOT_COMMITTED
+    assert commit_outcome(first, owner(flush=1)) is CommitOutcome.COMMITTED
 
 
 @given(st.integers(4, 6), st.sampled_from(["me", "you"]), st.integers(0, 12))
 def test_nothing_but_its_own_number_makes_a_flush_committed(epoch: int, nonce: str, flush: int) -> None:
-    found = standing(FENCE, owner(epoch, nonce, flush))
-    assert (found is Standing.COMMITTED) == ((epoch, nonce, flush) == (5, "me", 8))
-    assert (found is Standing.NOT_COMMITTED) == ((epoch, nonce, flush) == (5, "me", 7))
+    found = commit_outcome(FENCE, owner(epoch, nonce, flush))
+    assert (found is CommitOutcome.COMMITTED) == ((epoch, nonce, flush) == (5, "me", 8))
+    assert (found is CommitOutcome.NOT_COMMITTED) == ((epoch, nonce, flush) == (5, "me", 7))
 
 
 @given(st.integers(1, 1 << 19), st.integers(1, 1 << 42))

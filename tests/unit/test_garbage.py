@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from foqs.core.life import Kind
-from foqs.garbage import FULL_EVERY_S, NEVER, Garbage
-from tests.support.engines import Caller, World, play
+from foqs.core.life import EventKind
+from foqs.garbage import FULL_COLLECTION_INTERVAL_S, GENERATION_2_THRESHOLD, GarbageCollection
+from tests.support.engines import Caller, World, run_in_world
 from tests.support.virtual import run_virtual
 
 
@@ -41,9 +41,9 @@ def test_calls_leave_no_cycles(waiting: bool) -> None:
                     await caller.put(count=2)
                     handed = await caller.get(count=2)
                 assert len(handed.items) == 2
-                await caller.do(Kind.RELEASE, handed.items[:1])
-                await caller.do(Kind.ACK, handed.items[1:])
-                await caller.do(Kind.ACK, (await caller.get(count=2)).items)
+                await caller.do(EventKind.RELEASE, handed.items[:1])
+                await caller.do(EventKind.ACK, handed.items[1:])
+                await caller.do(EventKind.ACK, (await caller.get(count=2)).items)
 
         await rounds(2)
         gc.collect()
@@ -53,25 +53,25 @@ def test_calls_leave_no_cycles(waiting: bool) -> None:
         gc.collect()
         return {type(found).__module__ for found in gc.garbage if type(found).__module__.startswith("foqs")}
 
-    assert play(story) == set()
+    assert run_in_world(story) == set()
 
 
 def test_old_objects_are_collected_once_in_a_long_while_until_it_is_stopped() -> None:
     async def main() -> None:
-        garbage = Garbage(asyncio.get_running_loop())
+        garbage = GarbageCollection(asyncio.get_running_loop())
         garbage.stop()
         before = gc.get_threshold()
         garbage.start()
-        assert gc.get_threshold()[2] == NEVER
+        assert gc.get_threshold()[2] == GENERATION_2_THRESHOLD
         assert gc.get_freeze_count() > 0
         full = gc.get_stats()[2]["collections"]
-        await asyncio.sleep(FULL_EVERY_S * 2.5)
+        await asyncio.sleep(FULL_COLLECTION_INTERVAL_S * 2.5)
         assert gc.get_stats()[2]["collections"] == full + 2
         garbage.stop()
         garbage.stop()
         assert gc.get_threshold() == before
         assert gc.get_freeze_count() == 0
-        await asyncio.sleep(FULL_EVERY_S * 2)
+        await asyncio.sleep(FULL_COLLECTION_INTERVAL_S * 2)
         assert gc.get_stats()[2]["collections"] == full + 2
 
-    run_virtual(main, until_s=FULL_EVERY_S * 10)
+    run_virtual(main, until_s=FULL_COLLECTION_INTERVAL_S * 10)

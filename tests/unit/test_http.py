@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foqs.http import HttpServer
-from foqs.metrics import Metrics, Readings
-from foqs.shard.facts import Facts
+from foqs.metrics import Metrics, Samples
+from foqs.shard.facts import ShardObserver
 
 Answer = tuple[int, str, bytes]
 
@@ -67,7 +67,7 @@ def test_readyz_follows_the_shards_and_gives_reasons() -> None:
 
 def test_metrics_are_served_in_prometheus_format() -> None:
     metrics = Metrics()
-    metrics.enqueued(3)
+    metrics.items_enqueued(3)
 
     async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
         status, content_type, body = await get("/metrics")
@@ -81,7 +81,7 @@ def test_metrics_are_served_in_prometheus_format() -> None:
 
 def test_who_scrapes_does_not_stop_the_loop_for_the_whole_page() -> None:
     metrics = Metrics()
-    parts = len(list(metrics.page()))
+    parts = len(list(metrics.render()))
 
     async def talk(get: Callable[[str], Awaitable[Answer]]) -> None:
         turns = 0
@@ -117,25 +117,25 @@ def test_a_taken_port_is_an_error_and_leaves_nothing_behind() -> None:
 def samples(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(b"".join(metrics.page()).decode())
+        for family in text_string_to_metric_families(b"".join(metrics.render()).decode())
         for sample in family.samples
     }
 
 
 def test_every_fact_is_counted() -> None:
     metrics = Metrics()
-    listener: Facts = metrics
-    listener.enqueued(2)
-    listener.handed_out(3)
-    listener.acked(4)
-    listener.nacked(5)
-    listener.released(6)
-    listener.expired(7)
-    listener.dead(8)
-    listener.flushed(1, 10, 0.5)
+    listener: ShardObserver = metrics
+    listener.items_enqueued(2)
+    listener.items_delivered(3)
+    listener.items_acked(4)
+    listener.items_nacked(5)
+    listener.items_released(6)
+    listener.items_timed_out(7)
+    listener.items_dead_lettered(8)
+    listener.flush_committed(1, 10, 0.5)
     listener.flush_retried(1)
-    listener.unknown_commit(1)
-    listener.fenced(1)
+    listener.commit_outcome_unknown(1)
+    listener.shard_fenced(1)
     metrics.call("enqueue", "OK", 0.25)
     metrics.call("getRouting", "UNAVAILABLE", 0.25)
     found = samples(metrics)
@@ -165,8 +165,8 @@ def test_readings_are_asked_at_each_scrape() -> None:
     metrics = Metrics()
     now: defaultdict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
     now["foqs_connections"] = [((), 7)]
-    readings: Readings = now
-    metrics.watch(lambda: readings)
+    readings: Samples = now
+    metrics.add_sampler(lambda: readings)
     assert samples(metrics)["foqs_connections", ()] == 7
     now["foqs_connections"] = [((), 8)]
     now["foqs_shard_state"] = [(("2", "owned"), 1), (("3", "lost"), 0)]
@@ -180,5 +180,5 @@ def test_readings_are_asked_at_each_scrape() -> None:
 
 def test_two_hosts_in_one_process_count_apart() -> None:
     one, other = Metrics(), Metrics()
-    one.acked(1)
+    one.items_acked(1)
     assert samples(other)["foqs_acked_items_total", ()] == 0

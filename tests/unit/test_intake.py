@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from foqs.core.batch import OPEN, SEALED, Batch, Lane, Part, Work
 from foqs.core.errors import Overloaded, Unavailable
-from foqs.core.intake import SHARES, Intake
-from foqs.core.life import Kind
+from foqs.core.intake import LANE_SHARES, Intake
+from foqs.core.life import EventKind
 from tests.support.plain_intake import (
     LIMITS,
     Caller,
@@ -39,7 +39,7 @@ def test_an_id_is_in_one_flush_until_that_is_written() -> None:
     first = queue.seal()
     assert numbers_of(first) == [1, 2, 3]
     assert numbers_of(queue.seal()) == []
-    queue.written(first)
+    queue.on_flush_ended(first)
     assert numbers_of(sealed(queue)) == [2]
     assert len(queue) == 0
 
@@ -69,11 +69,11 @@ def test_an_event_on_a_free_id_does_not_wait_for_those_that_do() -> None:
 
 def test_a_withdrawn_event_stands_in_nobodys_way() -> None:
     queue, caller = intake(), Caller()
-    works = [caller.events(Kind.NACK, 1, metadata=b"12") for _ in range(4)]
+    works = [caller.events(EventKind.NACK, 1, metadata=b"12") for _ in range(4)]
     for work in works:
         queue.submit(work)
     for work in works[:3]:
-        work.expire()
+        work.abandon()
     found = [work for _ in range(2) for work, _ in entries_of(sealed(queue).parts)]
     assert found == [works[3]]
     assert len(queue) == 0
@@ -83,10 +83,10 @@ def test_the_place_of_a_lane_whose_works_were_withdrawn_is_nobody_elses() -> Non
     queue, caller = intake(flush_items_max=1), Caller()
     gone = caller.acks(1)
     queue.submit(gone)
-    queue.submit(caller.events(Kind.NACK, 2))
+    queue.submit(caller.events(EventKind.NACK, 2))
     queue.submit(caller.hand_out(3))
     queue.submit(caller.inserts(10, 1, 1))
-    gone.expire()
+    gone.abandon()
     assert numbers_of(queue.seal()) == [2, 3, 10]
 
 
@@ -94,7 +94,7 @@ def test_a_withdrawn_insert_frees_no_id() -> None:
     queue, caller = intake(), Caller()
     inserts = caller.inserts(1, 5)
     queue.submit(inserts)
-    inserts.expire()
+    inserts.abandon()
     assert not queue.seal()
     assert len(queue) == 0
 
@@ -119,7 +119,7 @@ def test_a_flood_of_inserts_leaves_room_for_events_of_the_same_namespace() -> No
     with pytest.raises(Overloaded):
         queue.submit(caller.inserts(6, 1))
     for number in range(10, 15):
-        queue.submit(caller.events(Kind.NACK, number, metadata=b"12"))
+        queue.submit(caller.events(EventKind.NACK, number, metadata=b"12"))
     with pytest.raises(Overloaded):
         queue.submit(caller.acks(20))
     assert len(queue) == 10
@@ -164,13 +164,13 @@ def test_the_shards_own_events_pass_a_full_queue() -> None:
     queue.submit(caller.acks(1))
     with pytest.raises(Overloaded):
         queue.submit(caller.acks(2))
-    queue.submit(caller.events(Kind.DUE, *range(2, 30), namespace=""), internal=True)
+    queue.submit(caller.events(EventKind.DUE, *range(2, 30), namespace=""), is_internal=True)
     assert len(queue) == 29
 
 
 def test_a_flood_of_hand_outs_keeps_no_ack_out() -> None:
     queue, caller = intake(queue_items_max=10), Caller()
-    queue.submit(caller.hand_out(*range(100, 150), namespace="m"), internal=True)
+    queue.submit(caller.hand_out(*range(100, 150), namespace="m"), is_internal=True)
     queue.submit(caller.acks(1, 2))
     queue.submit(caller.acks(3, namespace="m"))
     assert len(queue) == 53
@@ -182,13 +182,13 @@ def test_a_flood_of_hand_outs_keeps_no_ack_out() -> None:
 def test_drain_returns_all_that_waits_and_leaves_nothing() -> None:
     queue, caller = intake(queue_items_max=100, queue_bytes_max=1_000), Caller()
     queue.submit(caller.acks(1, 2, 1))
-    queue.submit(caller.events(Kind.NACK, 2, 3, metadata=b"x" * 50))
+    queue.submit(caller.events(EventKind.NACK, 2, 3, metadata=b"x" * 50))
     queue.submit(caller.inserts(10, 100, 400))
     assert Counter(numbers_at(queue.drain())) == Counter([1, 1, 2, 2, 3, 10, 11])
     assert len(queue) == 0
     assert not queue.seal()
     queue.submit(caller.inserts(20, 500))
-    queue.submit(caller.events(Kind.NACK, 1, metadata=b"x" * 500))
+    queue.submit(caller.events(EventKind.NACK, 1, metadata=b"x" * 500))
     assert numbers_of(queue.seal()) == [1, 20]
 
 
@@ -212,7 +212,7 @@ class IntakeMachine(RuleBasedStateMachine):
             express_items=4,
             queue_items_max=40,
             queue_bytes_max=500,
-            shares=SHARES,
+            shares=LANE_SHARES,
         )
         self.queue = Intake(self.limits, {"n": 1, "m": 3}.__getitem__)
         self.plain = PlainIntake()
@@ -224,10 +224,10 @@ class IntakeMachine(RuleBasedStateMachine):
 
     def submit(self, work: Work, *, internal: bool = False) -> None:
         try:
-            self.queue.submit(work, internal=internal)
+            self.queue.submit(work, is_internal=internal)
         except Overloaded:
             assert not internal
-            work.expire()
+            work.abandon()
         else:
             self.plain.submit(work)
             room = [entry for entry in self.plain.waiting if room_of(entry.work) == room_of(work)]
@@ -242,11 +242,11 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(
         numbers=st.lists(st.integers(1, 6), min_size=1, max_size=5),
         namespace=st.sampled_from("nm"),
-        kind=st.sampled_from([Kind.NACK, Kind.RELEASE, Kind.EXTEND, Kind.DUE, Kind.CANCEL]),
+        kind=st.sampled_from([EventKind.NACK, EventKind.RELEASE, EventKind.EXTEND, EventKind.DUE, EventKind.CANCEL]),
         metadata=st.binary(max_size=60),
         internal=st.booleans(),
     )
-    def event(self, numbers: list[int], namespace: str, kind: Kind, metadata: bytes, internal: bool) -> None:
+    def event(self, numbers: list[int], namespace: str, kind: EventKind, metadata: bytes, internal: bool) -> None:
         self.submit(self.caller.events(kind, *numbers, namespace=namespace, metadata=metadata), internal=internal)
 
     @rule(
@@ -266,17 +266,17 @@ class IntakeMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def expire(self, data: st.DataObject) -> None:
         work = data.draw(st.sampled_from([work for work in self.works if work.is_open]))
-        self.plain.withdraw(work, work.expire())
+        self.plain.withdraw(work, work.abandon())
 
     @rule(items=st.integers(0, 12))
     def set_pace(self, items: int) -> None:
-        self.queue.pace(items)
+        self.queue.set_flush_items_max(items)
         self.pace = max(1, min(items, 9))
 
     @precondition(lambda self: self.begun is None)
     @rule(inserts=st.booleans())
     def seal(self, inserts: bool) -> None:
-        batch = self.queue.seal(inserts=inserts)
+        batch = self.queue.seal(with_inserts=inserts)
         self.check(batch)
         assert inserts or not batch.inserts
         self.begun = batch
@@ -284,7 +284,7 @@ class IntakeMachine(RuleBasedStateMachine):
     def check(self, batch: Batch) -> None:
         self.plain.seal(batch)
         assert len(batch) <= max(self.pace, len(lanes_of(batch)))
-        assert not any(part.work.abandoned for part in batch.parts)
+        assert not any(part.work.is_abandoned for part in batch.parts)
         for lane in Lane:
             parts = [part for part in batch.parts if part.work.lane is lane]
             assert is_within(parts, self.limits.flush_bytes_max)
@@ -298,15 +298,15 @@ class IntakeMachine(RuleBasedStateMachine):
             if refused:
                 part.fail(Unavailable("refused"))
             else:
-                part.work.settle(part.start, [None] * part.count)
-        self.queue.written(batch)
-        self.plain.written()
+                part.work.complete(part.start, [None] * part.count)
+        self.queue.on_flush_ended(batch)
+        self.plain.on_flush_ended()
 
     @rule()
     def drain(self) -> None:
         if self.begun is not None:
             self.write(refused=False)
-        left = [entry for entry in entries_of(self.queue.drain()) if not entry[0].abandoned]
+        left = [entry for entry in entries_of(self.queue.drain()) if not entry[0].is_abandoned]
         assert Counter(left) == Counter((entry.work, entry.place) for entry in self.plain.waiting)
         for entry in self.plain.waiting:
             entry.work.fail(entry.place, entry.place + 1, Unavailable("closed"))
@@ -317,7 +317,7 @@ class IntakeMachine(RuleBasedStateMachine):
     def what_is_open_waits_or_is_begun(self) -> None:
         places = Counter(entry.work for entry in self.plain.waiting)
         if self.begun is not None:
-            places += Counter(work for work, _ in entries_of(self.begun.parts) if not work.abandoned)
+            places += Counter(work for work, _ in entries_of(self.begun.parts) if not work.is_abandoned)
         for work in self.works:
             assert sum(result in (OPEN, SEALED) for result in work.results) == places[work]
         assert len(self.queue) >= len(self.plain.waiting)
@@ -330,7 +330,7 @@ class IntakeMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.begun is not None:
             self.write(refused=False)
-        self.queue.pace(9)
+        self.queue.set_flush_items_max(9)
         self.pace = 9
         for _ in range(10_000):
             if not len(self.queue):
@@ -349,11 +349,11 @@ class IntakeMachine(RuleBasedStateMachine):
         """Nothing is counted that is not there: both halves have all their room."""
         assert len(self.queue) == 0
         for work in (
-            self.caller.events(Kind.NACK, *range(1, 31), namespace="m"),
+            self.caller.events(EventKind.NACK, *range(1, 31), namespace="m"),
             self.caller.inserts(1, 375, namespace="m"),
         ):
             self.queue.submit(work)
-        self.queue.submit(self.caller.events(Kind.NACK, 50, namespace="n", metadata=bytes(250)))
+        self.queue.submit(self.caller.events(EventKind.NACK, 50, namespace="n", metadata=bytes(250)))
         del self.caller.calls[len(self.works) :]
         self.queue.drain()
 

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foqs.core.batch import Events, Lane, Work
-from foqs.core.intake import SHARES, TURN_COST
-from foqs.core.life import Event, Kind
+from foqs.core.intake import LANE_SHARES, TURN_COST_MAX
+from foqs.core.life import Event, EventKind
 from tests.support.plain_intake import (
     Caller,
     intake,
@@ -45,32 +45,32 @@ def test_every_lane_gets_its_least_and_none_more_than_its_most(waiting: dict[Lan
     room = total
     for lane in Lane:
         if lane in waiting:
-            share = SHARES[lane]
-            assert taken[lane] >= min(waiting[lane], max(1, (total - len(waiting)) * share.least // 100))
-            assert taken[lane] <= max(1, total * share.most // 100)
+            share = LANE_SHARES[lane]
+            assert taken[lane] >= min(waiting[lane], max(1, (total - len(waiting)) * share.percent_min // 100))
+            assert taken[lane] <= max(1, total * share.percent_max // 100)
             # Whoever comes before leaves to those behind their least and takes the rest.
             later = sum(
-                min(waiting[other], 1 + (total - len(waiting)) * SHARES[other].least // 100)
+                min(waiting[other], 1 + (total - len(waiting)) * LANE_SHARES[other].percent_min // 100)
                 for other in waiting
                 if other > lane
             )
-            assert taken[lane] == min(waiting[lane], max(1, total * share.most // 100), room - later)
+            assert taken[lane] == min(waiting[lane], max(1, total * share.percent_max // 100), room - later)
             room -= taken[lane]
         else:
             assert not taken[lane]
 
 
 def test_the_least_of_all_lanes_add_up_to_less_than_a_flush() -> None:
-    assert sum(share.least for share in SHARES.values()) < 100
-    assert set(SHARES) == set(Lane)
+    assert sum(share.percent_min for share in LANE_SHARES.values()) < 100
+    assert set(LANE_SHARES) == set(Lane)
 
 
 def test_inserts_are_left_out_when_that_is_asked_for() -> None:
     queue, caller = intake(), Caller()
     queue.submit(caller.inserts(1, 1))
     queue.submit(caller.acks(2))
-    assert numbers_of(queue.seal(inserts=False)) == [2]
-    assert not queue.seal(inserts=False)
+    assert numbers_of(queue.seal(with_inserts=False)) == [2]
+    assert not queue.seal(with_inserts=False)
     assert numbers_of(queue.seal()) == [1]
 
 
@@ -78,7 +78,7 @@ def test_the_pace_is_kept_within_the_limit() -> None:
     queue, caller = intake(flush_items_max=10), Caller()
     queue.submit(caller.inserts(1, *[1] * 100))
     for pace, count in ((4, 2), (0, 1), (1_000, 5)):
-        queue.pace(pace)
+        queue.set_flush_items_max(pace)
         assert len(queue.seal()) == count
 
 
@@ -97,7 +97,7 @@ def test_bytes_of_a_lane_are_never_more_than_the_cap_but_for_a_single_larger_ent
         if kind == "insert":
             work = caller.inserts(first, *of, namespace=namespace)
         elif kind == "nack":
-            events = [Event(Kind.NACK, first + i, metadata=bytes(size)) for i, size in enumerate(of)]
+            events = [Event(EventKind.NACK, first + i, metadata=bytes(size)) for i, size in enumerate(of)]
             work = Events(namespace, events, lambda: None)
         else:
             work = caller.hand_out(*range(first, first + len(of)), namespace=namespace, read_bytes=of[0])
@@ -157,7 +157,7 @@ def test_namespaces_that_always_wait_are_served_by_their_weights(
         got += namespaces_of(sealed(queue))
     for one in names:
         for other in names:
-            turns = TURN_COST / weight[one] + TURN_COST / weight[other]
+            turns = TURN_COST_MAX / weight[one] + TURN_COST_MAX / weight[other]
             assert abs(got[one] / weight[one] - got[other] / weight[other]) <= turns
 
 
@@ -219,7 +219,7 @@ def test_one_that_comes_with_single_items_gets_no_more_than_its_part() -> None:
             queue.submit(caller.inserts(10_000 + queued, 1, namespace="m"))
             queued += 1
         got += namespaces_of(sealed(queue))
-    assert got["m"] <= got["n"] / 10 + 2 * TURN_COST
+    assert got["m"] <= got["n"] / 10 + 2 * TURN_COST_MAX
 
 
 # ---------------------------------------------------------------- short flushes
@@ -267,7 +267,7 @@ def test_short_flushes_follow_from_what_waits(works: list[tuple[str, Lane, int]]
     waiting: Counter[str] = Counter()
     short = False
     for place, (namespace, lane, count) in enumerate(works):
-        queue.submit(work_of(caller, lane, 1 + place * 100, count, namespace), internal=True)
+        queue.submit(work_of(caller, lane, 1 + place * 100, count, namespace), is_internal=True)
         waiting[namespace] += count
         if place % 3 == 2:
             few = any(0 < waiting[name] <= 10 for name in waiting)
@@ -276,5 +276,5 @@ def test_short_flushes_follow_from_what_waits(works: list[tuple[str, Lane, int]]
             lanes = len(lanes_of(batch))
             assert len(batch) <= max(20 if short else 100, lanes)
             if not short:
-                assert len(batch) >= min(waiting.total(), *(share.most for share in SHARES.values()))
+                assert len(batch) >= min(waiting.total(), *(share.percent_max for share in LANE_SHARES.values()))
             waiting -= namespaces_of(batch)

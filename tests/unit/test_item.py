@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import BY_CODE, Code, FoqsError, InvalidArgument, NotOwner
+from foqs.core.errors import ERROR_BY_CODE, ErrorCode, FoqsError, InvalidArgument, NotOwner
 from foqs.core.item import (
     EPOCH_MAX,
     NUMBER_MAX,
@@ -17,16 +17,16 @@ from foqs.core.item import (
     SEQUENCE_MAX,
     SHARD_MAX,
     TIME_MS_MAX,
-    Delivery,
+    DeliveryPolicy,
     Row,
     State,
     format_id,
-    key_number,
     make_number,
-    pack_key,
+    order_key_number,
+    pack_order_key,
     parse_id,
     split_number,
-    unpack_key,
+    unpack_order_key,
 )
 
 EPOCHS = st.integers(1, EPOCH_MAX)
@@ -122,7 +122,7 @@ ROW = Row(
     lease_ms=1,
     ttl_ms=None,
     expires_at_ms=None,
-    policy=Delivery.AT_LEAST_ONCE,
+    policy=DeliveryPolicy.AT_LEAST_ONCE,
     attempts_max=0,
     payload_bytes=0,
     payload=b"",
@@ -143,7 +143,7 @@ def test_order_is_priority_then_deliver_after_then_id() -> None:
         replace(ROW, priority=1, deliver_after_ms=0, id=1),
     ]
     mixed = [rows[at] for at in (3, 1, 4, 2, 0)]
-    assert sorted(mixed, key=lambda row: row.key) == rows
+    assert sorted(mixed, key=lambda row: row.order_key) == rows
 
 
 def _near(low: int, high: int) -> st.SearchStrategy[int]:
@@ -156,19 +156,19 @@ KEYS = st.tuples(_near(PRIORITY_MIN, PRIORITY_MAX), _near(0, TIME_MS_MAX), _near
 
 @given(KEYS)
 def test_a_packed_key_unpacks_to_what_went_in(key: tuple[int, int, int]) -> None:
-    packed = pack_key(*key)
+    packed = pack_order_key(*key)
     assert packed >= 0
-    assert unpack_key(packed) == key
-    assert key_number(packed) == key[2]
+    assert unpack_order_key(packed) == key
+    assert order_key_number(packed) == key[2]
     priority, after, number = key
-    assert replace(ROW, priority=priority, deliver_after_ms=after, id=number).key == packed
+    assert replace(ROW, priority=priority, deliver_after_ms=after, id=number).order_key == packed
 
 
 @given(st.lists(KEYS, max_size=20), KEYS)
 def test_packed_keys_sort_as_their_parts_do(keys: list[tuple[int, int, int]], base: tuple[int, int, int]) -> None:
     near = [base, (base[0], base[1], min(base[2] + 1, NUMBER_MAX)), (base[0], min(base[1] + 1, TIME_MS_MAX), 0)]
     mixed = [*keys, *near]
-    assert [unpack_key(packed) for packed in sorted(pack_key(*key) for key in mixed)] == sorted(mixed)
+    assert [unpack_order_key(packed) for packed in sorted(pack_order_key(*key) for key in mixed)] == sorted(mixed)
 
 
 def test_extreme_keys_are_apart() -> None:
@@ -178,14 +178,14 @@ def test_extreme_keys_are_apart() -> None:
         for after in (0, 1, TIME_MS_MAX - 1, TIME_MS_MAX)
         for number in (0, 1, NUMBER_MAX - 1, NUMBER_MAX)
     ]
-    packed = [pack_key(*key) for key in ends]
+    packed = [pack_order_key(*key) for key in ends]
     assert packed == sorted(set(packed))
     assert packed[0] == 0
 
 
 def test_every_code_has_one_error_class_that_says_so() -> None:
-    assert set(BY_CODE) == set(Code)
-    for code, kind in BY_CODE.items():
+    assert set(ERROR_BY_CODE) == set(ErrorCode)
+    for code, kind in ERROR_BY_CODE.items():
         assert kind.code is code
         assert issubclass(kind, FoqsError)
 

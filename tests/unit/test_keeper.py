@@ -11,14 +11,14 @@ import pytest
 from foqs.core.errors import NotOwner, Unavailable, UnknownOutcome
 from foqs.core.item import EPOCH_MAX, SEQUENCE_MAX
 from foqs.service.engine import Engine
-from foqs.shard.facts import NoFacts
-from foqs.shard.keeper import TakenByAnother
+from foqs.shard.facts import NullObserver
+from foqs.shard.keeper import ShardTakenOver
 from foqs.store.memory import MemoryStore
 from foqs.store.port import StoreLost, StoreUnusable
 from shardmgr.local import FileEpochBook, LocalCoordinator
 from shardmgr.port import CoordinatorFailed
-from tests.support.builders import MemoryBook, engine_settings, new_item
-from tests.support.engines import Caller, World, play
+from tests.support.builders import MemoryEpochBook, engine_settings, new_item
+from tests.support.engines import Caller, World, run_in_world
 
 
 async def started(world: World, book: Any = None) -> Engine:
@@ -30,7 +30,7 @@ async def started(world: World, book: Any = None) -> Engine:
         world.catalog,
         world.clock,
         world.rng,
-        NoFacts(),
+        NullObserver(),
         "first",
     )
     await engine.open()
@@ -38,7 +38,7 @@ async def started(world: World, book: Any = None) -> Engine:
     return engine
 
 
-class StubbornBook(MemoryBook):
+class StubbornBook(MemoryEpochBook):
     """A book that cannot be written until it is told to."""
 
     writable = False
@@ -54,7 +54,7 @@ def test_a_shard_is_served_as_soon_as_the_coordinator_can_write_again() -> None:
         book = StubbornBook()
         engine = await started(world, book)
         await world.pass_s(3)
-        (status,) = engine.queue.shards()
+        (status,) = engine.queue.shard_statuses()
         assert (status.state, status.reason) == ("acquiring", "cannot write the book: the disk is full")
         with pytest.raises(Unavailable):
             await Caller(world, engine).put()
@@ -62,7 +62,7 @@ def test_a_shard_is_served_as_soon_as_the_coordinator_can_write_again() -> None:
         await world.until(lambda: engine.is_ready, within_s=1.0)
         await Caller(world, engine).put()
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("wait_s", [0.0, 0.0005, 0.0015, 0.0025, 0.0035, 0.0045, 0.1])
@@ -70,17 +70,17 @@ def test_a_release_at_any_moment_of_an_acquisition_ends_it(wait_s: float) -> Non
     async def story(world: World) -> None:
         engine = await started(world)
         await world.pass_s(wait_s)
-        engine.release()
-        engine.release()
+        engine.on_release_requested()
+        engine.on_release_requested()
         async with asyncio.timeout(2):
             await engine.run()
-        (status,) = engine.queue.shards()
+        (status,) = engine.queue.shard_statuses()
         assert status.state == "free"
         with pytest.raises(Unavailable):
             await Caller(world, engine).put()
         assert not any(map(world.database.is_alive, range(100))), "a connection was left open"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,11 +91,11 @@ def test_a_release_while_the_database_is_away_ends_the_acquisition(monkeypatch: 
         monkeypatch.setattr(MemoryStore, "open", away)
         engine = await started(world)
         await world.pass_s(5)
-        engine.release()
+        engine.on_release_requested()
         await engine.run()
-        assert engine.queue.shards()[0].state == "free"
+        assert engine.queue.shard_statuses()[0].state == "free"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -> None:
@@ -106,17 +106,17 @@ def test_a_takeover_during_a_drain_answers_every_caller_and_names_the_reason() -
         await world.pass_s(0.1)
         queued = asyncio.ensure_future(Caller(world, engine).enqueue([new_item()], 9))
         await world.pass_s(0.1)
-        engine.release()
+        engine.on_release_requested()
         owner = world.database.tables[1].owner
         world.database.tables[1].owner = type(owner)(owner.epoch + 1, "second", 0, 0, 0)
         world.resume()
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await engine.run()
         assert world.loop.time() < 2
         assert [type(result) for result in await begun + await queued] == [NotOwner, NotOwner]
         assert world.rows() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_shard_that_breaks_whenever_it_is_served_does_not_use_up_its_epochs(mo
         await world.pass_s(60)
         assert 10 < world.book.epochs[1] < 300
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatc
             raise StoreUnusable("the file is damaged; restore it from a backup")
 
         engine = await world.engine(engine_settings(1))
-        monkeypatch.setattr(MemoryStore, "owner", damaged)
+        monkeypatch.setattr(MemoryStore, "read_owner", damaged)
         monkeypatch.setattr(MemoryStore, "open", damaged)
         lost = iter([True])
 
@@ -154,7 +154,7 @@ def test_a_store_that_turns_out_damaged_ends_the_host_with_the_reason(monkeypatc
         with pytest.raises(StoreUnusable, match="restore it"):
             await engine.run()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_without_epochs_left_is_not_served() -> None:
@@ -163,7 +163,7 @@ def test_a_shard_without_epochs_left_is_not_served() -> None:
         with pytest.raises(StoreUnusable, match="epochs"):
             await (await started(world)).run()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None:
@@ -179,7 +179,7 @@ def test_a_shard_lost_to_nobody_is_taken_over_anew_with_a_higher_epoch() -> None
         assert world.database.tables[1].owner.epoch == owner.epoch + 1
         assert len((await caller.get(count=9)).items) == 3
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[]", b'{"epochs": {"1": 1e999}}', b'{"epochs": {"x": 1}}'])
@@ -201,7 +201,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
         caller = Caller(world, engine)
         await caller.put()
         shard = engine.shards[1]
-        shard.numbers._last = SEQUENCE_MAX - 1_000_001
+        shard.numbers._last_sequence = SEQUENCE_MAX - 1_000_001
         await caller.put(count=1)
         with pytest.raises(Unavailable, match="taken over anew"):
             await caller.put(count=1)
@@ -210,7 +210,7 @@ def test_a_shard_whose_ids_are_used_up_is_taken_over_anew() -> None:
         assert len((await caller.get(count=9)).items) == 3
         assert world.book.epochs[1] == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_whose_timers_break_is_taken_over_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,8 +224,8 @@ def test_a_shard_whose_timers_break_is_taken_over_anew(monkeypatch: pytest.Monke
         async def broken() -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(shard._timekeeper, "_scan", broken)
+        monkeypatch.setattr(shard._timer_service, "_scan", broken)
         assert (await caller.one(wait_ms=4_000)).row.attempt == 2
         assert engine.shards[1] is not shard
 
-    play(story)
+    run_in_world(story)

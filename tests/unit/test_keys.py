@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.keys import DIGEST_BYTES, SLOTS, digest_of, even_parts, slot_of, slots_of
+from foqs.core.keys import DIGEST_BYTES, KEY_SLOT_COUNT, divide_key_slots, item_digest, key_slot, key_slots
 
 
 @pytest.mark.parametrize(("key", "slot"), [(b"~000", 0), (b"~3ff", 1_023), (b"~0a7and so on", 0x0A7)])
 def test_a_key_may_name_its_slot(key: bytes, slot: int) -> None:
-    assert slot_of(key) == slot
+    assert key_slot(key) == slot
 
 
 @pytest.mark.parametrize("key", [b"k", b"~", b"~00", b"~400", b"~fff", b"~0A7", b"~ 12", b"~+12", b"~0x1", b"a~001"])
 def test_any_other_key_has_the_slot_of_its_checksum(key: bytes) -> None:
-    assert slot_of(key) == crc32(key) % 1_024
+    assert key_slot(key) == crc32(key) % 1_024
 
 
 @given(st.lists(st.one_of(st.binary(max_size=6), st.sampled_from([b"~00", b"~001", b"~001-2", b"~0zz", b"~0zz1"]))))
 def test_the_slots_of_many_keys_are_those_of_each(keys: list[bytes]) -> None:
-    assert list(slots_of(keys)) == [slot_of(key) for key in keys]
+    assert list(key_slots(keys)) == [key_slot(key) for key in keys]
 
 
 def test_items_that_differ_in_anything_have_different_digests() -> None:
@@ -41,21 +41,21 @@ def test_items_that_differ_in_anything_have_different_digests() -> None:
         (b"t", 0, b"p", b"m", (0, *none[1:])),
         (b"t", 0, b"p", b"m", (5, 5, *none[2:])),
     ]
-    digests = [digest_of(*item) for item in given_items]
+    digests = [item_digest(*item) for item in given_items]
     assert {len(digest) for digest in digests} == {DIGEST_BYTES}
     assert len(set(digests)) == len(digests)
 
 
 def test_items_that_are_equal_have_equal_digests() -> None:
-    assert digest_of(b"t", 0, b"p", b"m", None) == digest_of(b"t", 0, b"p", b"m", (None,) * 6)
+    assert item_digest(b"t", 0, b"p", b"m", None) == item_digest(b"t", 0, b"p", b"m", (None,) * 6)
 
 
 @pytest.mark.parametrize(
     "shards", [(1,), (1, 2), (5, 2, 9), tuple(range(32)), tuple(range(1_024)), tuple(range(2_000))]
 )
 def test_a_new_tier_s_slots_are_divided_evenly_each_to_one_shard(shards: tuple[int, ...]) -> None:
-    parts = even_parts(shards)
-    assert sorted(itertools.chain(*parts.values())) == list(range(SLOTS))
+    parts = divide_key_slots(shards)
+    assert sorted(itertools.chain(*parts.values())) == list(range(KEY_SLOT_COUNT))
     sizes = {len(part) for part in parts.values()}
     assert max(sizes) - min(sizes) <= 1
     assert len(parts) == len(shards)

@@ -12,16 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.errors import Code
-from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, Row, State
-from foqs.core.life import TABLE, Event, Fate, Kind, Moment, Policy, Verdict, admit, backoff_ms, judge, wakes
+from foqs.core.errors import ErrorCode
+from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, NewItem, Row, State
+from foqs.core.life import (
+    TABLE,
+    Effect,
+    Event,
+    EventKind,
+    FlushContext,
+    RetryPolicy,
+    Transition,
+    apply_event,
+    backoff_ms,
+    becomes_ready,
+    new_row,
+)
 from tools import diagram
 
 NOW = 1_000_000
-POLICY = Policy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
+POLICY = RetryPolicy(backoff_ms_min=100, backoff_ms_max=1_000, dead_retention_ms=5_000, key_window_ms=1)
 OLD, NEW = 41, 42
 """The token of the row's last lease, and that of the flush that judges."""
-MOMENT = Moment(NOW, NOW, NEW, {"n": POLICY})
+MOMENT = FlushContext(NOW, NOW, NEW, {"n": POLICY})
 GRANTED = 3
 """The attempts that the row has had."""
 
@@ -35,7 +47,7 @@ BASE = Row(
     lease_ms=30,
     ttl_ms=None,
     expires_at_ms=None,
-    policy=Delivery.AT_LEAST_ONCE,
+    policy=DeliveryPolicy.AT_LEAST_ONCE,
     attempts_max=0,
     payload_bytes=1,
     payload=b"x",
@@ -61,7 +73,7 @@ def right_due_ms(row: Row, moment_ms: int) -> int | None:
 def rows(state: State) -> Iterator[Row]:
     """Every sort of row in a state: with and without TTL, over or not, last attempt or not, due or not."""
     for ttl_left, policy, attempts_max, due_in in product(
-        (None, -5, 0, 1, 500), Delivery, (0, GRANTED, GRANTED + 1), (-5, 0, 1, 500)
+        (None, -5, 0, 1, 500), DeliveryPolicy, (0, GRANTED, GRANTED + 1), (-5, 0, 1, 500)
     ):
         row = replace(BASE, state=state, policy=policy, attempts_max=attempts_max)
         if ttl_left is not None:
@@ -77,52 +89,52 @@ def rows(state: State) -> Iterator[Row]:
         yield row
 
 
-def happenings(kind: Kind) -> Iterator[Event]:
+def happenings(kind: EventKind) -> Iterator[Event]:
     """Every sort of an event."""
-    tokens = (OLD, OLD - 1, 0) if kind in (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE) else (0,)
+    tokens = (OLD, OLD - 1, 0) if kind in (EventKind.ACK, EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE) else (0,)
     for token in tokens:
         event = Event(kind, BASE.id, "n", token=token)
         yield event
-        if kind is Kind.NACK:
+        if kind is EventKind.NACK:
             for delay, dead, metadata in product((None, 0, 1, 700), (False, True), (None, b"", b"new")):
                 yield replace(event, delay_ms=delay, dead=dead, metadata=metadata, jitter=0.5)
             for after in (NOW - 10, NOW, NOW + 10, TIME_MS_MAX * 2):
                 yield replace(event, deliver_after_ms=after)
-        if kind is Kind.UPDATE:
+        if kind is EventKind.UPDATE:
             for delay, priority, metadata in product((None, 0, 1, 700), (None, -7), (None, b"", b"new")):
                 yield replace(event, delay_ms=delay, priority=priority, metadata=metadata)
             for after in (NOW - 10, NOW, NOW + 10, TIME_MS_MAX * 2):
                 yield replace(event, deliver_after_ms=after)
-        if kind in (Kind.EXTEND, Kind.HAND_OUT):
+        if kind in (EventKind.EXTEND, EventKind.DELIVER):
             yield replace(event, lease_ms=1)
             yield replace(event, lease_ms=TIME_MS_MAX)
-        if kind is Kind.DUE:
-            yield replace(event, wanted=True)
-            yield replace(event, wanted=True, lease_ms=1)
+        if kind is EventKind.DUE:
+            yield replace(event, has_waiter=True)
+            yield replace(event, has_waiter=True, lease_ms=1)
 
 
 def has_time(event: Event) -> bool:
     return event.delay_ms is not None or event.deliver_after_ms is not None
 
 
-def judged(state: State, kind: Kind) -> Iterator[tuple[Event, Row, Verdict]]:
+def judged(state: State, kind: EventKind) -> Iterator[tuple[Event, Row, Transition]]:
     for row, event in product(rows(state), happenings(kind)):
         before = replace(row)
-        verdict = judge(event, row, MOMENT)
+        verdict = apply_event(event, row, MOMENT)
         assert row == before, "a rule must leave the row it was given as it is"
         yield event, row, verdict
 
 
-def state_after(row: Row, verdict: Verdict) -> State | None:
-    if verdict.fate is Fate.GONE:
+def state_after(row: Row, verdict: Transition) -> State | None:
+    if verdict.effect is Effect.DELETED:
         return None
-    if verdict.fate is Fate.KEPT:
+    if verdict.effect is Effect.UNCHANGED:
         return row.state
     assert verdict.row is not None
     return verdict.row.state
 
 
-PAIRS = list(product(State, Kind))
+PAIRS = list(product(State, EventKind))
 IDS = [f"{state.name}-{kind.value}" for state, kind in PAIRS]
 
 
@@ -131,33 +143,33 @@ def test_the_table_has_a_row_for_every_state_and_event() -> None:
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_a_rule_leads_exactly_where_the_table_says(state: State, kind: Kind) -> None:
-    declared = {following for _, following in TABLE[state, kind].ways}
+def test_a_rule_leads_exactly_where_the_table_says(state: State, kind: EventKind) -> None:
+    declared = {following for _, following in TABLE[state, kind].outcomes}
     reached = {state_after(row, verdict) for _, row, verdict in judged(state, kind)}
     assert reached == declared
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_an_error_never_comes_with_a_change(state: State, kind: Kind) -> None:
+def test_an_error_never_comes_with_a_change(state: State, kind: EventKind) -> None:
     for _, _, verdict in judged(state, kind):
-        assert (verdict.row is not None) == (verdict.fate is Fate.CHANGED)
+        assert (verdict.row is not None) == (verdict.effect is Effect.CHANGED)
         if verdict.error is not None:
-            assert verdict.fate is Fate.KEPT
+            assert verdict.effect is Effect.UNCHANGED
             assert not verdict.already_gone
-            allowed = (Code.INVALID_ARGUMENT,) if kind is Kind.UPDATE else (Code.STALE_LEASE,)
-            assert verdict.error.code in (*allowed, Code.NOT_FOUND)
+            allowed = (ErrorCode.INVALID_ARGUMENT,) if kind is EventKind.UPDATE else (ErrorCode.STALE_LEASE,)
+            assert verdict.error.code in (*allowed, ErrorCode.NOT_FOUND)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_an_event_of_a_caller_is_never_swallowed(state: State, kind: Kind) -> None:
+def test_an_event_of_a_caller_is_never_swallowed(state: State, kind: EventKind) -> None:
     """What changes nothing says why; only the shard's own events may find nothing to do."""
     for _, _, verdict in judged(state, kind):
-        if verdict.fate is Fate.KEPT and kind not in (Kind.DUE, Kind.HAND_OUT):
+        if verdict.effect is Effect.UNCHANGED and kind not in (EventKind.DUE, EventKind.DELIVER):
             assert verdict.error is not None
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> None:
+def test_a_changed_row_keeps_what_must_not_change(state: State, kind: EventKind) -> None:
     for event, row, verdict in judged(state, kind):
         new = verdict.row
         if new is None:
@@ -165,27 +177,27 @@ def test_a_changed_row_keeps_what_must_not_change(state: State, kind: Kind) -> N
         lasting = ("id", "namespace", "topic", "enqueued_at_ms", "lease_ms", "ttl_ms", "policy", "payload")
         for name in (*lasting, "attempts_max", "payload_bytes"):
             assert getattr(new, name) == getattr(row, name), name
-        leased = kind is Kind.HAND_OUT or (event.wanted and new.state is State.LEASED)
+        leased = kind is EventKind.DELIVER or (event.has_waiter and new.state is State.LEASED)
         assert new.token == (NEW if leased else row.token)
-        attempts = {Kind.RELEASE: row.attempt - 1, Kind.REDRIVE: 0}
+        attempts = {EventKind.RELEASE: row.attempt - 1, EventKind.REDRIVE: 0}
         assert new.attempt == (row.attempt + 1 if leased else attempts.get(kind, row.attempt))
-        if kind is not Kind.REDRIVE:
+        if kind is not EventKind.REDRIVE:
             assert new.expires_at_ms == row.expires_at_ms
-        if kind not in (Kind.NACK, Kind.REDRIVE, Kind.UPDATE):
+        if kind not in (EventKind.NACK, EventKind.REDRIVE, EventKind.UPDATE):
             assert new.deliver_after_ms == row.deliver_after_ms
-        changed = kind in (Kind.NACK, Kind.UPDATE) and event.metadata is not None
+        changed = kind in (EventKind.NACK, EventKind.UPDATE) and event.metadata is not None
         assert new.metadata == (event.metadata if changed else row.metadata)
-        changed = kind is Kind.UPDATE and event.priority is not None
+        changed = kind is EventKind.UPDATE and event.priority is not None
         assert new.priority == (event.priority if changed else row.priority)
 
 
 @pytest.mark.parametrize(("state", "kind"), PAIRS, ids=IDS)
-def test_due_is_what_the_state_says(state: State, kind: Kind) -> None:
+def test_due_is_what_the_state_says(state: State, kind: EventKind) -> None:
     for event, row, verdict in judged(state, kind):
         new = verdict.row
         if new is None:
             continue
-        if kind is Kind.UPDATE and not has_time(event):
+        if kind is EventKind.UPDATE and not has_time(event):
             assert (new.state, new.due_ms) == (row.state, row.due_ms)
             continue
         if new.state is State.LEASED:
@@ -201,28 +213,28 @@ def test_due_is_what_the_state_says(state: State, kind: Kind) -> None:
 
 @pytest.mark.parametrize("state", State)
 def test_only_the_last_token_acks(state: State) -> None:
-    for event, _, verdict in judged(state, Kind.ACK):
-        assert (verdict.fate is Fate.GONE) == (event.token == OLD)
+    for event, _, verdict in judged(state, EventKind.ACK):
+        assert (verdict.effect is Effect.DELETED) == (event.token == OLD)
 
 
 def test_an_item_never_handed_out_cannot_be_acked() -> None:
     for state in (State.READY, State.DEFERRED):
         row = replace(BASE, state=state, token=0, attempt=0)
-        verdict = judge(Event(Kind.ACK, row.id, "n", token=0), row, MOMENT)
-        assert verdict.fate is Fate.KEPT
-        assert verdict.error is not None and verdict.error.code is Code.STALE_LEASE
+        verdict = apply_event(Event(EventKind.ACK, row.id, "n", token=0), row, MOMENT)
+        assert verdict.effect is Effect.UNCHANGED
+        assert verdict.error is not None and verdict.error.code is ErrorCode.STALE_LEASE
 
 
-@pytest.mark.parametrize("kind", [Kind.NACK, Kind.EXTEND, Kind.RELEASE])
-def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE])
+def test_a_lease_is_used_only_by_its_holder_and_only_while_it_lasts(kind: EventKind) -> None:
     for state in State:
         for event, _, verdict in judged(state, kind):
             allowed = state is State.LEASED and event.token == OLD
             assert (verdict.error is None) == allowed
 
 
-@pytest.mark.parametrize("kind", [Kind.DUE, Kind.HAND_OUT, Kind.NACK, Kind.RELEASE])
-def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.DELIVER, EventKind.NACK, EventKind.RELEASE])
+def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: EventKind) -> None:
     for state in (State.DEFERRED, State.READY, State.LEASED):
         for _, row, verdict in judged(state, kind):
             new = verdict.row
@@ -230,17 +242,17 @@ def test_nothing_becomes_ready_or_leased_after_its_ttl(kind: Kind) -> None:
                 assert new.state is State.DEAD
 
 
-@pytest.mark.parametrize("kind", [Kind.DUE, Kind.NACK])
-def test_an_item_out_of_attempts_is_never_ready_again(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.NACK])
+def test_an_item_out_of_attempts_is_never_ready_again(kind: EventKind) -> None:
     for _, row, verdict in judged(State.LEASED, kind):
         if row.attempts_max == GRANTED and verdict.row is not None:
             assert verdict.row.state is State.DEAD
 
 
-@pytest.mark.parametrize("kind", [Kind.DUE, Kind.NACK])
-def test_an_at_most_once_item_is_never_ready_again(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [EventKind.DUE, EventKind.NACK])
+def test_an_at_most_once_item_is_never_ready_again(kind: EventKind) -> None:
     for event, row, verdict in judged(State.LEASED, kind):
-        if row.policy is Delivery.AT_MOST_ONCE and verdict.row is not None:
+        if row.policy is DeliveryPolicy.AT_MOST_ONCE and verdict.row is not None:
             assert verdict.row.state is State.DEAD
             assert event.dead
 
@@ -248,12 +260,12 @@ def test_an_at_most_once_item_is_never_ready_again(kind: Kind) -> None:
 def test_what_is_due_and_wanted_is_as_if_it_had_become_ready_and_was_then_handed_out() -> None:
     for state, lease_ms in product(State, (None, 77)):
         for row in rows(state):
-            due = judge(Event(Kind.DUE, row.id), row, MOMENT)
-            wanted = judge(Event(Kind.DUE, row.id, lease_ms=lease_ms, wanted=True), row, MOMENT)
+            due = apply_event(Event(EventKind.DUE, row.id), row, MOMENT)
+            wanted = apply_event(Event(EventKind.DUE, row.id, lease_ms=lease_ms, has_waiter=True), row, MOMENT)
             woken = due.row is not None and due.row.state is State.READY
-            assert wakes(row, NOW) == woken
+            assert becomes_ready(row, NOW) == woken
             if woken:
-                assert wanted == judge(Event(Kind.HAND_OUT, row.id, lease_ms=lease_ms), due.row, MOMENT)
+                assert wanted == apply_event(Event(EventKind.DELIVER, row.id, lease_ms=lease_ms), due.row, MOMENT)
             else:
                 assert wanted == due
 
@@ -261,25 +273,25 @@ def test_what_is_due_and_wanted_is_as_if_it_had_become_ready_and_was_then_handed
 def test_nothing_happens_to_another_namespaces_item() -> None:
     for state, kind in PAIRS:
         for row, event in product(rows(state), happenings(kind)):
-            verdict = judge(replace(event, namespace="other"), row, MOMENT)
-            assert verdict.fate is Fate.KEPT
+            verdict = apply_event(replace(event, namespace="other"), row, MOMENT)
+            assert verdict.effect is Effect.UNCHANGED
             assert not verdict.already_gone
-            if kind not in (Kind.DUE, Kind.HAND_OUT):
-                assert verdict.error is not None and verdict.error.code is Code.NOT_FOUND
+            if kind not in (EventKind.DUE, EventKind.DELIVER):
+                assert verdict.error is not None and verdict.error.code is ErrorCode.NOT_FOUND
 
 
 def test_what_is_gone_may_be_acked_and_cancelled_again_and_nothing_else() -> None:
-    for kind in Kind:
+    for kind in EventKind:
         for event in happenings(kind):
-            verdict = judge(event, None, MOMENT)
-            assert verdict.fate is Fate.KEPT
-            assert verdict.already_gone == (kind in (Kind.ACK, Kind.CANCEL))
-            calls = (Kind.NACK, Kind.EXTEND, Kind.RELEASE, Kind.REDRIVE, Kind.UPDATE)
+            verdict = apply_event(event, None, MOMENT)
+            assert verdict.effect is Effect.UNCHANGED
+            assert verdict.already_gone == (kind in (EventKind.ACK, EventKind.CANCEL))
+            calls = (EventKind.NACK, EventKind.EXTEND, EventKind.RELEASE, EventKind.REDRIVE, EventKind.UPDATE)
             assert (verdict.error is not None) == (kind in calls)
 
 
 def test_redrive_grants_fresh_attempts_and_a_fresh_ttl() -> None:
-    for _, row, verdict in judged(State.DEAD, Kind.REDRIVE):
+    for _, row, verdict in judged(State.DEAD, EventKind.REDRIVE):
         new = verdict.row
         assert new is not None
         assert (new.state, new.attempt, new.deliver_after_ms) == (State.READY, 0, NOW)
@@ -288,16 +300,16 @@ def test_redrive_grants_fresh_attempts_and_a_fresh_ttl() -> None:
 
 def test_an_update_reschedules_what_waits_and_never_beyond_its_ttl() -> None:
     for state in (State.READY, State.DEFERRED):
-        for event, row, verdict in judged(state, Kind.UPDATE):
+        for event, row, verdict in judged(state, EventKind.UPDATE):
             expired = row.expires_at_ms is not None and row.expires_at_ms <= NOW
             if expired:
-                assert verdict.error is not None and verdict.error.code is Code.NOT_FOUND
+                assert verdict.error is not None and verdict.error.code is ErrorCode.NOT_FOUND
             elif has_time(event):
                 asked = NOW + event.delay_ms if event.delay_ms is not None else event.deliver_after_ms
                 assert asked is not None
                 after = min(max(asked, NOW), TIME_MS_MAX)
                 if row.expires_at_ms is not None and after >= row.expires_at_ms:
-                    assert verdict.error is not None and verdict.error.code is Code.INVALID_ARGUMENT
+                    assert verdict.error is not None and verdict.error.code is ErrorCode.INVALID_ARGUMENT
                     wanted = "change.delay_ms" if event.delay_ms is not None else "change.deliver_after_ms"
                     assert verdict.error.field == wanted
                     continue
@@ -310,17 +322,19 @@ def test_an_update_reschedules_what_waits_and_never_beyond_its_ttl() -> None:
 
 def test_an_update_gives_no_time_to_what_is_leased_or_dead() -> None:
     for state in (State.LEASED, State.DEAD):
-        for event, _, verdict in judged(state, Kind.UPDATE):
+        for event, _, verdict in judged(state, EventKind.UPDATE):
             assert (verdict.error is not None) == has_time(event)
             if verdict.error is not None:
-                assert verdict.error.code is Code.INVALID_ARGUMENT
+                assert verdict.error.code is ErrorCode.INVALID_ARGUMENT
                 assert verdict.error.field in ("change.delay_ms", "change.deliver_after_ms")
 
 
 def test_a_nack_without_a_time_backs_off() -> None:
     row = replace(BASE, state=State.LEASED, due_ms=NOW + 5)
     for attempt, jitter in ((1, 0.0), (2, 0.5), (9, 0.999)):
-        verdict = judge(Event(Kind.NACK, 7, "n", token=OLD, jitter=jitter), replace(row, attempt=attempt), MOMENT)
+        verdict = apply_event(
+            Event(EventKind.NACK, 7, "n", token=OLD, jitter=jitter), replace(row, attempt=attempt), MOMENT
+        )
         assert verdict.row is not None
         assert verdict.row.deliver_after_ms == NOW + backoff_ms(POLICY, attempt, jitter)
 
@@ -329,7 +343,9 @@ def test_a_nack_without_a_time_backs_off() -> None:
 def test_backoff_lies_between_half_of_its_ceiling_and_all_of_it(
     attempt: int, jitter: float, least_ms: int, more_ms: int
 ) -> None:
-    policy = Policy(backoff_ms_min=least_ms, backoff_ms_max=least_ms + more_ms, dead_retention_ms=1, key_window_ms=1)
+    policy = RetryPolicy(
+        backoff_ms_min=least_ms, backoff_ms_max=least_ms + more_ms, dead_retention_ms=1, key_window_ms=1
+    )
     ceiling = min(policy.backoff_ms_max, least_ms * 2 ** min(attempt - 1, 40))
     assert ceiling / 2 <= backoff_ms(policy, attempt, jitter) <= ceiling
 
@@ -350,7 +366,7 @@ NEW_ITEM = NewItem(
     deliver_after_ms=None,
     lease_ms=30,
     ttl_ms=None,
-    policy=Delivery.AT_MOST_ONCE,
+    policy=DeliveryPolicy.AT_MOST_ONCE,
     attempts_max=4,
 )
 
@@ -364,7 +380,7 @@ def test_an_item_enters_ready_or_deferred_with_its_times_counted_from_now(
     delay_ms: int | None, after_ms: int, ttl_ms: int | None
 ) -> None:
     after = after_ms if delay_ms is None else None
-    row = admit(replace(NEW_ITEM, delay_ms=delay_ms, deliver_after_ms=after, ttl_ms=ttl_ms), 9, NOW)
+    row = new_row(replace(NEW_ITEM, delay_ms=delay_ms, deliver_after_ms=after, ttl_ms=ttl_ms), 9, NOW)
     wanted = after_ms if delay_ms is None else NOW + delay_ms
     assert row.deliver_after_ms == min(max(wanted, NOW), TIME_MS_MAX)
     assert row.state is (State.DEFERRED if wanted > NOW else State.READY)
@@ -372,19 +388,19 @@ def test_an_item_enters_ready_or_deferred_with_its_times_counted_from_now(
     assert row.due_ms == right_due_ms(row, NOW)
     assert (row.token, row.attempt, row.enqueued_at_ms) == (0, 0, NOW)
     assert (row.id, row.payload, row.payload_bytes, row.metadata) == (9, b"payload", 7, b"meta")
-    assert (row.priority, row.lease_ms, row.policy, row.attempts_max) == (3, 30, Delivery.AT_MOST_ONCE, 4)
+    assert (row.priority, row.lease_ms, row.policy, row.attempts_max) == (3, 30, DeliveryPolicy.AT_MOST_ONCE, 4)
 
 
 def test_picture_and_table_show_every_way_that_changes_an_item() -> None:
     ways = dict(re.findall(r"<title>(\w+ to \w+): (.*)</title>", diagram.picture()))
     table = diagram.table()
     for (state, kind), rule in TABLE.items():
-        for condition, following in rule.ways:
+        for condition, following in rule.outcomes:
             assert condition in table
             if following is not state:
                 way = ways[f"{state.name} to {'gone' if following is None else following.name}"]
                 assert (f"{kind.value} ({condition})" if condition else kind.value) in way
-    assert table.count("| **") == len(Kind)
+    assert table.count("| **") == len(EventKind)
 
 
 def test_an_arrow_without_a_place_in_the_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

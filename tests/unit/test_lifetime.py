@@ -6,49 +6,49 @@ from random import Random
 
 import pytest
 
-from shardmgr.lifetime import Lifetime
+from shardmgr.lifetime import SessionLifetime
 
 TICK_MS = 2_000
 TIMEOUT_MS = 6_000
 
 
-def lifetime(tick_ms: int = TICK_MS, timeout_ms: int = TIMEOUT_MS) -> Lifetime:
+def lifetime(tick_ms: int = TICK_MS, timeout_ms: int = TIMEOUT_MS) -> SessionLifetime:
     """Of a session that was asked for at 0 and granted."""
-    made = Lifetime(tick_ms, timeout_ms)
-    made.connected(0, timeout_ms)
+    made = SessionLifetime(tick_ms, timeout_ms)
+    made.on_connected(0, timeout_ms)
     return made
 
 
 def test_a_connect_counts_from_when_it_was_sent() -> None:
-    assert lifetime().until_ms == TIMEOUT_MS
+    assert lifetime().alive_until_ms == TIMEOUT_MS
 
 
 def test_an_answered_sync_does_not_prolong_the_session_by_itself() -> None:
     session = lifetime()
-    session.answered(1_000, 1_010)
-    session.answered(3_009, 3_020)
-    assert session.until_ms == TIMEOUT_MS
+    session.on_sync_answered(1_000, 1_010)
+    session.on_sync_answered(3_009, 3_020)
+    assert session.alive_until_ms == TIMEOUT_MS
 
 
 def test_a_sync_counts_when_one_that_was_sent_a_tick_after_its_answer_is_answered() -> None:
     session = lifetime()
-    session.answered(1_000, 1_010)
-    session.answered(3_010, 3_020)
-    assert session.until_ms == 1_000 + TIMEOUT_MS
+    session.on_sync_answered(1_000, 1_010)
+    session.on_sync_answered(3_010, 3_020)
+    assert session.alive_until_ms == 1_000 + TIMEOUT_MS
 
 
 def test_a_reconnect_forgets_what_the_server_before_may_not_have_passed_on() -> None:
     session = lifetime()
-    session.answered(1_000, 1_010)
-    session.connected(900, TIMEOUT_MS)
-    session.answered(5_000, 5_010)
-    assert session.until_ms == 900 + TIMEOUT_MS
+    session.on_sync_answered(1_000, 1_010)
+    session.on_connected(900, TIMEOUT_MS)
+    session.on_sync_answered(5_000, 5_010)
+    assert session.alive_until_ms == 900 + TIMEOUT_MS
 
 
 def test_a_server_that_grants_less_shortens_the_session() -> None:
     session = lifetime()
-    session.connected(10, 4_000)
-    assert (session.until_ms, session.timeout_ms) == (4_010, 4_000)
+    session.on_connected(10, 4_000)
+    assert (session.alive_until_ms, session.timeout_ms) == (4_010, 4_000)
 
 
 def test_a_tick_is_at_most_half_of_a_timeout() -> None:
@@ -70,6 +70,6 @@ def test_no_leader_ends_a_session_before_the_moment_that_is_reckoned(timeout_ms:
                 relay_ms += TICK_MS / 2 * rng.uniform(1.0, 1.1)
             else:
                 active_ms = sync_ms
-                session.answered(int(sync_ms), int(sync_ms) + 1)
+                session.on_sync_answered(int(sync_ms), int(sync_ms) + 1)
                 sync_ms += every_ms * rng.uniform(1.0, 1.5)
-        assert session.until_ms <= known_ms + timeout_ms, seed
+        assert session.alive_until_ms <= known_ms + timeout_ms, seed

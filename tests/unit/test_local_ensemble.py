@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.registry import Entry, Link, RegistryFailed, RegistryUnknown
+from shardmgr.registry import ConnectionState, RegistryFailed, RegistryOutcomeUnknown, VersionedDocument
 from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
 
 TIMEOUT_MS = 6_000
@@ -47,7 +47,7 @@ def test_documents_and_their_versions_survive_a_restart(tmp_path: Path) -> None:
 
     async def read(ensemble: LocalEnsemble) -> None:
         registry = await joined(ensemble)
-        assert await registry.read("plan") == Entry(data, 1)
+        assert await registry.read("plan") == VersionedDocument(data, 1)
         assert await registry.members("members") == {}
 
     told(write, path)
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_unknown(
 
     async def story(ensemble: LocalEnsemble) -> None:
         registry = await joined(ensemble)
-        with pytest.raises(RegistryUnknown, match="input/output error"):
+        with pytest.raises(RegistryOutcomeUnknown, match="input/output error"):
             await registry.replace("plan", b"1", None)
         assert await registry.read("plan") is None
 
@@ -129,14 +129,14 @@ def test_a_user_that_is_cut_off_fails_its_calls_and_keeps_its_session_when_heale
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
-        ensemble.suspend(cut)
-        assert cut.link is Link.SUSPENDED
+        ensemble.disconnect(cut)
+        assert cut.connection_state is ConnectionState.SUSPENDED
         with pytest.raises(RegistryFailed):
             await cut.read("plan")
         await asyncio.sleep((TIMEOUT_MS - 1) / 1000)
         assert await other.members("members") == {"a": b"1"}
-        ensemble.resume(cut)
-        assert (cut.link, cut.session) == (Link.CONNECTED, 1)
+        ensemble.reconnect(cut)
+        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 1)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
         assert await other.members("members") == {"a": b"1"}
 
@@ -147,18 +147,18 @@ def test_a_user_that_is_cut_off_for_too_long_loses_its_session_and_gets_another(
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
-        links: list[tuple[Link, int]] = []
-        cut.on_change(lambda: links.append((cut.link, cut.session)))
-        ensemble.suspend(cut)
+        links: list[tuple[ConnectionState, int]] = []
+        cut.subscribe(lambda: links.append((cut.connection_state, cut.session_number)))
+        ensemble.disconnect(cut)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
-        assert cut.link is Link.LOST
+        assert cut.connection_state is ConnectionState.LOST
         assert await other.members("members") == {}
-        ensemble.resume(cut)
+        ensemble.reconnect(cut)
         await asyncio.sleep(0.001)
-        assert (cut.link, cut.session) == (Link.CONNECTED, 2)
-        assert (Link.SUSPENDED, 1) in links
-        assert (Link.LOST, 1) in links
-        assert links[-1] == (Link.CONNECTED, 2)
+        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 2)
+        assert (ConnectionState.SUSPENDED, 1) in links
+        assert (ConnectionState.LOST, 1) in links
+        assert links[-1] == (ConnectionState.CONNECTED, 2)
 
     told(story)
 
@@ -170,9 +170,9 @@ def test_the_end_of_a_session_comes_after_the_moment_that_was_told() -> None:
         await cut.announce("members", "a", b"1")
         gone = asyncio.Event()
         await asyncio.sleep(1.2345)
-        ensemble.suspend(cut)
+        ensemble.disconnect(cut)
         until_ms = cut.alive_until_ms
-        other.on_change(gone.set)
+        other.subscribe(gone.set)
         await gone.wait()
         assert clock.monotonic_ms() >= until_ms
         assert cut.alive_until_ms == until_ms
@@ -184,14 +184,14 @@ def test_a_session_that_is_ended_under_a_user_that_is_cut_off_is_found_over_when
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
-        ensemble.suspend(cut)
+        ensemble.disconnect(cut)
         ensemble.expire(cut)
-        assert (cut.link, cut.session) == (Link.SUSPENDED, 1)
+        assert (cut.connection_state, cut.session_number) == (ConnectionState.SUSPENDED, 1)
         assert await other.members("members") == {}
-        ensemble.resume(cut)
-        assert (cut.link, cut.session) == (Link.LOST, 1)
+        ensemble.reconnect(cut)
+        assert (cut.connection_state, cut.session_number) == (ConnectionState.LOST, 1)
         await asyncio.sleep(0)
-        assert (cut.link, cut.session) == (Link.CONNECTED, 2)
+        assert (cut.connection_state, cut.session_number) == (ConnectionState.CONNECTED, 2)
 
     told(story)
 
@@ -199,12 +199,12 @@ def test_a_session_that_is_ended_under_a_user_that_is_cut_off_is_found_over_when
 def test_a_service_that_is_not_reached_lets_nobody_begin() -> None:
     async def story(ensemble: LocalEnsemble) -> None:
         registry = ensemble.registry(TIMEOUT_MS)
-        ensemble.suspend(registry)
+        ensemble.disconnect(registry)
         with pytest.raises(RegistryFailed, match="does not answer"):
             await registry.open()
-        ensemble.resume(registry)
+        ensemble.reconnect(registry)
         await registry.open()
-        assert registry.session == 1
+        assert registry.session_number == 1
 
     told(story)
 
@@ -213,7 +213,7 @@ def test_a_user_that_closes_while_it_is_cut_off_leaves_its_session_to_time_out()
     async def story(ensemble: LocalEnsemble) -> None:
         cut, other = await joined(ensemble), await joined(ensemble)
         await cut.announce("members", "a", b"1")
-        ensemble.suspend(cut)
+        ensemble.disconnect(cut)
         await cut.close()
         assert await other.members("members") == {"a": b"1"}
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
@@ -230,7 +230,7 @@ def test_a_process_that_was_killed_hears_nothing_and_its_session_ends() -> None:
 
         async def live() -> LocalRegistry:
             registry = await joined(ensemble)
-            registry.on_change(lambda: heard.append("dead"))
+            registry.subscribe(lambda: heard.append("dead"))
             await registry.announce("members", "a", b"1")
             return registry
 
@@ -239,7 +239,7 @@ def test_a_process_that_was_killed_hears_nothing_and_its_session_ends() -> None:
         other = await joined(ensemble)
         process.kill()
         heard.clear()
-        ensemble.suspend(registry)
+        ensemble.disconnect(registry)
         await asyncio.sleep(2 * TIMEOUT_MS / 1000)
         assert await other.members("members") == {}
         assert heard == []

@@ -32,7 +32,7 @@ def root_logger_as_it_was() -> Iterator[None]:
 
 def written(style: str, stream: io.StringIO | None = None, level: str = "info") -> io.StringIO:
     stream = stream or io.StringIO()
-    logs.setup(level, style, stream)  # type: ignore[arg-type]
+    logs.setup_logging(level, style, stream)  # type: ignore[arg-type]
     return stream
 
 

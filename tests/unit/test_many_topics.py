@@ -7,14 +7,14 @@ import pytest
 from foqs.core.counts import TopicCounts
 from foqs.core.filter import ItemFilter
 from foqs.core.item import State
-from foqs.core.names import PASSED_MAX
-from foqs.service.bulk import COUNTED_MAX
+from foqs.core.names import NAMES_PER_STEP_MAX
+from foqs.service.bulk import COUNT_TOPICS_PER_STEP
 from foqs.service.engine import Engine
-from foqs.tier.journal import Journal
+from foqs.tier.journal import ChangeLog
 from foqs.tier.local import LocalTopics
 from tests.support.builders import engine_settings
-from tests.support.engines import World, play
-from tests.support.turns import most_in_a_turn
+from tests.support.engines import World, run_in_world
+from tests.support.turns import calls_per_turn
 
 TOPICS = 6_000
 NAMES = sorted(f"t{number}" for number in range(TOPICS))
@@ -23,81 +23,81 @@ NAMES = sorted(f"t{number}" for number in range(TOPICS))
 async def crowded(world: World) -> Engine:
     """An engine of two shards, the first of which counts a dead item in each of many topics."""
     engine = await world.counted_engine(engine_settings(1, 2))
-    engine.shards[1].counts.found([(("default", name), State.DEAD, 1) for name in NAMES])
+    engine.shards[1].counts.complete_initial([(("default", name), State.DEAD, 1) for name in NAMES])
     return engine
 
 
 def test_a_page_of_topics_passes_over_many_others_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await crowded(world)
-        engine.shards[2].counts.found([(("default", "u"), State.READY, 1)])
-        work = engine.queue.topics("default", "", None, None, 10)
-        (page, cursor), looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "by_state", work)
+        engine.shards[2].counts.complete_initial([(("default", "u"), State.READY, 1)])
+        work = engine.queue.list_topics("default", "", None, None, 10)
+        (page, cursor), looks, most = await calls_per_turn(monkeypatch, TopicCounts, "counts_by_state", work)
         assert ([stats.topic for stats in page], cursor) == (["u"], None)
         assert looks > TOPICS
-        assert most <= 2 * (PASSED_MAX + 1)
+        assert most <= 2 * (NAMES_PER_STEP_MAX + 1)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_pages_of_many_topics_show_each_once_in_the_order_of_names() -> None:
     async def story(world: World) -> None:
         engine = await crowded(world)
-        engine.shards[2].counts.found([(("default", name), State.DEAD, 1) for name in NAMES[::2]])
+        engine.shards[2].counts.complete_initial([(("default", name), State.DEAD, 1) for name in NAMES[::2]])
         found: list[str] = []
         cursor: str | None = None
         while True:
-            page, cursor = await engine.queue.topics("default", "t", [State.DEAD], cursor, 500)
+            page, cursor = await engine.queue.list_topics("default", "t", [State.DEAD], cursor, 500)
             found += [stats.topic for stats in page]
             if cursor is None:
                 break
         assert found == NAMES
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_of_many_topics_are_counted_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await crowded(world)
-        work = engine.queue.count("default", ItemFilter(states=(State.DEAD,)), world.in_s(5))
-        count, looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "of", work)
+        work = engine.queue.count_matching("default", ItemFilter(states=(State.DEAD,)), world.deadline_in(5))
+        count, looks, most = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
         assert count.items == TOPICS
         assert looks >= TOPICS
-        assert most <= COUNTED_MAX + 1
+        assert most <= COUNT_TOPICS_PER_STEP + 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_change_by_filter_passes_over_many_topics_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await crowded(world)
         only = ItemFilter(states=(State.READY,), priority_max=5)
-        work = engine.queue.count("default", only, world.in_s(5))
-        count, looks, most = await most_in_a_turn(monkeypatch, TopicCounts, "of", work)
+        work = engine.queue.count_matching("default", only, world.deadline_in(5))
+        count, looks, most = await calls_per_turn(monkeypatch, TopicCounts, "count", work)
         assert count.items == 0
         assert looks >= TOPICS
-        assert most <= PASSED_MAX + 1
+        assert most <= NAMES_PER_STEP_MAX + 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_topics_of_a_shard_that_comes_are_put_in_order_and_looked_at_by_pages() -> None:
     async def story(world: World) -> None:
         engine = await crowded(world)
         engine.shards[1].memory._topics["default"] = set(NAMES)
-        local = LocalTopics(engine.shards, Journal(1, 1_000))
+        local = LocalTopics(engine.shards, ChangeLog(1, 1_000))
         pages = 0
         more = True
         while more:
-            more = local.gather(250, anew=not pages)
+            more = local.refresh(250, include_new=not pages)
             pages += 1
-            assert not local._changed, "no more is noted than is looked at"
-            assert not more or not local.is_whole
-        assert local.is_whole
-        assert local.looked_at == TOPICS
+            assert not local._changed_topics, "no more is noted than is looked at"
+            assert not more or not local.is_complete
+        assert local.is_complete
+        assert local.refreshed_count == TOPICS
         assert TOPICS // 250 <= pages <= TOPICS // 250 + 3
-        known = local.names("default")
+        known = local.topic_names("default")
         assert known is not None
-        assert known.following("", 2 * TOPICS, beyond=False) == NAMES
+        assert known.page_from("", 2 * TOPICS, is_exclusive=False) == NAMES
 
-    play(story)
+    run_in_world(story)

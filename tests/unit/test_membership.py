@@ -9,23 +9,23 @@ import pytest
 
 from foqs.clock import SystemClock
 from foqs.config import Config
-from foqs.membership import Membership, coarse
+from foqs.membership import Membership, coarse_load
 from shardmgr.local import LocalEnsemble
-from shardmgr.model import Assignment, Layout, Plan, ShardSpec, View
+from shardmgr.model import Assignment, ClusterView, Layout, Plan, ShardSpec
 
 
 @pytest.mark.parametrize("items", [0, 1, 1_023])
 def test_less_than_fills_a_flush_is_no_load(items: float) -> None:
-    assert coarse(items) == 0.0
+    assert coarse_load(items) == 0.0
 
 
 @pytest.mark.parametrize("items", [1_024, 1_025.5, 4_095, 4_096, 70_000, 10_000_000])
 def test_a_load_is_told_within_a_factor_of_four(items: float) -> None:
-    assert items / 4 < coarse(items) <= 4 * items
+    assert items / 4 < coarse_load(items) <= 4 * items
 
 
 def test_loads_that_differ_little_are_told_alike() -> None:
-    assert len({coarse(items) for items in range(0, 1_000_000, 997)}) <= 7
+    assert len({coarse_load(items) for items in range(0, 1_000_000, 997)}) <= 7
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_which_shards_take_no_new_items(
         {"cluster": {"zookeeper": "nowhere:1"}, "databases": {"then": {"url": "mysql://u@h/d"}}}
     )
     membership = Membership(config, registry, "nonce-one", clock, Random(1), lambda: 0.0)
-    assert membership.closed() == (frozenset(), frozenset())
+    assert membership.closed_shards() == (frozenset(), frozenset())
     layout = Layout({2: ShardSpec(2, "then"), 3: ShardSpec(3, "then")} | ({} if spec is None else {1: spec}))
     mine = Assignment("one", "nonce-one", 4, "then")
     others = Assignment("two", "nonce-two", 4, "elsewhere")
-    membership.agent.view = View(layout, Plan({1: mine, 2: mine, 3: others}, {1: 4, 2: 4, 3: 4}), ())
-    assert membership.closed() == (frozenset(drained), frozenset(gone))
+    membership.agent.view = ClusterView(layout, Plan({1: mine, 2: mine, 3: others}, {1: 4, 2: 4, 3: 4}), ())
+    assert membership.closed_shards() == (frozenset(drained), frozenset(gone))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core import names as module
-from foqs.core.names import PASSED_MAX, SORTED_MAX, SortedNames, in_order
+from foqs.core.names import NAMES_PER_STEP_MAX, SORTED_PER_STEP_MAX, SortedNames, merge_names
 
 LETTERS = st.text("abc", max_size=4)
 
@@ -28,8 +28,8 @@ def test_what_follows_a_name_is_what_a_sorted_list_says(
     finally:
         module._RUN_MAX = before  # type: ignore[misc]
     expected = sorted(each for each in plain if (each > name if beyond else each >= name))
-    assert names.following(name, count, beyond=beyond) == expected[:count]
-    assert names.following("", 1_000, beyond=False) == sorted(plain)
+    assert names.page_from(name, count, is_exclusive=beyond) == expected[:count]
+    assert names.page_from("", 1_000, is_exclusive=False) == sorted(plain)
 
 
 def test_a_name_moves_one_run_of_bounded_length() -> None:
@@ -43,16 +43,16 @@ def test_a_name_moves_one_run_of_bounded_length() -> None:
 @given(st.lists(st.lists(LETTERS, unique=True), max_size=4), LETTERS, st.booleans())
 def test_names_of_several_lists_come_in_order_and_each_once(lists: list[list[str]], name: str, beyond: bool) -> None:
     every = {each for names in lists for each in names}
-    assert list(in_order(lists, name, beyond=beyond)) == sorted(
+    assert list(merge_names(lists, name, is_exclusive=beyond)) == sorted(
         each for each in every if (each > name if beyond else each >= name)
     )
 
 
 def test_many_names_are_sorted_and_given_out_with_pauses() -> None:
-    names = [str(number) for number in range(3 * SORTED_MAX)]
+    names = [str(number) for number in range(3 * SORTED_PER_STEP_MAX)]
     Random(1).shuffle(names)
-    found = list(in_order([names[:100], names[50:]], ""))
+    found = list(merge_names([names[:100], names[50:]], ""))
     assert [name for name in found if name is not None] == sorted(names)
     assert found[:3] == [None] * 3, "before each further SORTED_MAX names"
     gaps = [place for place, name in enumerate(found) if name is None]
-    assert max(after - before for before, after in pairwise(gaps)) == PASSED_MAX + 1
+    assert max(after - before for before, after in pairwise(gaps)) == NAMES_PER_STEP_MAX + 1

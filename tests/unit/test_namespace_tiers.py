@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, Namespace, render
-from foqs.catalog.shared import NAME as CATALOG
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, Namespace, render
+from foqs.catalog.shared import DOCUMENT_NAME as CATALOG
 from foqs.core.errors import InvalidArgument, NamespaceNotFound
-from tests.support.cluster_world import ClusterWorld, play_cluster
+from tests.support.cluster_world import ClusterWorld, run_in_cluster
 from tests.support.engines import Caller
 
 TIERS = ("fast", "slow")
@@ -17,17 +17,17 @@ TIERS = ("fast", "slow")
 async def two_tiers(world: ClusterWorld) -> tuple[Caller, Caller]:
     """A host of each tier, which serves its half of the shards."""
     fast, slow = [await world.host(tier) for tier in TIERS]
-    await world.settled(fast, slow)
+    await world.wait_until_settled(fast, slow)
     return Caller(world, fast.engine, "orders"), Caller(world, slow.engine, "orders")
 
 
 def play_tiers(story: object) -> None:
-    play_cluster(story, shards=4, tiers=TIERS)  # type: ignore[arg-type]
+    run_in_cluster(story, shards=4, tiers=TIERS)  # type: ignore[arg-type]
 
 
 async def create(world: ClusterWorld, at: int) -> None:
     """Creates the namespace at a host; every host knows of it."""
-    await world.hosts[at].engine.admin.create("orders", None, {}, world.in_s(5))
+    await world.hosts[at].engine.admin.create("orders", None, {}, world.deadline_in(5))
     await world.until(
         lambda: all("orders" in host.engine.namespaces.document.namespaces for host in world.hosts), within_s=5
     )
@@ -68,11 +68,11 @@ def test_an_item_in_any_tier_keeps_its_namespace(holder: int, deleter: int) -> N
         admin = world.hosts[deleter].engine.admin
         [name] = await callers[holder].put()
         with pytest.raises(InvalidArgument, match="'orders' holds items"):
-            await admin.delete("orders", world.in_s(10))
+            await admin.delete("orders", world.deadline_in(10))
         await callers[holder].cancel(name)
-        await admin.delete("orders", world.in_s(10))
+        await admin.delete("orders", world.deadline_in(10))
         with pytest.raises(NamespaceNotFound):
-            world.hosts[deleter].engine.queue.namespace("orders")
+            world.hosts[deleter].engine.queue.namespace_settings("orders")
 
     play_tiers(story)
 
@@ -82,8 +82,8 @@ def test_items_that_a_wrong_tier_took_in_before_can_still_be_worked_off() -> Non
         await older_namespace(world)
         _, slow = await two_tiers(world)
         await slow.put()
-        await world.hosts[0].engine.admin.update("orders", "fast", {}, world.in_s(5))
-        await world.until(lambda: "orders" in world.hosts[1].engine.namespaces.elsewhere, within_s=5)
+        await world.hosts[0].engine.admin.update("orders", "fast", {}, world.deadline_in(5))
+        await world.until(lambda: "orders" in world.hosts[1].engine.namespaces.foreign_tiers, within_s=5)
         with pytest.raises(InvalidArgument, match="tier"):
             await slow.put()
         assert (await slow.one()).row.namespace == "orders"
@@ -92,7 +92,7 @@ def test_items_that_a_wrong_tier_took_in_before_can_still_be_worked_off() -> Non
 
 
 def test_a_recorded_tier_does_not_change() -> None:
-    document = changes.create(EMPTY, "a", "fast", {})
+    document = changes.create(EMPTY_DOCUMENT, "a", "fast", {})
     assert changes.update(document, "a", None, {"weight": 2}).namespaces["a"].tier == "fast"
     assert changes.create(document, "a", "fast", {}) is document
     for change in (changes.update, changes.create):
@@ -101,5 +101,5 @@ def test_a_recorded_tier_does_not_change() -> None:
 
 
 def test_creating_an_older_namespace_again_changes_nothing() -> None:
-    document = changes.create(EMPTY, "a", None, {})
+    document = changes.create(EMPTY_DOCUMENT, "a", None, {})
     assert changes.create(document, "a", "fast", {}) is document

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.support.network import End, Network
+from tests.support.network import Network, NetworkTransport
 from tests.support.virtual import VirtualLoop, run_virtual
 
 
@@ -56,13 +56,13 @@ class Pair:
         self.server = server
 
     @property
-    def client_end(self) -> End:
-        assert isinstance(self.client.transport, End)
+    def client_end(self) -> NetworkTransport:
+        assert isinstance(self.client.transport, NetworkTransport)
         return self.client.transport
 
     @property
-    def server_end(self) -> End:
-        assert isinstance(self.server.transport, End)
+    def server_end(self) -> NetworkTransport:
+        assert isinstance(self.server.transport, NetworkTransport)
         return self.server.transport
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.support.checker import check
 from tests.support.history import UNKNOWN, Event, History
-from tests.support.reckon import Bounds
+from tests.support.reckon import ClockBounds
 
-BOUNDS = Bounds(lease_ms_default=1_000, attempts_max_default=0, backoff_ms_max=100)
+BOUNDS = ClockBounds(lease_ms_default=1_000, attempts_max_default=0, backoff_ms_max=100)
 
 
 class Log:

@@ -8,26 +8,26 @@ from pathlib import Path
 import pytest
 
 from shardmgr.local import FileEpochBook, LocalCoordinator
-from shardmgr.ownership import TABLE, Happening, Ownership, advance
+from shardmgr.ownership import TRANSITIONS, OwnershipEvent, OwnershipState, next_ownership_state
 from shardmgr.port import CoordinatorFailed
 
 
 def test_an_ownership_can_always_come_back_to_serving() -> None:
-    for state in Ownership:
+    for state in OwnershipState:
         reached, frontier = {state}, [state]
         while frontier:
             here = frontier.pop()
-            for (start, _), end in TABLE.items():
+            for (start, _), end in TRANSITIONS.items():
                 if start is here and end not in reached:
                     reached.add(end)
                     frontier.append(end)
-        assert Ownership.OWNED in reached
-        assert Ownership.FREE in reached
+        assert OwnershipState.OWNED in reached
+        assert OwnershipState.FREE in reached
 
 
 def test_what_the_table_does_not_name_is_refused() -> None:
     with pytest.raises(ValueError, match="free cannot be fenced"):
-        advance(Ownership.FREE, Happening.FENCED)
+        next_ownership_state(OwnershipState.FREE, OwnershipEvent.FENCED)
 
 
 def test_epochs_only_go_up_over_restarts(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import Unavailable
-from foqs.service.calls import Enqueue
-from foqs.service.placement import TURN_S, Placement
+from foqs.service.calls import EnqueueCall
+from foqs.service.placement import ROTATION_S, Placement
 from tests.support.builders import new_item
 
 
@@ -22,13 +22,13 @@ class Shard:
     number: int
     queued_items: int
     refuses: bool = False
-    answering: bool = True
-    serving: bool = True
-    takes_items: bool = True
-    trouble: str | None = None
+    is_answering: bool = True
+    is_serving: bool = True
+    accepts_items: bool = True
+    unavailable_reason: str | None = None
     tried: list[int] = field(default_factory=list)
 
-    def insert(self, *arguments: Any, **more: Any) -> Any:
+    def submit_inserts(self, *arguments: Any, **more: Any) -> Any:
         self.tried.append(self.number)
         if self.refuses:
             raise Unavailable("not now", retry_after_ms=1)
@@ -53,24 +53,28 @@ def test_the_shortest_queue_gets_items_and_the_next_shortest_where_it_refuses(
     """It is the turn of 2, then of 0 and 1."""
     seen: list[int] = []
     shards: Any = {at: Shard(at, items, at in refusing, tried=seen) for at, items in enumerate(queued)}
-    call = Enqueue(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
-    Placement(shards, {}, lambda: 2 * TURN_S).place(call, "n", [new_item()], [0])
+    call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
+    Placement(shards, {}, lambda: 2 * ROTATION_S).place(call, "n", [new_item()], [0])
     assert seen == tried
-    assert call.taken == 1
+    assert call.accepted_count == 1
 
 
 def refused(shards: dict[int, Any], *, drained: Collection[int] = (), gone: Collection[int] = ()) -> str:
     """What an item without a key is told."""
     placement = Placement(shards, {}, lambda: 0.0)
-    placement.drained, placement.gone = drained, gone
-    call = Enqueue(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
+    placement.drained_shards, placement.removed_shards = drained, gone
+    call = EnqueueCall(SimpleNamespace(), 1, lambda results: None)  # type: ignore[arg-type]
     with pytest.raises(Unavailable) as caught:
         placement.place(call, "n", [new_item()], [0])
-    assert not placement.takes_items
+    assert not placement.accepts_items
     return str(caught.value)
 
 
 def test_where_every_shard_that_answers_is_closed_it_says_so_and_what_ails_the_others() -> None:
-    shards: Any = {0: Shard(0, 0), 1: Shard(1, 0), 2: Shard(2, 0, answering=False, trouble="its database is away")}
+    shards: Any = {
+        0: Shard(0, 0),
+        1: Shard(1, 0),
+        2: Shard(2, 0, is_answering=False, unavailable_reason="its database is away"),
+    }
     assert "serves now is drained or removed" in refused(shards, drained={0}, gone={1})
     assert "shard 2: its database is away" in refused(shards, drained={0}, gone={1})

@@ -6,11 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from shardmgr.model import EPOCH_MAX, Assignment, Holding, Layout, Member, Plan, ShardSpec
+from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
 from shardmgr.plan import next_plan
-from tests.support.obedient import NOBODY, host, layout, obey, owners, settle, shards_of
+from tests.support.obedient import (
+    NONE_OVERDUE,
+    follow_plan,
+    make_layout,
+    make_member,
+    owner_names,
+    plans_until_stable,
+    shard_counts,
+)
 
-A, B, C = host("a"), host("b"), host("c")
+A, B, C = make_member("a"), make_member("b"), make_member("c")
 
 
 def assigned(member: Member, epoch: int = 1, *, leaving: bool = False) -> Assignment:
@@ -24,14 +32,16 @@ def plan_of(**by_shard: Assignment) -> Plan:
 
 
 def holding(member: Member, shard: int, epoch: int, state: str) -> Member:
-    return replace(member, holdings={**member.holdings, shard: Holding(epoch, state)})
+    return replace(member, held_shards={**member.held_shards, shard: HeldShard(epoch, state)})
 
 
 def wanting(member: Member, shard: int, epoch: int) -> Member:
-    return replace(member, wants={**member.wants, shard: epoch})
+    return replace(member, taken_epochs={**member.taken_epochs, shard: epoch})
 
 
-def step(layout: Layout, plan: Plan, *members: Member, overdue: frozenset[int] = NOBODY, moves_max: int = 1) -> Plan:
+def step(
+    layout: Layout, plan: Plan, *members: Member, overdue: frozenset[int] = NONE_OVERDUE, moves_max: int = 1
+) -> Plan:
     return next_plan(layout, plan, members, overdue, moves_max)
 
 
@@ -39,87 +49,87 @@ def step(layout: Layout, plan: Plan, *members: Member, overdue: frozenset[int] =
 
 
 def test_a_shard_that_nobody_owns_is_assigned_with_epoch_one() -> None:
-    assert step(layout(1), Plan(), A) == plan_of(s1=assigned(A, 1))
+    assert step(make_layout(1), Plan(), A) == plan_of(s1=assigned(A, 1))
 
 
 def test_shards_are_spread_evenly_at_once() -> None:
-    assert shards_of(step(layout(7), Plan(), A, B, C), "a", "b", "c") == [3, 2, 2]
+    assert shard_counts(step(make_layout(7), Plan(), A, B, C), "a", "b", "c") == [3, 2, 2]
 
 
 def test_the_order_of_members_does_not_matter() -> None:
-    assert step(layout(7), Plan(), C, A, B) == step(layout(7), Plan(), A, B, C)
+    assert step(make_layout(7), Plan(), C, A, B) == step(make_layout(7), Plan(), A, B, C)
 
 
 def test_without_a_fitting_host_nobody_owns_a_shard() -> None:
-    assert step(layout(1), Plan()) == Plan()
-    assert step(layout(1), Plan(), host("x", tier="other")) == Plan()
-    assert step(layout(1), Plan(), host("x", leaving=True)) == Plan()
-    assert step(replace(layout(1), drained=frozenset("a")), Plan(), A) == Plan()
+    assert step(make_layout(1), Plan()) == Plan()
+    assert step(make_layout(1), Plan(), make_member("x", tier="other")) == Plan()
+    assert step(make_layout(1), Plan(), make_member("x", leaving=True)) == Plan()
+    assert step(replace(make_layout(1), drained=frozenset("a")), Plan(), A) == Plan()
 
 
 def test_shards_of_a_host_that_is_gone_are_assigned_at_once_with_higher_epochs() -> None:
     before = plan_of(s1=assigned(A, 4), s2=assigned(B, 9))
-    after = step(layout(2), before, B)
+    after = step(make_layout(2), before, B)
     assert after == plan_of(s1=assigned(B, 5), s2=assigned(B, 9))
 
 
 def test_a_shard_leaving_a_host_that_is_gone_is_assigned_at_once() -> None:
-    assert step(layout(1), plan_of(s1=assigned(A, 4, leaving=True)), B) == plan_of(s1=assigned(B, 5))
+    assert step(make_layout(1), plan_of(s1=assigned(A, 4, leaving=True)), B) == plan_of(s1=assigned(B, 5))
 
 
 def test_the_next_incarnation_of_a_host_is_another_member() -> None:
     again = replace(A, nonce="second")
-    assert step(layout(1), plan_of(s1=assigned(A, 4)), again) == plan_of(s1=assigned(again, 5))
+    assert step(make_layout(1), plan_of(s1=assigned(A, 4)), again) == plan_of(s1=assigned(again, 5))
 
 
 def test_the_epoch_of_a_shard_that_nobody_owns_is_kept() -> None:
-    nobody = step(layout(1), plan_of(s1=assigned(A, 4)))
+    nobody = step(make_layout(1), plan_of(s1=assigned(A, 4)))
     assert nobody == Plan({}, {1: 4})
-    assert step(layout(1), nobody, A) == plan_of(s1=assigned(A, 5))
+    assert step(make_layout(1), nobody, A) == plan_of(s1=assigned(A, 5))
 
 
 def test_an_epoch_below_that_of_the_assignment_is_not_believed() -> None:
-    assert step(layout(1), Plan({1: assigned(A, 7)}, {1: 2}), B).assignments == {1: assigned(B, 8)}
+    assert step(make_layout(1), Plan({1: assigned(A, 7)}, {1: 2}), B).assignments == {1: assigned(B, 8)}
 
 
 # ------------------------------------------------------------------- higher epochs
 
 
 def test_a_member_that_found_its_epoch_taken_gets_one_above() -> None:
-    assert step(layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, 57)) == plan_of(s1=assigned(A, 58))
+    assert step(make_layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, 57)) == plan_of(s1=assigned(A, 58))
 
 
 def test_a_member_that_lost_its_shard_while_it_served_gets_the_next_epoch() -> None:
-    assert step(layout(1), plan_of(s1=assigned(A, 4)), wanting(A, 1, 4)) == plan_of(s1=assigned(A, 5))
+    assert step(make_layout(1), plan_of(s1=assigned(A, 4)), wanting(A, 1, 4)) == plan_of(s1=assigned(A, 5))
 
 
 def test_a_want_that_was_answered_is_not_answered_again() -> None:
     before = plan_of(s1=assigned(A, 58))
-    assert step(layout(1), before, wanting(A, 1, 57)) == before
+    assert step(make_layout(1), before, wanting(A, 1, 57)) == before
 
 
 def test_a_want_of_somebody_else_does_not_change_who_owns_what() -> None:
     before = plan_of(s1=assigned(A, 4), s2=assigned(B, 4))
-    assert step(layout(2), before, A, wanting(B, 1, 57)) == before
+    assert step(make_layout(2), before, A, wanting(B, 1, 57)) == before
 
 
 def test_the_next_assignment_is_above_what_anybody_found() -> None:
-    assert step(layout(1), plan_of(s1=assigned(A, 4)), wanting(B, 1, 57)) == plan_of(s1=assigned(B, 58))
+    assert step(make_layout(1), plan_of(s1=assigned(A, 4)), wanting(B, 1, 57)) == plan_of(s1=assigned(B, 58))
 
 
 @pytest.mark.parametrize("found", [EPOCH_MAX, EPOCH_MAX - 1])
 def test_a_shard_without_another_epoch_is_nobody_s_for_good(found: int) -> None:
-    after = step(layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, found))
+    after = step(make_layout(1), plan_of(s1=assigned(A, 1)), wanting(A, 1, found))
     if found < EPOCH_MAX:
         assert after == plan_of(s1=assigned(A, EPOCH_MAX))
-        after = step(layout(1), after, wanting(A, 1, EPOCH_MAX))
+        after = step(make_layout(1), after, wanting(A, 1, EPOCH_MAX))
     assert after == Plan({}, {1: EPOCH_MAX})
-    assert step(layout(1), after, A, B) == after
+    assert step(make_layout(1), after, A, B) == after
 
 
 def test_a_shard_with_its_last_epoch_is_not_moved_for_balance() -> None:
     before = plan_of(s1=assigned(A, EPOCH_MAX), s2=assigned(A, EPOCH_MAX))
-    assert step(layout(2), before, A, B) == before
+    assert step(make_layout(2), before, A, B) == before
 
 
 # ------------------------------------------------------------------- handing over
@@ -127,14 +137,14 @@ def test_a_shard_with_its_last_epoch_is_not_moved_for_balance() -> None:
 
 def test_a_drained_host_is_asked_to_give_all_back_at_once() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(B))
-    after = step(replace(layout(3), drained=frozenset("a")), before, A, B)
+    after = step(replace(make_layout(3), drained=frozenset("a")), before, A, B)
     assert after == plan_of(s1=assigned(A, leaving=True), s2=assigned(A, leaving=True), s3=assigned(B))
 
 
 def test_a_shard_that_has_another_database_now_is_given_back_before_anybody_takes_that() -> None:
     """Its number was removed and added again: whoever serves the former database must not go on."""
     before = plan_of(s1=assigned(A), s2=assigned(B))
-    wanted = layout(2)
+    wanted = make_layout(2)
     wanted = replace(wanted, shards={**wanted.shards, 1: ShardSpec(1, "new")})
     asked = step(wanted, before, A, B, moves_max=0)
     assert asked == plan_of(s1=assigned(A, leaving=True), s2=assigned(B))
@@ -144,37 +154,37 @@ def test_a_shard_that_has_another_database_now_is_given_back_before_anybody_take
 
 def test_a_host_that_leaves_gives_back_even_when_nobody_else_is_there() -> None:
     before, going = plan_of(s1=assigned(A)), replace(A, leaving=True)
-    asked = step(layout(1), before, going)
+    asked = step(make_layout(1), before, going)
     assert asked == plan_of(s1=assigned(A, leaving=True))
-    assert step(layout(1), asked, holding(going, 1, 1, "free")) == Plan({}, {1: 1})
+    assert step(make_layout(1), asked, holding(going, 1, 1, "free")) == Plan({}, {1: 1})
 
 
 @pytest.mark.parametrize("state", ["acquiring", "recovering", "owned", "draining", "lost"])
 def test_a_shard_that_is_not_given_back_yet_waits(state: str) -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
-    assert step(layout(1), before, holding(A, 1, 3, state), B) == before
+    assert step(make_layout(1), before, holding(A, 1, 3, state), B) == before
 
 
 def test_a_shard_that_was_given_back_at_an_earlier_epoch_waits() -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
-    assert step(layout(1), before, holding(A, 1, 2, "free"), B) == before
-    assert step(layout(1), before, A, B) == before
+    assert step(make_layout(1), before, holding(A, 1, 2, "free"), B) == before
+    assert step(make_layout(1), before, A, B) == before
 
 
 def test_a_shard_that_is_given_back_goes_to_the_next_with_a_higher_epoch() -> None:
-    wanted = replace(layout(1), drained=frozenset("a"))
+    wanted = replace(make_layout(1), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(wanted, before, holding(A, 1, 3, "free"), B) == plan_of(s1=assigned(B, 4))
 
 
 def test_a_leaving_owner_that_found_its_epoch_taken_has_nothing_to_give_back() -> None:
-    wanted = replace(layout(1), drained=frozenset("a"))
+    wanted = replace(make_layout(1), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True))
     assert step(wanted, before, wanting(A, 1, 3), B) == plan_of(s1=assigned(B, 4))
 
 
 def test_a_drain_that_is_overdue_is_not_waited_for() -> None:
-    wanted = replace(layout(2), drained=frozenset("a"))
+    wanted = replace(make_layout(2), drained=frozenset("a"))
     before = plan_of(s1=assigned(A, 3, leaving=True), s2=assigned(A, 3, leaving=True))
     after = step(wanted, before, A, B, overdue=frozenset({1}))
     assert after == plan_of(s1=assigned(B, 4), s2=assigned(A, 3, leaving=True))
@@ -182,13 +192,13 @@ def test_a_drain_that_is_overdue_is_not_waited_for() -> None:
 
 def test_only_what_is_leaving_can_be_overdue() -> None:
     before = plan_of(s1=assigned(A, 3), s2=assigned(B))
-    assert step(layout(2), before, A, B, overdue=frozenset({1})) == before
+    assert step(make_layout(2), before, A, B, overdue=frozenset({1})) == before
 
 
 def test_a_hand_over_that_has_begun_is_finished_though_the_host_is_undrained() -> None:
     before = plan_of(s1=assigned(A, 3, leaving=True))
-    assert step(layout(1), before, holding(A, 1, 3, "draining")) == before
-    assert step(layout(1), before, holding(A, 1, 3, "free")) == plan_of(s1=assigned(A, 4))
+    assert step(make_layout(1), before, holding(A, 1, 3, "draining")) == before
+    assert step(make_layout(1), before, holding(A, 1, 3, "free")) == plan_of(s1=assigned(A, 4))
 
 
 def test_a_shard_that_left_the_layout_is_drained_and_its_epoch_stays() -> None:
@@ -198,7 +208,7 @@ def test_a_shard_that_left_the_layout_is_drained_and_its_epoch_stays() -> None:
     assert step(Layout(), asked, holding(A, 1, 3, "draining")) == asked
     gone = step(Layout(), asked, holding(A, 1, 3, "free"))
     assert gone == Plan({}, {1: 3})
-    assert step(layout(1), gone, A) == plan_of(s1=assigned(A, 4))
+    assert step(make_layout(1), gone, A) == plan_of(s1=assigned(A, 4))
 
 
 def test_a_shard_that_left_the_layout_with_its_host_is_gone_at_once() -> None:
@@ -207,8 +217,8 @@ def test_a_shard_that_left_the_layout_with_its_host_is_gone_at_once() -> None:
 
 def test_a_shard_of_another_tier_is_handed_over() -> None:
     moved = Layout({1: ShardSpec(1, "db", tier="big")})
-    big = host("big", tier="big")
-    assert owners(settle(moved, plan_of(s1=assigned(A)), [A, big], moves_max=0)[-1]) == {1: "big"}
+    big = make_member("big", tier="big")
+    assert owner_names(plans_until_stable(moved, plan_of(s1=assigned(A)), [A, big], moves_max=0)[-1]) == {1: "big"}
 
 
 # ------------------------------------------------------------------------- balance
@@ -216,36 +226,36 @@ def test_a_shard_of_another_tier_is_handed_over() -> None:
 
 def test_a_plan_that_is_even_stays_as_it_is() -> None:
     before = plan_of(s1=assigned(B), s2=assigned(A), s3=assigned(A))
-    assert step(layout(3), before, A, B) is not before
-    assert step(layout(3), before, A, B) == before
+    assert step(make_layout(3), before, A, B) is not before
+    assert step(make_layout(3), before, A, B) == before
 
 
 def test_a_host_that_joins_gets_its_share_and_no_shard_moves_twice() -> None:
     members = [A, B]
-    before = settle(layout(9), Plan(), members)[-1]
-    plans = settle(layout(9), before, [*members, C])
-    assert shards_of(plans[-1], "a", "b", "c") == [3, 3, 3]
+    before = plans_until_stable(make_layout(9), Plan(), members)[-1]
+    plans = plans_until_stable(make_layout(9), before, [*members, C])
+    assert shard_counts(plans[-1], "a", "b", "c") == [3, 3, 3]
     assert sum(plans[-1].epochs.values()) == sum(before.epochs.values()) + 3
 
 
 def test_moves_for_balance_are_bounded() -> None:
-    before = settle(layout(12), Plan(), [A])[-1]
+    before = plans_until_stable(make_layout(12), Plan(), [A])[-1]
     for moves_max in (0, 1, 3):
-        asked = step(layout(12), before, A, B, moves_max=moves_max)
+        asked = step(make_layout(12), before, A, B, moves_max=moves_max)
         assert sum(each.leaving for each in asked.assignments.values()) == moves_max
-        assert step(layout(12), asked, A, B, moves_max=moves_max) == asked
+        assert step(make_layout(12), asked, A, B, moves_max=moves_max) == asked
 
 
 def test_what_is_on_its_way_counts_where_it_goes() -> None:
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(A), s4=assigned(A))
     for first in (1, 2, 10):
-        asked = step(layout(4), before, A, B, moves_max=first)
-        asked = step(layout(4), asked, A, B, moves_max=10)
+        asked = step(make_layout(4), before, A, B, moves_max=first)
+        asked = step(make_layout(4), asked, A, B, moves_max=10)
         assert sum(each.leaving for each in asked.assignments.values()) == 2
 
 
 def test_a_drain_does_not_use_up_the_moves_for_balance() -> None:
-    wanted = replace(layout(5), drained=frozenset("c"))
+    wanted = replace(make_layout(5), drained=frozenset("c"))
     before = plan_of(s1=assigned(A), s2=assigned(A), s3=assigned(A), s4=assigned(A), s5=assigned(C))
     asked = step(wanted, before, A, B, C)
     assert {number for number, each in asked.assignments.items() if each.leaving} == {1, 5}
@@ -265,83 +275,89 @@ def test_the_move_that_leaves_two_hosts_most_even_is_made() -> None:
 
 
 def test_a_host_of_twice_the_capacity_carries_twice_as_much() -> None:
-    big = host("big", capacity=2)
-    assert shards_of(settle(layout(9), Plan(), [A, big])[-1], "a", "big") == [3, 6]
-    assert shards_of(settle(layout(9), settle(layout(9), Plan(), [A])[-1], [A, big])[-1], "a", "big") == [3, 6]
+    big = make_member("big", capacity=2)
+    assert shard_counts(plans_until_stable(make_layout(9), Plan(), [A, big])[-1], "a", "big") == [3, 6]
+    assert shard_counts(
+        plans_until_stable(make_layout(9), plans_until_stable(make_layout(9), Plan(), [A])[-1], [A, big])[-1],
+        "a",
+        "big",
+    ) == [3, 6]
 
 
 def test_a_heavy_shard_weighs_as_much_as_many_light_ones() -> None:
-    wanted = Layout({**layout(4).shards, 9: ShardSpec(9, "db", weight=4)})
+    wanted = Layout({**make_layout(4).shards, 9: ShardSpec(9, "db", weight=4)})
     plan = step(wanted, Plan(), A, B)
-    assert owners(plan) == {1: "b", 2: "b", 3: "b", 4: "b", 9: "a"}
+    assert owner_names(plan) == {1: "b", 2: "b", 3: "b", 4: "b", 9: "a"}
 
 
 # ------------------------------------------------------------------ tiers, regions, pins
 
 
 def test_tiers_do_not_mix() -> None:
-    wanted = Layout({**layout(4).shards, 9: ShardSpec(9, "db", tier="big")})
-    plan = settle(wanted, Plan(), [A, host("big", tier="big")])[-1]
-    assert shards_of(plan, "a", "big") == [4, 1]
+    wanted = Layout({**make_layout(4).shards, 9: ShardSpec(9, "db", tier="big")})
+    plan = plans_until_stable(wanted, Plan(), [A, make_member("big", tier="big")])[-1]
+    assert shard_counts(plan, "a", "big") == [4, 1]
 
 
 def test_the_region_of_the_primary_comes_first_even_when_it_is_less_even() -> None:
     wanted = Layout({number: ShardSpec(number, "db", region="eu") for number in range(6)})
-    eu, us = host("eu", region="eu"), host("us", region="us")
-    assert shards_of(step(wanted, Plan(), eu, us), "eu", "us") == [6, 0]
-    assert shards_of(step(wanted, Plan(), us), "eu", "us") == [0, 6]
+    eu, us = make_member("eu", region="eu"), make_member("us", region="us")
+    assert shard_counts(step(wanted, Plan(), eu, us), "eu", "us") == [6, 0]
+    assert shard_counts(step(wanted, Plan(), us), "eu", "us") == [0, 6]
     draining = replace(wanted, drained=frozenset({"eu"}))
-    assert shards_of(step(draining, Plan(), eu, us), "eu", "us") == [0, 6]
+    assert shard_counts(step(draining, Plan(), eu, us), "eu", "us") == [0, 6]
 
 
 def test_shards_come_home_when_a_host_of_their_region_joins_a_few_at_a_time() -> None:
     wanted = Layout({number: ShardSpec(number, "db", region="eu") for number in range(6)})
-    eu, us = host("eu", region="eu"), host("us", region="us")
-    plans = settle(wanted, step(wanted, Plan(), us), [eu, us], moves_max=2)
-    assert shards_of(plans[-1], "eu", "us") == [6, 0]
+    eu, us = make_member("eu", region="eu"), make_member("us", region="us")
+    plans = plans_until_stable(wanted, step(wanted, Plan(), us), [eu, us], moves_max=2)
+    assert shard_counts(plans[-1], "eu", "us") == [6, 0]
     assert max(sum(each.leaving for each in plan.assignments.values()) for plan in plans) == 2
 
 
 def test_coming_home_is_more_urgent_than_balance() -> None:
-    wanted = Layout({**layout(4).shards, 9: ShardSpec(9, "db", region="eu")})
-    eu, us, new = host("eu", region="eu"), host("us", region="us"), host("new", region="us")
+    wanted = Layout({**make_layout(4).shards, 9: ShardSpec(9, "db", region="eu")})
+    eu, us, new = make_member("eu", region="eu"), make_member("us", region="us"), make_member("new", region="us")
     before = plan_of(s1=assigned(us), s2=assigned(us), s3=assigned(us), s4=assigned(us), s9=assigned(new))
     asked = step(wanted, before, eu, us, new)
     assert [number for number, each in asked.assignments.items() if each.leaving] == [9]
 
 
 def test_shards_without_a_region_even_out_those_that_have_one() -> None:
-    wanted = Layout({**layout(3).shards, 9: ShardSpec(9, "db", region="eu"), 8: ShardSpec(8, "db", region="eu")})
-    plan = settle(wanted, Plan(), [host("eu", region="eu"), host("us", region="us")], moves_max=2)[-1]
-    assert shards_of(plan, "eu", "us") in ([2, 3], [3, 2])
+    wanted = Layout({**make_layout(3).shards, 9: ShardSpec(9, "db", region="eu"), 8: ShardSpec(8, "db", region="eu")})
+    plan = plans_until_stable(
+        wanted, Plan(), [make_member("eu", region="eu"), make_member("us", region="us")], moves_max=2
+    )[-1]
+    assert shard_counts(plan, "eu", "us") in ([2, 3], [3, 2])
 
 
 def test_a_pinned_shard_goes_to_its_host_and_stays_there() -> None:
-    before = settle(layout(4), Plan(), [A, B])[-1]
-    pinned = replace(layout(4), pins={1: "b", 2: "b", 3: "b", 4: "b"})
-    after = settle(pinned, before, [A, B], moves_max=0)[-1]
-    assert shards_of(after, "a", "b") == [0, 4]
+    before = plans_until_stable(make_layout(4), Plan(), [A, B])[-1]
+    pinned = replace(make_layout(4), pins={1: "b", 2: "b", 3: "b", 4: "b"})
+    after = plans_until_stable(pinned, before, [A, B], moves_max=0)[-1]
+    assert shard_counts(after, "a", "b") == [0, 4]
 
 
 @pytest.mark.parametrize("gone", ["absent", "drained", "leaving", "of another tier"])
 def test_a_pin_to_a_host_that_does_not_fit_is_as_none(gone: str) -> None:
-    pinned = replace(layout(2), pins={1: "b"}, drained=frozenset("b") if gone == "drained" else NOBODY_DRAINED)
+    pinned = replace(make_layout(2), pins={1: "b"}, drained=frozenset("b") if gone == "drained" else NOBODY_DRAINED)
     other = replace(B, leaving=gone == "leaving", tier="other" if gone == "of another tier" else "default")
     members = [A] if gone == "absent" else [A, other]
-    assert owners(settle(pinned, Plan(), members)[-1]) == {1: "a", 2: "a"}
+    assert owner_names(plans_until_stable(pinned, Plan(), members)[-1]) == {1: "a", 2: "a"}
 
 
 def test_a_pin_outranks_the_region() -> None:
     wanted = Layout({1: ShardSpec(1, "db", region="eu")}, pins={1: "us"})
-    eu, us = host("eu", region="eu"), host("us", region="us")
-    plan = settle(wanted, plan_of(s1=assigned(eu)), [eu, us])[-1]
-    assert owners(plan) == {1: "us"}
+    eu, us = make_member("eu", region="eu"), make_member("us", region="us")
+    plan = plans_until_stable(wanted, plan_of(s1=assigned(eu)), [eu, us])[-1]
+    assert owner_names(plan) == {1: "us"}
 
 
 def test_an_unpinned_shard_stays_where_it_is_unless_that_is_uneven() -> None:
-    before = settle(replace(layout(2), pins={1: "b", 2: "a"}), Plan(), [A, B])[-1]
-    assert owners(before) == {1: "b", 2: "a"}
-    assert step(layout(2), before, *obey([A, B], before)) == before
+    before = plans_until_stable(replace(make_layout(2), pins={1: "b", 2: "a"}), Plan(), [A, B])[-1]
+    assert owner_names(before) == {1: "b", 2: "a"}
+    assert step(make_layout(2), before, *follow_plan([A, B], before)) == before
 
 
 NOBODY_DRAINED: frozenset[str] = frozenset()

@@ -8,19 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardmgr.documents import parse_plan, render_plan
-from shardmgr.model import EPOCH_MAX, Assignment, Holding, Layout, Member, Plan, ShardSpec
-from shardmgr.ownership import Ownership
+from shardmgr.model import EPOCH_MAX, Assignment, HeldShard, Layout, Member, Plan, ShardSpec
+from shardmgr.ownership import OwnershipState
 from shardmgr.plan import next_plan
-from tests.support.obedient import NOBODY, host, layout, owners, settle, shards_of
+from tests.support.obedient import NONE_OVERDUE, make_layout, make_member, owner_names, plans_until_stable, shard_counts
 
 TIERS = st.sampled_from(["default", "big"])
 DATABASES = st.sampled_from(["db", "other"])
 REGIONS = st.sampled_from(["", "eu", "us"])
 NAMES = st.sampled_from("abcdefg")
 SHARDS = st.integers(1, 12)
-STATES = st.sampled_from([state.value for state in Ownership])
+STATES = st.sampled_from([state.value for state in OwnershipState])
 EPOCHS = st.integers(0, 9) | st.sampled_from([EPOCH_MAX - 1, EPOCH_MAX])
-members = st.builds(host, NAMES, tier=TIERS, region=REGIONS, capacity=st.integers(1, 4), leaving=st.booleans())
+members = st.builds(make_member, NAMES, tier=TIERS, region=REGIONS, capacity=st.integers(1, 4), leaving=st.booleans())
 clusters = st.lists(members, max_size=7, unique_by=lambda member: member.name)
 
 
@@ -36,13 +36,13 @@ def layouts(draw: st.DrawFn) -> Layout:
 @st.composite
 def liars(draw: st.DrawFn) -> list[Member]:
     """Members that say anything, some of them the next incarnations of others."""
-    holdings = st.dictionaries(SHARDS, st.builds(Holding, EPOCHS, STATES), max_size=4)
+    holdings = st.dictionaries(SHARDS, st.builds(HeldShard, EPOCHS, STATES), max_size=4)
     return [
         replace(
             member,
             nonce=f"{member.nonce}-{draw(st.integers(1, 2))}",
-            holdings=draw(holdings),
-            wants=draw(st.dictionaries(SHARDS, EPOCHS, max_size=3)),
+            held_shards=draw(holdings),
+            taken_epochs=draw(st.dictionaries(SHARDS, EPOCHS, max_size=3)),
         )
         for member in draw(clusters)
     ]
@@ -94,8 +94,8 @@ def test_members_that_obey_bring_it_to_rest_where_everything_is_as_it_should_be(
 ) -> None:
     plan = Plan()
     for formerly, who in earlier:
-        plan = settle(formerly, plan, who, moves_max)[-1]
-    plan = settle(wanted, plan, members, moves_max)[-1]
+        plan = plans_until_stable(formerly, plan, who, moves_max)[-1]
+    plan = plans_until_stable(wanted, plan, members, moves_max)[-1]
     by_nonce = {member.nonce: member for member in members}
     assert plan.assignments.keys() == {
         number for number, spec in wanted.shards.items() if fitting(wanted, spec, members)
@@ -119,8 +119,8 @@ def test_members_that_obey_bring_it_to_rest_where_everything_is_as_it_should_be(
 def test_equal_shards_on_equal_hosts_differ_by_one_at_most(count: int, history: list[set[str]], moves_max: int) -> None:
     plan = Plan()
     for names in history:
-        plan = settle(layout(count), plan, [host(name) for name in names], moves_max)[-1]
-    carried = shards_of(plan, *sorted(history[-1]))
+        plan = plans_until_stable(make_layout(count), plan, [make_member(name) for name in names], moves_max)[-1]
+    carried = shard_counts(plan, *sorted(history[-1]))
     assert sum(carried) == count
     assert max(carried) - min(carried) <= 1
 
@@ -128,9 +128,9 @@ def test_equal_shards_on_equal_hosts_differ_by_one_at_most(count: int, history: 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 24), st.sets(NAMES, min_size=2), st.data())
 def test_when_a_host_dies_no_shard_of_another_moves(count: int, names: set[str], data: st.DataObject) -> None:
-    before = settle(layout(count), Plan(), [host(name) for name in sorted(names)])[-1]
+    before = plans_until_stable(make_layout(count), Plan(), [make_member(name) for name in sorted(names)])[-1]
     dead = data.draw(st.sampled_from(sorted(names)))
-    after = settle(layout(count), before, [host(name) for name in sorted(names - {dead})])
+    after = plans_until_stable(make_layout(count), before, [make_member(name) for name in sorted(names - {dead})])
     assert len(after) <= 2
     for number, assignment in before.assignments.items():
         if assignment.name != dead:
@@ -143,11 +143,11 @@ def test_when_a_host_joins_only_what_it_gets_moves(
     count: int, names: set[str], moves_max: int, data: st.DataObject
 ) -> None:
     joins = data.draw(st.sampled_from(sorted(names)))
-    before = settle(layout(count), Plan(), [host(name) for name in sorted(names - {joins})])[-1]
-    after = settle(layout(count), before, [host(name) for name in sorted(names)], moves_max)[-1]
+    before = plans_until_stable(make_layout(count), Plan(), [make_member(name) for name in sorted(names - {joins})])[-1]
+    after = plans_until_stable(make_layout(count), before, [make_member(name) for name in sorted(names)], moves_max)[-1]
     for number, assignment in after.assignments.items():
         assert assignment.name == joins or assignment == before.assignments[number]
-    assert len(owners(after)) == count
+    assert len(owner_names(after)) == count
 
 
 @settings(max_examples=50, deadline=None)
@@ -155,10 +155,10 @@ def test_when_a_host_joins_only_what_it_gets_moves(
 def test_a_drained_host_is_emptied_and_nothing_else_moves(
     count: int, names: set[str], moves_max: int, data: st.DataObject
 ) -> None:
-    cluster = [host(name) for name in sorted(names)]
+    cluster = [make_member(name) for name in sorted(names)]
     drained = data.draw(st.sampled_from(sorted(names)))
-    before = settle(layout(count), Plan(), cluster)[-1]
-    plans = settle(replace(layout(count), drained=frozenset({drained})), before, cluster, moves_max)
+    before = plans_until_stable(make_layout(count), Plan(), cluster)[-1]
+    plans = plans_until_stable(replace(make_layout(count), drained=frozenset({drained})), before, cluster, moves_max)
     assert len(plans) <= 3
     for number, assignment in plans[-1].assignments.items():
         assert assignment.name != drained
@@ -173,4 +173,4 @@ def test_a_plan_does_not_depend_on_the_order_in_which_anything_is_named(wanted: 
     )
     turned = replace(wanted, shards=dict(list(wanted.shards.items())[::-1]))
     again = Plan(dict(list(plan.assignments.items())[::-1]), plan.epochs)
-    assert next_plan(wanted, plan, said, NOBODY, 2) == next_plan(turned, again, said[::-1], NOBODY, 2)
+    assert next_plan(wanted, plan, said, NONE_OVERDUE, 2) == next_plan(turned, again, said[::-1], NONE_OVERDUE, 2)

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from shardmgr.administration import add_shard, drain_host, init, remove_shard
+from shardmgr.administration import add_shard, create_layout, drain_host, remove_shard
 from shardmgr.documents import LAYOUT, MEMBERS, PLAN, parse_plan, render_member, render_plan
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.model import Assignment, Holding, Member, Plan, ShardSpec
-from shardmgr.planner import FOLDER, LEADER, Pace, Planner
-from shardmgr.registry import Link, RegistryFailed, RegistryUnknown
-from tests.support.obedient import host, obey, owners
+from shardmgr.model import Assignment, HeldShard, Member, Plan, ShardSpec
+from shardmgr.planner import ELECTION_FOLDER, LEADER_ENTRY, Planner, PlannerPace
+from shardmgr.registry import ConnectionState, RegistryFailed, RegistryOutcomeUnknown
+from tests.support.obedient import follow_plan, make_member, owner_names
 from tests.support.virtual import VirtualClock, VirtualLoop, run_virtual
 
 TIMEOUT_MS = 6_000
 DRAIN_MS = 3_000
-PACE = Pace(drain_timeout_ms=DRAIN_MS)
+PACE = PlannerPace(handover_timeout_ms=DRAIN_MS)
 SHARDS = [ShardSpec(number, "db") for number in (1, 2, 3, 4)]
 
 
@@ -55,12 +55,12 @@ class Site:
     async def obedient(self, member: Member) -> LocalRegistry:
         """One that does as the plan says whenever that changes, in its first session."""
         registry, changed = await self.host(member), asyncio.Event()
-        registry.on_change(changed.set)
+        registry.subscribe(changed.set)
 
         async def follow() -> None:
-            while registry.session == 1 and registry.link is Link.CONNECTED:
+            while registry.session_number == 1 and registry.connection_state is ConnectionState.CONNECTED:
                 changed.clear()
-                text = render_member(obey([member], await plan_of(registry))[0])
+                text = render_member(follow_plan([member], await plan_of(registry))[0])
                 if (await registry.members(MEMBERS)).get(member.nonce) != text:
                     await registry.announce(MEMBERS, member.nonce, text)
                 await changed.wait()
@@ -75,7 +75,7 @@ class Counting(LocalRegistry):
     looks = 0
 
     async def members(self, folder: str) -> dict[str, bytes]:
-        self.looks += folder == FOLDER
+        self.looks += folder == ELECTION_FOLDER
         return dict(await super().members(folder))
 
 
@@ -85,7 +85,7 @@ def told(story: Callable[[Site, LocalRegistry], Coroutine[Any, Any, None]]) -> N
     async def play() -> None:
         site = Site()
         registry = await site.user()
-        await init(registry, SHARDS)
+        await create_layout(registry, SHARDS)
         await story(site, registry)
 
     run_virtual(play, until_s=3_600)
@@ -104,7 +104,7 @@ async def version_of(registry: LocalRegistry) -> int | None:
 async def until(registry: LocalRegistry, true: Callable[[Plan], bool]) -> Plan:
     """The first plan of which it is true."""
     changed = asyncio.Event()
-    registry.on_change(changed.set)
+    registry.subscribe(changed.set)
     while True:
         changed.clear()
         if true(plan := await plan_of(registry)):
@@ -125,12 +125,12 @@ def now_ms() -> int:
 def test_shards_are_assigned_as_hosts_join_and_die() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
-        await site.obedient(host("a"))
-        await until(registry, lambda plan: set(owners(plan).values()) == {"a"} and len(plan.assignments) == 4)
-        b = await site.obedient(host("b"))
-        await until(registry, lambda plan: sorted(owners(plan).values()) == ["a", "a", "b", "b"])
+        await site.obedient(make_member("a"))
+        await until(registry, lambda plan: set(owner_names(plan).values()) == {"a"} and len(plan.assignments) == 4)
+        b = await site.obedient(make_member("b"))
+        await until(registry, lambda plan: sorted(owner_names(plan).values()) == ["a", "a", "b", "b"])
         site.ensemble.expire(b)
-        plan = await until(registry, lambda plan: list(owners(plan).values()) == ["a"] * 4)
+        plan = await until(registry, lambda plan: list(owner_names(plan).values()) == ["a"] * 4)
         assert sorted(plan.epochs.values()) == [1, 1, 3, 3]
 
     told(story)
@@ -139,13 +139,13 @@ def test_shards_are_assigned_as_hosts_join_and_die() -> None:
 def test_layout_changes_are_followed() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
-        await site.obedient(host("a"))
-        await site.obedient(host("b"))
-        await until(registry, lambda plan: sorted(owners(plan).values()) == ["a", "a", "b", "b"])
+        await site.obedient(make_member("a"))
+        await site.obedient(make_member("b"))
+        await until(registry, lambda plan: sorted(owner_names(plan).values()) == ["a", "a", "b", "b"])
         await drain_host(registry, "a")
-        await until(registry, lambda plan: list(owners(plan).values()) == ["b"] * 4)
+        await until(registry, lambda plan: list(owner_names(plan).values()) == ["b"] * 4)
         await add_shard(registry, ShardSpec(5, "db"))
-        await until(registry, lambda plan: owners(plan).get(5) == "b")
+        await until(registry, lambda plan: owner_names(plan).get(5) == "b")
         await remove_shard(registry, 1, force=True)
         plan = await until(registry, lambda plan: 1 not in plan.assignments)
         assert plan.epochs[1] == 2
@@ -156,7 +156,7 @@ def test_layout_changes_are_followed() -> None:
 def test_nothing_is_written_when_nothing_is_to_be_done() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
-        await site.obedient(host("a"))
+        await site.obedient(make_member("a"))
         await passes(1_000)
         version = await version_of(registry)
         await registry.announce("elsewhere", "x", b"")
@@ -170,10 +170,10 @@ def test_without_a_layout_nothing_is_planned() -> None:
     async def play() -> None:
         site = Site()
         planner, registry = await site.planner("p")
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         await registry.replace(PLAN, render_plan(Plan({1: Assignment("b", "gone", 1, "db")}, {1: 1})), None)
         await passes(3 * PACE.tick_ms)
-        assert planner.elected
+        assert planner.is_elected
         assert await version_of(registry) == 0
 
     run_virtual(play, until_s=3_600)
@@ -188,17 +188,17 @@ def test_one_plans_and_the_next_takes_over_when_its_session_ends() -> None:
         await passes(100)
         second, _ = await site.planner("p2")
         await passes(100)
-        assert (first.elected, second.elected, second.trouble) == (True, False, None)
-        site.ensemble.suspend(gone)
-        await site.host(host("a"))
+        assert (first.is_elected, second.is_elected, second.problem) == (True, False, None)
+        site.ensemble.disconnect(gone)
+        await site.host(make_member("a"))
         await passes(TIMEOUT_MS - 200)
         assert await plan_of(registry) == Plan()
         plan = await until(registry, lambda plan: len(plan.assignments) == 4)
-        assert second.elected
+        assert second.is_elected
         assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 1)
-        site.ensemble.resume(gone)
+        site.ensemble.reconnect(gone)
         await passes(1_000)
-        assert (first.elected, second.elected) == (False, True)
+        assert (first.is_elected, second.is_elected) == (False, True)
 
     told(story)
 
@@ -209,9 +209,9 @@ def test_a_planner_announces_itself_anew_in_its_next_session() -> None:
         await passes(100)
         site.ensemble.expire(its)
         await passes(100)
-        assert its.session == 2
-        assert planner.elected
-        assert await registry.members(FOLDER) == {LEADER: b"p"}
+        assert its.session_number == 2
+        assert planner.is_elected
+        assert await registry.members(ELECTION_FOLDER) == {LEADER_ENTRY: b"p"}
 
     told(story)
 
@@ -223,7 +223,7 @@ def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> No
         lingers = False
 
         async def members(self, folder: str) -> dict[str, bytes]:
-            return {LEADER: b"p"} if self.lingers else dict(await super().members(folder))
+            return {LEADER_ENTRY: b"p"} if self.lingers else dict(await super().members(folder))
 
         async def announce(self, folder: str, name: str, data: bytes) -> None:
             self.lingers = False
@@ -237,7 +237,7 @@ def test_an_entry_that_an_earlier_session_left_is_replaced_not_relied_on() -> No
         its.lingers = True
         site.ensemble.expire(its)
         await passes(1_000)
-        assert await registry.members(FOLDER) == {LEADER: b"p"}
+        assert await registry.members(ELECTION_FOLDER) == {LEADER_ENTRY: b"p"}
 
     told(story)
 
@@ -248,7 +248,7 @@ def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptur
 
         async def members(self, folder: str) -> dict[str, bytes]:
             await asyncio.sleep(0.001)
-            return {} if folder == FOLDER else dict(await super().members(folder))
+            return {} if folder == ELECTION_FOLDER else dict(await super().members(folder))
 
         async def announce(self, folder: str, name: str, data: bytes) -> None:
             await asyncio.sleep(0.001)
@@ -260,16 +260,16 @@ def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptur
             await its.open()
             planners.append((await site.planner(nonce, its))[0])
         for name in "abc":
-            await site.obedient(host(name))
+            await site.obedient(make_member(name))
         plan = await until(
             registry,
             lambda plan: (
-                sorted(owners(plan).values()) == ["a", "a", "b", "c"]
+                sorted(owner_names(plan).values()) == ["a", "a", "b", "c"]
                 and not any(each.leaving for each in plan.assignments.values())
             ),
         )
         await passes(5 * PACE.tick_ms)
-        assert all(planner.elected and planner.trouble is None for planner in planners)
+        assert all(planner.is_elected and planner.problem is None for planner in planners)
         assert await plan_of(registry) == plan
 
     told(story)
@@ -282,17 +282,17 @@ def test_two_that_both_believe_to_be_elected_do_no_harm(caplog: pytest.LogCaptur
 def test_a_drain_that_hangs_is_waited_for_until_it_is_overdue() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
-        a = host("a")
+        a = make_member("a")
         its = await site.host(a)
         before = await until(registry, lambda plan: len(plan.assignments) == 4)
-        hangs = replace(a, holdings={n: Holding(1, "draining") for n in before.assignments})
+        hangs = replace(a, held_shards={n: HeldShard(1, "draining") for n in before.assignments})
         await its.announce(MEMBERS, a.nonce, render_member(hangs))
-        await site.obedient(host("b"))
+        await site.obedient(make_member("b"))
         await drain_host(registry, "a")
         await until(registry, lambda plan: all(plan.assignments[n].leaving for n in (1, 2, 3, 4)))
         begun_ms = now_ms()
-        plan = await until(registry, lambda plan: "a" not in owners(plan).values())
-        assert list(owners(plan).values()) == ["b"] * 4
+        plan = await until(registry, lambda plan: "a" not in owner_names(plan).values())
+        assert list(owner_names(plan).values()) == ["b"] * 4
         assert DRAIN_MS <= now_ms() - begun_ms <= DRAIN_MS + 2 * PACE.pause_ms
         assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 2)
 
@@ -302,7 +302,7 @@ def test_a_drain_that_hangs_is_waited_for_until_it_is_overdue() -> None:
 def test_each_drain_has_its_own_time() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         await until(registry, lambda plan: len(plan.assignments) == 4)
         await remove_shard(registry, 1, force=True)
         await passes(DRAIN_MS // 2)
@@ -320,7 +320,7 @@ def test_each_drain_has_its_own_time() -> None:
 def test_the_next_planner_gives_a_drain_its_full_time_anew() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         _, its = await site.planner("p1")
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         await until(registry, lambda plan: len(plan.assignments) == 4)
         await site.planner("p2")
         await remove_shard(registry, 1, force=True)
@@ -338,17 +338,17 @@ def test_one_that_plans_no_more_does_not_wait_for_drains() -> None:
         its = Counting(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
         await its.open()
         first, _ = await site.planner("p1", its)
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         await until(registry, lambda plan: len(plan.assignments) == 4)
         await remove_shard(registry, 1, force=True)
         await until(registry, lambda plan: plan.assignments[1].leaving)
         await passes(100)
         await site.planner("p2")
-        site.ensemble.suspend(its)
+        site.ensemble.disconnect(its)
         await until(registry, lambda plan: 1 not in plan.assignments)
-        site.ensemble.resume(its)
+        site.ensemble.reconnect(its)
         await passes(1_000)
-        assert not first.elected
+        assert not first.is_elected
         its.looks = 0
         await passes(5 * PACE.tick_ms)
         assert its.looks <= 6
@@ -365,21 +365,21 @@ def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwrit
 ) -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         planner, _ = await site.planner("p")
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         await until(registry, lambda plan: len(plan.assignments) == 4)
-        assert planner.trouble is None
+        assert planner.problem is None
         good = await registry.read(document)
         assert good is not None
         broken = await registry.replace(document, b"{}", good.version)
         await passes(3 * PACE.tick_ms)
-        assert planner.trouble is not None
-        assert f"{document}: format" in planner.trouble
+        assert planner.problem is not None
+        assert f"{document}: format" in planner.problem
         found = await registry.read(document)
         assert found is not None
         assert (found.data, found.version) == (b"{}", broken)
         await registry.replace(document, good.data, broken)
         await passes(100)
-        assert planner.trouble is None
+        assert planner.problem is None
 
     told(story)
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -389,13 +389,13 @@ def test_a_document_that_cannot_be_understood_stops_planning_and_is_not_overwrit
 def test_a_layout_that_is_gone_is_said_and_the_plan_stands() -> None:
     async def story(site: Site, registry: LocalRegistry) -> None:
         planner, _ = await site.planner("p")
-        await site.host(host("a"))
+        await site.host(make_member("a"))
         plan = await until(registry, lambda plan: len(plan.assignments) == 4)
         site.ensemble.delete(LAYOUT)
-        await site.host(host("b"))
+        await site.host(make_member("b"))
         await passes(3 * PACE.tick_ms)
-        assert planner.trouble is not None
-        assert "a plan of 4 shards is there; write the layout again" in planner.trouble
+        assert planner.problem is not None
+        assert "a plan of 4 shards is there; write the layout again" in planner.problem
         assert await plan_of(registry) == plan
 
     told(story)
@@ -405,10 +405,10 @@ def test_an_entry_that_is_no_member_is_said_once_and_gets_no_shards(caplog: pyte
     async def story(site: Site, registry: LocalRegistry) -> None:
         await site.planner("p")
         await registry.announce(MEMBERS, "bad", b"{}")
-        await registry.announce(MEMBERS, "another", render_member(host("b")))
-        await site.obedient(host("a"))
+        await registry.announce(MEMBERS, "another", render_member(make_member("b")))
+        await site.obedient(make_member("a"))
         plan = await until(registry, lambda plan: len(plan.assignments) == 4)
-        assert set(owners(plan).values()) == {"a"}
+        assert set(owner_names(plan).values()) == {"a"}
         await passes(3 * PACE.tick_ms)
 
     told(story)
@@ -434,15 +434,15 @@ def test_a_registry_that_fails_is_asked_again_with_growing_pauses() -> None:
         planner, _ = await site.planner("p", its)
         await passes(100)
         its.fails = True
-        await site.obedient(host("a"))
+        await site.obedient(make_member("a"))
         await passes(30_000)
-        assert planner.trouble == "the registry failed: no answer"
+        assert planner.problem == "the registry failed: no answer"
         gaps = [later - sooner for sooner, later in zip(its.asked, its.asked[1:], strict=False)]
         assert gaps[0] <= 2 * PACE.pause_ms
         assert PACE.retry_ms_max // 2 <= max(gaps) <= PACE.retry_ms_max + 1
         its.fails = False
         await until(registry, lambda plan: len(plan.assignments) == 4)
-        assert planner.trouble is None
+        assert planner.problem is None
 
     told(story)
 
@@ -457,17 +457,17 @@ def test_a_plan_whose_fate_is_unknown_is_read_again(written: bool) -> None:
                 found = await super().replace(name, data, version)
             if not self.answers:
                 self.answers = True
-                raise RegistryUnknown("no answer")
+                raise RegistryOutcomeUnknown("no answer")
             return found
 
     async def story(site: Site, registry: LocalRegistry) -> None:
         its = Unsure(site.ensemble, TIMEOUT_MS, site.clock.monotonic_ms)
         await its.open()
         await site.planner("p", its)
-        await site.obedient(host("a"))
+        await site.obedient(make_member("a"))
         await passes(1_000)
         plan = await plan_of(registry)
-        assert list(owners(plan).values()) == ["a"] * 4
+        assert list(owner_names(plan).values()) == ["a"] * 4
         assert plan.epochs == dict.fromkeys((1, 2, 3, 4), 1)
         assert await version_of(registry) == 0
 
@@ -479,9 +479,9 @@ def test_what_changes_at_the_same_time_is_planned_at_once() -> None:
         await site.planner("p")
         await passes(100)
         for name in "abcd":
-            await site.host(host(name))
+            await site.host(make_member(name))
         await passes(1_000)
-        assert sorted(owners(await plan_of(registry)).values()) == ["a", "b", "c", "d"]
+        assert sorted(owner_names(await plan_of(registry)).values()) == ["a", "b", "c", "d"]
         assert await version_of(registry) == 0
 
     told(story)

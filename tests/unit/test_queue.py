@@ -11,12 +11,12 @@ import pytest
 
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, Unavailable
 from foqs.core.item import State, parse_id
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.engine import Engine
-from foqs.service.placement import TURN_S
+from foqs.service.placement import ROTATION_S
 from foqs.store.memory import MemoryReads
 from tests.support.builders import engine_settings
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 
 def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Callable[[], None]:
@@ -25,7 +25,7 @@ def slow_shard(monkeypatch: pytest.MonkeyPatch, shard: int, method: str) -> Call
     original = getattr(MemoryReads, method)
 
     async def slow(self: MemoryReads, *arguments: Any) -> Any:
-        if self._table is self._database.tables[shard]:
+        if self._tables is self._database.tables[shard]:
             await answers.wait()
         return await original(self, *arguments)
 
@@ -38,7 +38,7 @@ async def restarted_with_items(world: World) -> Engine:
     engine = await world.engine()
     for _ in range(4):
         await Caller(world, engine).put(count=3)
-        await world.pass_s(TURN_S)
+        await world.pass_s(ROTATION_S)
     await engine.abort()
     return await world.engine()
 
@@ -49,10 +49,10 @@ def test_few_calls_are_one_shards_at_a_time_and_every_shard_has_its_turn() -> No
         turns: list[set[int]] = []
         for _ in range(4):
             turns.append({parse_id(name, "id")[0] for _ in range(5) for name in await caller.put(count=2)})
-            await world.pass_s(TURN_S)
+            await world.pass_s(ROTATION_S)
         assert turns in ([{1}, {2}, {1}, {2}], [{2}, {1}, {2}, {1}])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_more_than_a_good_flush_goes_to_the_shard_with_the_shorter_queue() -> None:
@@ -62,26 +62,26 @@ def test_what_is_more_than_a_good_flush_goes_to_the_shard_with_the_shorter_queue
         shards = Counter(parse_id(name, "id")[0] for names in calls for name in names)
         assert min(shards[1], shards[2]) >= 120
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_does_not_answer_holds_back_no_item_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
-        slow_shard(monkeypatch, 1, "ready")
+        slow_shard(monkeypatch, 1, "ready_keys")
         handed = await Caller(world, engine).get(count=100, wait_ms=20_000, timeout_s=30.0)
         assert {seen.shard for seen in handed.items} == {2}
         assert len(handed.items) == 6
         assert world.loop.time() < 5
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_waiting_dequeue_gets_what_a_late_shard_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await restarted_with_items(world)
         caller = Caller(world, engine)
-        answer = slow_shard(monkeypatch, 1, "ready")
+        answer = slow_shard(monkeypatch, 1, "ready_keys")
         first = await caller.get(count=100, wait_ms=20_000, timeout_s=30.0)
         waiting = asyncio.ensure_future(caller.get(count=100, wait_ms=20_000, timeout_s=30.0))
         await world.pass_s(5)
@@ -92,7 +92,7 @@ def test_a_waiting_dequeue_gets_what_a_late_shard_brings(monkeypatch: pytest.Mon
         assert world.loop.time() - start < 1.5
         assert {seen.shard for seen in first.items} == {2}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -> None:
@@ -106,12 +106,12 @@ def test_a_dequeue_whose_items_cannot_be_leased_in_time_ends_at_its_deadline() -
         world.resume()
         assert (await caller.one(wait_ms=2_000)).row.attempt == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
     async def story(world: World) -> None:
-        settings = engine_settings(1, ready_window_items_max=20, ready_keys_max=30)
+        settings = engine_settings(1, ready_window_items_max=20, ready_index_items_max=30)
         engine = await world.engine(settings)
         for topic in range(10):
             await Caller(world, engine).put(f"t{topic}", 30)
@@ -127,7 +127,7 @@ def test_the_index_stays_within_its_limit_when_it_is_refilled() -> None:
                 got += len(items)
             assert got == 28
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_whose_items_all_went_is_forgotten_without_a_consumer() -> None:
@@ -141,7 +141,7 @@ def test_a_topic_whose_items_all_went_is_forgotten_without_a_consumer() -> None:
         assert world.rows() == []
         assert engine.shards[1].index.topics() == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_draining_host_answers_its_long_polls_at_once() -> None:
@@ -157,7 +157,7 @@ def test_a_draining_host_answers_its_long_polls_at_once() -> None:
         assert (await caller.get(wait_ms=9_000)).items == []
         assert world.loop.time() < 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_looking_at_items_pages_over_all_shards_in_order() -> None:
@@ -167,17 +167,17 @@ def test_looking_at_items_pages_over_all_shards_in_order() -> None:
             await caller.put(priority=priority, count=3)
         keys, cursor = [], None
         while True:
-            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, True, world.in_s(5))
-            keys += [seen.row.key for seen in page]
+            page, cursor = await caller.queue.peek("default", "t", State.READY, cursor, 4, True, world.deadline_in(5))
+            keys += [seen.row.order_key for seen in page]
             if cursor is None:
                 break
         assert len(keys) == 9
         assert keys == sorted(keys)
         seen = await caller.one()
-        found = await caller.queue.item("default", seen.shard, seen.row.id, world.in_s(5))
+        found = await caller.queue.get_item("default", seen.shard, seen.row.id, world.deadline_in(5))
         assert found.row.state is State.LEASED
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_of_several_shards_that_are_equal_in_order_are_all_on_some_page() -> None:
@@ -186,18 +186,20 @@ def test_items_of_several_shards_that_are_equal_in_order_are_all_on_some_page() 
         # Both shards begin with the same number, and the moment is given.
         for _ in range(8):
             await caller.put(deliver_after_ms=2_000_000_000_000)
-            await world.pass_s(TURN_S)
+            await world.pass_s(ROTATION_S)
         keys, cursor = [], None
         while True:
-            page, cursor = await caller.queue.peek("default", "t", State.DEFERRED, cursor, 1, False, world.in_s(5))
-            keys += [(seen.row.key, seen.shard) for seen in page]
+            page, cursor = await caller.queue.peek(
+                "default", "t", State.DEFERRED, cursor, 1, False, world.deadline_in(5)
+            )
+            keys += [(seen.row.order_key, seen.shard) for seen in page]
             if cursor is None:
                 break
         assert len({key for key, _ in keys}) < 8, "some are equal"
         assert keys == sorted(set(keys))
         assert len(keys) == 8
 
-    play(story)
+    run_in_world(story)
 
 
 def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
@@ -207,13 +209,13 @@ def test_looking_ends_by_its_deadline_while_the_database_is_away() -> None:
         seen = await caller.one()
         world.stall()
         with pytest.raises(DeadlineExceeded):
-            await caller.queue.peek("default", "t", State.READY, None, 4, True, world.in_s(0.5))
+            await caller.queue.peek("default", "t", State.READY, None, 4, True, world.deadline_in(0.5))
         with pytest.raises(DeadlineExceeded):
-            await caller.queue.item("default", seen.shard, seen.row.id, world.in_s(0.5))
+            await caller.queue.get_item("default", seen.shard, seen.row.id, world.deadline_in(0.5))
         world.resume()
-        assert await caller.do(Kind.ACK, [seen]) == [None]
+        assert await caller.do(EventKind.ACK, [seen]) == [None]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_events_on_a_shard_that_is_being_recovered_can_be_tried_again() -> None:
@@ -223,12 +225,12 @@ def test_events_on_a_shard_that_is_being_recovered_can_be_tried_again() -> None:
         await caller.put()
         seen = await caller.one()
         shard = engine.shards.pop(seen.shard)
-        (outcome,) = await caller.do(Kind.ACK, [seen])
+        (outcome,) = await caller.do(EventKind.ACK, [seen])
         assert isinstance(outcome, Unavailable)
         assert outcome.retry_after_ms
         engine.shards[seen.shard] = shard
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_delay_to_the_end_of_time_is_kept_and_harms_no_timer() -> None:
@@ -240,7 +242,7 @@ def test_a_delay_to_the_end_of_time_is_kept_and_harms_no_timer() -> None:
         assert (await caller.one("soon", wait_ms=1_000)).row.topic == "soon"
         assert (await caller.get("never")).items == []
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() -> None:
@@ -252,7 +254,7 @@ def test_an_item_of_a_namespace_no_longer_configured_still_lives_by_its_times() 
         await world.pass_s(1)
         assert world.rows() == [("t", State.READY)]
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
@@ -276,8 +278,11 @@ def test_a_cursor_of_another_spelling_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument) as caught:
-            await caller.queue.peek("default", "t", State.READY, cursor, 4, False, world.in_s(5))
+            await caller.queue.peek("default", "t", State.READY, cursor, 4, False, world.deadline_in(5))
         assert caught.value.field == "page.cursor"
-        assert await caller.queue.peek("default", "t", State.READY, "0:1:1:1", 4, False, world.in_s(5)) == ([], None)
+        assert await caller.queue.peek("default", "t", State.READY, "0:1:1:1", 4, False, world.deadline_in(5)) == (
+            [],
+            None,
+        )
 
-    play(story)
+    run_in_world(story)

@@ -10,13 +10,13 @@ import pytest
 
 from foqs.core.errors import FoqsError, LimitExceeded, RateLimited, Unavailable
 from foqs.core.item import NewItem
-from foqs.core.life import Kind
-from foqs.service.api import Enqueued
+from foqs.core.life import EventKind
+from foqs.service.api import EnqueueOutcome
 from foqs.service.engine import EngineSettings
 from foqs.store.memory import MemoryReads
 from tests.support.builders import catalog, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import Gate, begin, closed
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import MethodGate, closed, start_task
 
 
 def limited(world: World, **limits: int) -> EngineSettings:
@@ -49,7 +49,7 @@ def test_a_rate_passes_a_minutes_worth_and_says_when_there_is_more() -> None:
         assert isinstance(await refused(caller, [new_item()]), RateLimited)
         assert len(world.rows()) == 70
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_namespace_spends_its_own_rate_alone() -> None:
@@ -60,9 +60,9 @@ def test_a_namespace_spends_its_own_rate_alone() -> None:
         assert isinstance(await refused(caller, [new_item()]), RateLimited)
         await Caller(world, engine, "other").put(count=100)
         held = await caller.get(count=5)
-        assert await caller.do(Kind.ACK, held.items) == [None] * 5
+        assert await caller.do(EventKind.ACK, held.items) == [None] * 5
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_larger_than_a_minutes_worth_is_told_that_it_never_passes() -> None:
@@ -73,7 +73,7 @@ def test_a_call_larger_than_a_minutes_worth_is_told_that_it_never_passes() -> No
         assert (error.field, error.retry_after_ms) == ("items", None)
         await caller.put(count=10)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_that_no_shard_takes_costs_nothing() -> None:
@@ -89,7 +89,7 @@ def test_a_call_that_no_shard_takes_costs_nothing() -> None:
         engine.shards.update(away)
         await caller.put(count=10)
 
-    play(story)
+    run_in_world(story)
 
 
 # ----------------------------------------------------------------------- backlog
@@ -108,12 +108,12 @@ def test_a_backlog_is_held_to_its_limit_and_has_room_again_when_it_shrinks(limit
         await refused(caller, [new_item(payload=bytes(size))])
         held = (await caller.get(count=10)).items
         await refused(caller, [new_item(payload=bytes(size))])
-        await caller.do(Kind.ACK, held[:3])
+        await caller.do(EventKind.ACK, held[:3])
         await refused(caller, [new_item(payload=bytes(size)) for _ in range(4)])
         await caller.put(count=3, payload=bytes(size))
         assert len(world.rows()) == 10
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
@@ -128,14 +128,14 @@ def test_calls_that_come_at_once_do_not_pass_the_limit_together(limits: dict[str
 
         calls = []
         for number in range(40):
-            calls.append(begin(offer()))
+            calls.append(start_task(offer()))
             if number % 4 == 0:
                 await world.pass_s(0.001)
         for call in calls:
             await call
         assert len(accepted) == len(world.rows()) == 10
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
@@ -146,23 +146,23 @@ def test_a_new_owner_refuses_nothing_wrongly_and_knows_the_backlog_when_it_has_c
         first = await world.engine(limited(world, **limits))
         await Caller(world, first).put(count=9, payload=bytes(size))
         await first.abort()
-        counting = Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
+        counting = MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)
         with closed(counting):
             caller = Caller(world, await world.engine(limited(world, **limits)))
             held = (await caller.get(count=9, wait_ms=1_000)).items
-            await caller.do(Kind.ACK, held[:6])
+            await caller.do(EventKind.ACK, held[:6])
             # Nine were there, which it does not know; it has three now, and six gone.
             await caller.put(count=7, payload=bytes(size))
-        await world.until(lambda: not any(shard.counts.lag for shard in caller_shards(caller)))
+        await world.until(lambda: not any(shard.counts.is_lagging for shard in caller_shards(caller)))
         assert len(world.rows()) == 10
         await refused(caller, [new_item(payload=bytes(size))])
-        await caller.do(Kind.ACK, held[6:])
+        await caller.do(EventKind.ACK, held[6:])
         await caller.put(count=3, payload=bytes(size))
 
     def caller_shards(caller: Caller) -> list[Any]:
         return list(caller.queue._shards.values())
 
-    play(story)
+    run_in_world(story)
 
 
 def test_usage_is_what_the_tables_hold_whatever_becomes_of_items() -> None:
@@ -174,21 +174,21 @@ def test_usage_is_what_the_tables_hold_whatever_becomes_of_items() -> None:
         await caller.put("short", 2, payload=b"one", ttl_ms=50)
         await Caller(world, engine, "other").put("now", 3, payload=b"x")
         held = (await caller.get("now", 4)).items
-        await caller.do(Kind.ACK, held[:1])
-        await caller.do(Kind.NACK, held[1:2], dead=True)
-        await caller.do(Kind.NACK, held[2:3], delay_ms=1_000, metadata=b"why")
+        await caller.do(EventKind.ACK, held[:1])
+        await caller.do(EventKind.NACK, held[1:2], dead=True)
+        await caller.do(EventKind.NACK, held[2:3], delay_ms=1_000, metadata=b"why")
         await world.pass_s(0.5)
         assert engine.queue.quota.usage("default") == (7, 5 * 4 + 2 * 12)
         assert engine.queue.quota.usage("other") == (3, 3)
         assert engine.queue.quota.usage("nobody") == (0, 0)
 
-    play(story)
+    run_in_world(story)
 
 
 # ------------------------------------------------------------------------ topics
 
 
-def topics_of(results: Sequence[Enqueued], names: Sequence[str]) -> list[str]:
+def topics_of(results: Sequence[EnqueueOutcome], names: Sequence[str]) -> list[str]:
     """The names of those that were taken."""
     return [name for result, name in zip(results, names, strict=True) if isinstance(result, str)]
 
@@ -207,7 +207,7 @@ def test_an_item_of_one_topic_too_many_is_refused_alone(keyed: bool) -> None:
         results = await caller.enqueue([new_item("x")])
         assert isinstance(results[0], LimitExceeded)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_topic_without_items_makes_room_for_another() -> None:
@@ -216,10 +216,10 @@ def test_a_topic_without_items_makes_room_for_another() -> None:
         await caller.put("a")
         (error,) = await caller.enqueue([new_item("b")])
         assert isinstance(error, LimitExceeded)
-        await caller.do(Kind.ACK, [await caller.one("a")])
+        await caller.do(EventKind.ACK, [await caller.one("a")])
         ok((await caller.enqueue([new_item("b")]))[0])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +228,13 @@ def test_topics_are_not_limited_before_they_are_counted(monkeypatch: pytest.Monk
         await Caller(world, first).put("x")
         await Caller(world, first).put("y")
         await first.abort()
-        with closed(Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)):
+        with closed(MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=True)):
             caller = Caller(world, await world.engine(limited(world, topics_max=2)))
             held = [await caller.one("x", wait_ms=1_000), await caller.one("y", wait_ms=1_000)]
-            assert await caller.do(Kind.ACK, held) == [None, None]
+            assert await caller.do(EventKind.ACK, held) == [None, None]
             await caller.put("a")
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_was_refused_is_counted_by_its_limit() -> None:
@@ -244,11 +244,11 @@ def test_what_was_refused_is_counted_by_its_limit() -> None:
         await caller.enqueue([new_item("a"), new_item("b")])
         await refused(caller, [new_item("a") for _ in range(3)])
         await caller.put("a", 2)
-        await caller.do(Kind.ACK, (await caller.get("a", 3)).items)
+        await caller.do(EventKind.ACK, (await caller.get("a", 3)).items)
         await refused(caller, [new_item("a") for _ in range(3)])
-        assert engine.queue.quota.limited == {"topics": 1, "items": 3, "rate": 3}
+        assert engine.queue.quota.limited_items == {"topics": 1, "items": 3, "rate": 3}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_usage_counts_the_enqueues_of_the_last_minute() -> None:
@@ -260,4 +260,4 @@ def test_usage_counts_the_enqueues_of_the_last_minute() -> None:
         await world.pass_s(125)
         assert engine.admin.usage("default").enqueues_last_minute == 0
 
-    play(story)
+    run_in_world(story)

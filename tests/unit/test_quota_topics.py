@@ -19,13 +19,13 @@ class Counts:
     def __init__(self, names: set[str]) -> None:
         self._names = names
         self.listed = False
-        self.begun = len(names)
-        self.ended = 0
+        self.begun_count = len(names)
+        self.ended_count = 0
 
-    def topics_of(self, namespace: str) -> int:
+    def topic_count(self, namespace: str) -> int:
         return len(self._names)
 
-    def topics(self, namespace: str) -> list[str]:
+    def topic_names(self, namespace: str) -> list[str]:
         self.listed = True
         return sorted(self._names)
 
@@ -80,9 +80,9 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
-    def topics(self, namespace: str) -> list[str]:
+    def topic_names(self, namespace: str) -> list[str]:
         self.listings += 1
-        return self._real.topics(namespace)
+        return self._real.topic_names(namespace)
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdef"), st.integers(1, 4)), max_size=40))
@@ -90,8 +90,8 @@ def test_what_was_counted_before_is_as_good_as_counting_again(steps: list[tuple[
     shards, totals = [Counted() for _ in range(3)], TopicTotals()
     for number, name, more in steps:
         counts = shards[number]._real
-        counts.change(("n", name), State.READY, -1 if ("n", name) in counts else 1)
-        exactly = len(set().union(*[shard._real.topics("n") for shard in shards]))
+        counts.add(("n", name), State.READY, -1 if ("n", name) in counts else 1)
+        exactly = len(set().union(*[shard._real.topic_names("n") for shard in shards]))
         for most in (2, 4):
             assert room(totals.total(cast("Any", shards), "n", more, most), more, most) == room(exactly, more, most)
 
@@ -99,14 +99,14 @@ def test_what_was_counted_before_is_as_good_as_counting_again(steps: list[tuple[
 def test_names_are_not_looked_at_again_while_what_has_changed_since_does_not_matter() -> None:
     shards, totals = [Counted(), Counted()], TopicTotals()
     for shard in shards:
-        shard._real.found([(("n", str(number)), State.READY, 1) for number in range(60)])
+        shard._real.complete_initial([(("n", str(number)), State.READY, 1) for number in range(60)])
 
     def total(most: int) -> int:
         return totals.total(cast("Any", shards), "n", 1, most)
 
     assert total(100) == 60
     for number in range(30):
-        shards[0]._real.change(("n", f"new {number}"), State.READY, 1)
+        shards[0]._real.add(("n", f"new {number}"), State.READY, 1)
         assert total(100) == 61 + number
     assert total(91) == 90
     assert total(90) == 90

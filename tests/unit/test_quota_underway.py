@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, LimitExceeded, UnknownOutcome
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.store.memory import MemoryStore
 from tests.support.builders import catalog, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import Gate, begin, closed
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import MethodGate, closed, start_task
 
 
 async def limited(world: World, **limits: int) -> Caller:
@@ -27,9 +27,9 @@ def test_what_waits_counts_by_its_payload_as_what_is_written_does(keyed: bool) -
         make: dict[str, Any] = {"payload": bytes(450), "metadata": bytes(500)}
         items = [keyed_item(f"{n}", **make) if keyed else new_item(**make) for n in range(3)]
         world.stall()
-        begun = begin(caller.enqueue(items[:1]))
+        begun = start_task(caller.enqueue(items[:1]))
         await world.pass_s(0.1)
-        queued = begin(caller.enqueue(items[1:2]))
+        queued = start_task(caller.enqueue(items[1:2]))
         await world.pass_s(0.1)
         with pytest.raises(LimitExceeded):
             await caller.enqueue([new_item(payload=bytes(101))])
@@ -39,7 +39,7 @@ def test_what_waits_counts_by_its_payload_as_what_is_written_does(keyed: bool) -
             await caller.enqueue([new_item(payload=bytes(101))])
         await caller.put(payload=bytes(100))
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"backlog_items_max": 10}, 1), ({"backlog_bytes_max": 1_000}, 100)])
@@ -50,10 +50,10 @@ def test_items_of_a_flush_that_is_tried_without_them_count_once(
         caller = await limited(world, **limits)
         await caller.put(payload=bytes(size))
         held = (await caller.get()).items
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
-            written = begin(caller.do(Kind.EXTEND, held))
-            refused = begin(caller.enqueue([new_item(payload=bytes(size)) for _ in range(5)]))
+            written = start_task(caller.do(EventKind.EXTEND, held))
+            refused = start_task(caller.enqueue([new_item(payload=bytes(size)) for _ in range(5)]))
             await world.until(lambda: gate.held == 1)
             world.database.refuse = lambda writes: "no such luck" if writes.inserts else None
             gate.open()
@@ -61,7 +61,7 @@ def test_items_of_a_flush_that_is_tried_without_them_count_once(
             gate.close()
             await world.until(lambda: gate.held == 1)
             # Six of ten: five that wait to be tried alone, and one that is there.
-            more = begin(caller.enqueue([new_item(payload=bytes(size)) for _ in range(4)]))
+            more = start_task(caller.enqueue([new_item(payload=bytes(size)) for _ in range(4)]))
             await world.pass_s(0.001)
             assert not more.done()
             with pytest.raises(LimitExceeded):
@@ -71,18 +71,18 @@ def test_items_of_a_flush_that_is_tried_without_them_count_once(
         assert all(map(ok, await refused + await more))
         assert len(world.rows()) == 10
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_of_a_call_that_is_over_do_not_count_and_those_that_were_written_do() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=10)
         world.stall()
-        begun = begin(caller.enqueue([new_item() for _ in range(4)], 0.5))
+        begun = start_task(caller.enqueue([new_item() for _ in range(4)], 0.5))
         await world.pass_s(0.1)
-        queued = begin(caller.enqueue([new_item() for _ in range(6)], 0.3))
+        queued = start_task(caller.enqueue([new_item() for _ in range(6)], 0.3))
         assert {type(result) for result in await queued} == {DeadlineExceeded}
-        later = begin(caller.enqueue([new_item() for _ in range(6)], 30))
+        later = start_task(caller.enqueue([new_item() for _ in range(6)], 30))
         assert {type(result) for result in await begun} == {UnknownOutcome}
         world.resume()
         assert all(map(ok, await later))
@@ -90,7 +90,7 @@ def test_items_of_a_call_that_is_over_do_not_count_and_those_that_were_written_d
         with pytest.raises(LimitExceeded):
             await caller.enqueue([new_item()])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_that_is_written_in_parts_counts_once() -> None:
@@ -98,10 +98,10 @@ def test_a_call_that_is_written_in_parts_counts_once() -> None:
         world.catalog = catalog(default={"backlog_items_max": 100})
         engine = await world.engine(engine_settings(1, flush_items_max=10))
         caller = Caller(world, engine)
-        call = begin(caller.enqueue([new_item() for _ in range(60)]))
+        call = start_task(caller.enqueue([new_item() for _ in range(60)]))
         seen = set()
         while not call.done():
-            under_way = engine.queue.quota._under_way["default"] if engine.queue.quota._under_way else None
+            under_way = engine.queue.quota._in_flight["default"] if engine.queue.quota._in_flight else None
             if under_way is not None:
                 assert len(world.rows()) - 10 <= 60 - under_way.items <= len(world.rows())
                 assert engine.queue.quota.usage("default")[0] + under_way.items == 60
@@ -109,4 +109,4 @@ def test_a_call_that_is_written_in_parts_counts_once() -> None:
             await world.pass_s(0.0005)
         assert len(seen) > 3
 
-    play(story)
+    run_in_world(story)

@@ -13,7 +13,7 @@ def passes(bucket: TokenBucket, items: int, per_minute: int, now_s: float) -> bo
     """Takes the items when they may pass now."""
     if bucket.wait_s(items, per_minute, now_s):
         return False
-    bucket.take(items, per_minute, now_s)
+    bucket.consume(items, per_minute, now_s)
     return True
 
 
@@ -50,7 +50,7 @@ def test_what_is_refused_costs_nothing() -> None:
 
 def test_a_bucket_is_full_when_nobody_asked_for_a_minute() -> None:
     bucket = TokenBucket()
-    bucket.take(60, 60, 100.0)
+    bucket.consume(60, 60, 100.0)
     assert not bucket.is_full(159.0)
     assert bucket.is_full(160.0)
 
@@ -72,7 +72,7 @@ def test_no_stretch_of_time_passes_more_than_its_own_and_a_minutes_worth(
             plain -= items * 60
         assert (bucket.wait_s(items, per_minute, now_s) <= 1e-9) == may or abs(items * 60 - plain) < 1
         if may:
-            bucket.take(items, per_minute, now_s)
+            bucket.consume(items, per_minute, now_s)
             passed.append((now_s, items))
     for place, (start_s, _) in enumerate(passed):
         total = 0
@@ -85,13 +85,13 @@ def test_what_came_evenly_is_counted_exactly() -> None:
     count = MinuteCount()
     for second in range(200):
         count.add(3, 1_000.0 + second)
-    assert count.last(1_200.0) == 180
-    assert count.last(1_230.0) == 90  # half of it is a minute ago
-    assert count.last(1_320.0) == 0
+    assert count.last_minute(1_200.0) == 180
+    assert count.last_minute(1_230.0) == 90  # half of it is a minute ago
+    assert count.last_minute(1_320.0) == 0
 
 
 def test_a_burst_is_forgotten_after_two_minutes_at_most() -> None:
     count = MinuteCount()
     count.add(100, 59.0)
-    assert count.last(59.5) == 100
-    assert count.last(120.0) == 0
+    assert count.last_minute(59.5) == 100
+    assert count.last_minute(120.0) == 0

@@ -5,155 +5,166 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.item import unpack_key
+from foqs.core.item import unpack_order_key
 from foqs.core.ready import BELOW_ALL, ReadyIndex
-from tests.support.ready_windows import ALL, OTHER, TOPIC, filled, k, ks, lowered, reading, refilled, window
+from tests.support.ready_windows import (
+    ALL,
+    OTHER,
+    TOPIC,
+    filled_index,
+    finish_refill,
+    index_over_larger_table,
+    order_key,
+    order_keys,
+    reading,
+    window,
+)
 
 # ------------------------------------------------------------------- windows
 
 
 def test_take_gives_the_lowest_priority_then_the_oldest_then_the_first_id() -> None:
-    index = filled(k(1, 1, 5), k(2, 0, 9), k(4, 0, 5), k(3, -1, 7))
-    assert index.take(TOPIC, 3) == [k(3, -1, 7), k(4, 0, 5), k(2, 0, 9)]
-    assert index.take(TOPIC, 3) == [k(1, 1, 5)]
-    assert index.take(TOPIC, 3) == []
+    index = filled_index(order_key(1, 1, 5), order_key(2, 0, 9), order_key(4, 0, 5), order_key(3, -1, 7))
+    assert index.reserve(TOPIC, 3) == [order_key(3, -1, 7), order_key(4, 0, 5), order_key(2, 0, 9)]
+    assert index.reserve(TOPIC, 3) == [order_key(1, 1, 5)]
+    assert index.reserve(TOPIC, 3) == []
 
 
 def test_nothing_is_taken_above_the_last_key_asked_for() -> None:
-    index = filled(*ks(1, 3, 5, 7))
-    assert index.take(TOPIC, 10, k(4)) == ks(1, 3)
-    assert index.take(TOPIC, 10, k(4)) == []
-    assert index.take(TOPIC, 1, k(7)) == ks(5)
-    assert index.take(TOPIC, 0) == []
+    index = filled_index(*order_keys(1, 3, 5, 7))
+    assert index.reserve(TOPIC, 10, order_key(4)) == order_keys(1, 3)
+    assert index.reserve(TOPIC, 10, order_key(4)) == []
+    assert index.reserve(TOPIC, 1, order_key(7)) == order_keys(5)
+    assert index.reserve(TOPIC, 0) == []
 
 
 def test_of_many_topics_those_are_told_that_have_or_may_have_items_in_the_order_asked_for() -> None:
-    index = filled(*ks(1))
+    index = filled_index(*order_keys(1))
     index.discover(OTHER)
-    assert index.among([OTHER, ("default", "none"), TOPIC]) == [OTHER, TOPIC]
-    index.take(TOPIC, 1)
-    assert index.among({TOPIC: 1, OTHER: 1}) == [OTHER]
-    assert index.among([TOPIC]) == []
+    assert index.filter_known([OTHER, ("default", "none"), TOPIC]) == [OTHER, TOPIC]
+    index.reserve(TOPIC, 1)
+    assert index.filter_known({TOPIC: 1, OTHER: 1}) == [OTHER]
+    assert index.filter_known([TOPIC]) == []
 
 
 def test_a_full_window_evicts_its_worst_keys_and_says_that_more_may_lie_beyond() -> None:
-    index = filled(*ks(1, 2, 3, 4), window=2)
-    assert window(index) == ks(1, 2)
-    assert index.boundary(TOPIC) == k(2)
-    index.take(TOPIC, 1)
+    index = filled_index(*order_keys(1, 2, 3, 4), window=2)
+    assert window(index) == order_keys(1, 2)
+    assert index.boundary(TOPIC) == order_key(2)
+    index.reserve(TOPIC, 1)
     assert not index.needs_refill(TOPIC)
-    assert index.wants_refill(TOPIC, 2)
-    index.take(TOPIC, 1)
+    assert index.is_low(TOPIC, 2)
+    index.reserve(TOPIC, 1)
     assert index.needs_refill(TOPIC)
 
 
 def test_a_window_that_covers_the_table_wants_no_refill() -> None:
-    index = filled(*ks(1, 2))
-    assert not index.wants_refill(TOPIC, 100)
-    assert index.begin_refill(TOPIC) is None
-    assert index.begin_refill(OTHER) is None
+    index = filled_index(*order_keys(1, 2))
+    assert not index.is_low(TOPIC, 100)
+    assert index.start_refill(TOPIC) is None
+    assert index.start_refill(OTHER) is None
 
 
 def test_a_key_above_the_boundary_stays_out_and_one_below_enters() -> None:
-    index = lowered(*ks(2, 4))
-    index.add_many(TOPIC, ks(1, 3, 5, 6))
-    assert window(index) == ks(1, 2, 3, 4)
-    index.add(TOPIC, k(7))
+    index = index_over_larger_table(*order_keys(2, 4))
+    index.add_many(TOPIC, order_keys(1, 3, 5, 6))
+    assert window(index) == order_keys(1, 2, 3, 4)
+    index.add(TOPIC, order_key(7))
     assert len(index) == 4
 
 
 def test_an_urgent_item_enters_a_full_window() -> None:
-    index = filled(*ks(1, 2), window=2)
-    index.add(TOPIC, k(3, -1))
-    assert window(index) == [k(3, -1), k(1)]
+    index = filled_index(*order_keys(1, 2), window=2)
+    index.add(TOPIC, order_key(3, -1))
+    assert window(index) == [order_key(3, -1), order_key(1)]
 
 
 def test_a_key_is_not_added_twice_be_it_in_the_window_or_reserved() -> None:
-    index = filled(*ks(1, 2, 3, 4))
-    index.take(TOPIC, 1)
-    index.add_many(TOPIC, ks(1, 2, 4, 5))
-    index.add(TOPIC, k(5))
-    assert window(index) == ks(2, 3, 4, 5)
+    index = filled_index(*order_keys(1, 2, 3, 4))
+    index.reserve(TOPIC, 1)
+    index.add_many(TOPIC, order_keys(1, 2, 4, 5))
+    index.add(TOPIC, order_key(5))
+    assert window(index) == order_keys(2, 3, 4, 5)
     assert len(index) == 4
-    index.take(TOPIC, ALL)
-    index.add_many(TOPIC, ks(1, 2, 3, 4, 5))
+    index.reserve(TOPIC, ALL)
+    index.add_many(TOPIC, order_keys(1, 2, 3, 4, 5))
     assert window(index) == []
 
 
 @given(st.lists(st.lists(st.integers(1, 60), max_size=12, unique=True), max_size=12), st.integers(0, 9))
 def test_batches_enter_as_if_key_by_key(batches: list[list[int]], taken: int) -> None:
-    index, expected = filled(*ks(*range(10, 20))), set(range(10, 20))
-    reserved = {unpack_key(key)[2] for key in index.take(TOPIC, taken)}
+    index, expected = filled_index(*order_keys(*range(10, 20))), set(range(10, 20))
+    reserved = {unpack_order_key(key)[2] for key in index.reserve(TOPIC, taken)}
     for batch in batches:
-        index.add_many(TOPIC, ks(*sorted(batch)))
+        index.add_many(TOPIC, order_keys(*sorted(batch)))
         expected.update(batch)
-    assert window(index) == ks(*sorted(expected - reserved))
+    assert window(index) == order_keys(*sorted(expected - reserved))
     assert len(index) == len(expected - reserved)
 
 
 @given(st.data())
 def test_a_window_that_is_taken_from_again_and_again_keeps_its_order(data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(1, 200), unique=True, max_size=80))
-    index, left = filled(*ks(*numbers)), sorted(numbers)
+    index, left = filled_index(*order_keys(*numbers)), sorted(numbers)
     while left:
         count = data.draw(st.integers(1, 9))
-        taken = index.take(TOPIC, count)
-        assert taken == ks(*left[:count])
+        taken = index.reserve(TOPIC, count)
+        assert taken == order_keys(*left[:count])
         back = data.draw(st.integers(0, len(taken)))
-        index.give_back(TOPIC, reversed(taken[:back]))
+        index.release_reservations(TOPIC, reversed(taken[:back]))
         left = left[:back] + left[count:]
         if data.draw(st.booleans()) and left:
             gone = data.draw(st.sampled_from(left))
-            index.discard(TOPIC, k(gone))
+            index.discard(TOPIC, order_key(gone))
             left.remove(gone)
-        assert window(index) == ks(*left)
+        assert window(index) == order_keys(*left)
         if left and back == len(taken):
-            index.take(TOPIC, 1)
+            index.reserve(TOPIC, 1)
             left = left[1:]
 
 
 def test_an_empty_complete_topic_is_forgotten() -> None:
-    index = filled(k(1))
-    index.discard(TOPIC, k(1))
+    index = filled_index(order_key(1))
+    index.discard(TOPIC, order_key(1))
     assert index.topics() == []
-    index.add(TOPIC, k(2))
-    index.take(TOPIC, 1)
+    index.add(TOPIC, order_key(2))
+    index.reserve(TOPIC, 1)
     assert index.topics() == []
-    refilled_empty = lowered()
-    refilled(refilled_empty, [], complete=True)
+    refilled_empty = index_over_larger_table()
+    finish_refill(refilled_empty, [], complete=True)
     assert refilled_empty.topics() == []
 
 
 def test_a_forgotten_topic_has_nothing_left() -> None:
-    index = filled(*ks(1, 2))
+    index = filled_index(*order_keys(1, 2))
     index.forget_all([TOPIC, OTHER])
-    assert (index.topics(), len(index), index.head(TOPIC)) == ([], 0, None)
+    assert (index.topics(), len(index), index.best_key(TOPIC)) == ([], 0, None)
 
 
 def test_a_forgotten_topic_has_no_keys_left_to_make_room_with() -> None:
     index = ReadyIndex(100, 6)
-    index.add_many(TOPIC, ks(1, 2, 3))
+    index.add_many(TOPIC, order_keys(1, 2, 3))
     index.forget(TOPIC)
-    index.add_many(OTHER, ks(*range(1, 9)))
+    index.add_many(OTHER, order_keys(*range(1, 9)))
     assert (len(index), index.window_len(OTHER)) == (6, 6)
 
 
 def test_a_discovered_topic_is_read_from_its_very_first_key() -> None:
-    index = filled(*ks(1, 2))
+    index = filled_index(*order_keys(1, 2))
     index.discover(TOPIC)
     assert len(index) == 0
     assert index.needs_refill(TOPIC)
     refill = reading(index)
-    assert refill.after == BELOW_ALL < k(1, priority=-(1 << 31))
+    assert refill.after == BELOW_ALL < order_key(1, priority=-(1 << 31))
 
 
 def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
-    index = filled(k(1, 0, 9), k(2, 1, 3), k(3, 2, 1))
-    index.add(OTHER, k(4, 0, 5))
+    index = filled_index(order_key(1, 0, 9), order_key(2, 1, 3), order_key(3, 2, 1))
+    index.add(OTHER, order_key(4, 0, 5))
     assert index.oldest_ms(0) == 5
     assert index.oldest_ms(1) == 3
     assert index.oldest_ms(100) == 1
-    index.take(TOPIC, 3)
+    index.reserve(TOPIC, 3)
     assert index.oldest_ms(100) == 5
     assert ReadyIndex(1, 1).oldest_ms(100) is None
 
@@ -162,52 +173,52 @@ def test_the_oldest_is_found_among_every_head_and_some_of_the_others() -> None:
 
 
 def test_what_is_given_back_comes_first_again() -> None:
-    index = filled(*ks(1, 2, 3, 4))
-    taken = index.take(TOPIC, 3)
-    assert index.reserved == 3
-    assert index.give_back(TOPIC, taken[1:])
-    assert index.reserved == 1
-    assert window(index) == ks(2, 3, 4)
-    assert not index.give_back(TOPIC, taken[1:])
+    index = filled_index(*order_keys(1, 2, 3, 4))
+    taken = index.reserve(TOPIC, 3)
+    assert index.reserved_count == 3
+    assert index.release_reservations(TOPIC, taken[1:])
+    assert index.reserved_count == 1
+    assert window(index) == order_keys(2, 3, 4)
+    assert not index.release_reservations(TOPIC, taken[1:])
 
 
 def test_what_is_given_back_above_a_lowered_boundary_stays_out() -> None:
-    index = filled(*ks(1, 2), window=2)
-    index.take(TOPIC, 2)
+    index = filled_index(*order_keys(1, 2), window=2)
+    index.reserve(TOPIC, 2)
     index.discover(TOPIC)
-    refilled(index, ks(1), complete=False)
-    assert index.give_back(TOPIC, ks(1, 2))
-    assert window(index) == ks(1)
+    finish_refill(index, order_keys(1), complete=False)
+    assert index.release_reservations(TOPIC, order_keys(1, 2))
+    assert window(index) == order_keys(1)
 
 
 def test_a_settled_key_does_not_come_back() -> None:
-    index = filled(*ks(1, 2))
-    index.take(TOPIC, 2)
-    assert index.settle([1]) == 1
-    assert index.give_back(TOPIC, ks(1, 2))
-    assert window(index) == ks(2)
-    assert index.reserved == 0
+    index = filled_index(*order_keys(1, 2))
+    index.reserve(TOPIC, 2)
+    assert index.confirm_reservations([1]) == 1
+    assert index.release_reservations(TOPIC, order_keys(1, 2))
+    assert window(index) == order_keys(2)
+    assert index.reserved_count == 0
 
 
 def test_a_reserved_key_that_is_ready_no_longer_cannot_be_given_back() -> None:
-    index = filled(*ks(1, 2))
-    index.take(TOPIC, 1)
-    index.discard(TOPIC, k(1))
-    assert not index.give_back(TOPIC, ks(1))
-    assert window(index) == ks(2)
+    index = filled_index(*order_keys(1, 2))
+    index.reserve(TOPIC, 1)
+    index.discard(TOPIC, order_key(1))
+    assert not index.release_reservations(TOPIC, order_keys(1))
+    assert window(index) == order_keys(2)
 
 
 def test_an_item_re_keyed_while_reserved_is_free_by_its_new_key_and_only_by_that() -> None:
-    index = filled(*ks(1, 2))
-    index.take(TOPIC, 1)
-    index.discard(TOPIC, k(1))
-    index.add(TOPIC, k(1, -1))
-    assert index.settle([1]) == 0
-    assert index.take(TOPIC, 1) == [k(1, -1)]
-    assert not index.give_back(TOPIC, [k(1)])
-    assert index.reserved == 1
-    assert index.give_back(TOPIC, [k(1, -1)])
-    assert window(index) == [k(1, -1), k(2)]
+    index = filled_index(*order_keys(1, 2))
+    index.reserve(TOPIC, 1)
+    index.discard(TOPIC, order_key(1))
+    index.add(TOPIC, order_key(1, -1))
+    assert index.confirm_reservations([1]) == 0
+    assert index.reserve(TOPIC, 1) == [order_key(1, -1)]
+    assert not index.release_reservations(TOPIC, [order_key(1)])
+    assert index.reserved_count == 1
+    assert index.release_reservations(TOPIC, [order_key(1, -1)])
+    assert window(index) == [order_key(1, -1), order_key(2)]
 
 
 # -------------------------------------------------------------------- limits
@@ -216,15 +227,15 @@ def test_an_item_re_keyed_while_reserved_is_free_by_its_new_key_and_only_by_that
 def test_the_total_is_bounded_and_every_topic_keeps_its_best_key() -> None:
     index = ReadyIndex(100, 10)
     for number in range(1, 51):
-        index.add(("ns", f"t{number % 5}"), k(number))
+        index.add(("ns", f"t{number % 5}"), order_key(number))
     assert len(index) == 10
-    assert [index.head(("ns", f"t{topic}")) for topic in range(5)] == ks(5, 1, 2, 3, 4)
+    assert [index.best_key(("ns", f"t{topic}")) for topic in range(5)] == order_keys(5, 1, 2, 3, 4)
 
 
 def test_more_topics_than_keys_keep_one_key_each() -> None:
     index = ReadyIndex(100, 3)
     for number in range(1, 11):
-        index.add_many(("ns", f"t{number}"), ks(number, number + 100))
+        index.add_many(("ns", f"t{number}"), order_keys(number, number + 100))
     assert [index.window_len(("ns", f"t{number}")) for number in range(1, 11)] == [1] * 10
 
 
@@ -232,46 +243,46 @@ def test_the_coldest_topic_makes_room_and_the_one_just_taken_from_does_not() -> 
     index = ReadyIndex(100, 9)
     names = [("ns", name) for name in "abc"]
     for at, topic in enumerate(names):
-        index.add_many(topic, ks(*range(10 * at + 1, 10 * at + 4)))
-    index.give_back(names[0], index.take(names[0], 1))
-    index.add(("ns", "d"), k(50))
+        index.add_many(topic, order_keys(*range(10 * at + 1, 10 * at + 4)))
+    index.release_reservations(names[0], index.reserve(names[0], 1))
+    index.add(("ns", "d"), order_key(50))
     assert [index.window_len(topic) for topic in names] == [3, 2, 3]
-    assert index.boundary(names[1]) == k(12)
-    index.add_many(("ns", "d"), ks(51, 52))
+    assert index.boundary(names[1]) == order_key(12)
+    index.add_many(("ns", "d"), order_keys(51, 52))
     assert [index.window_len(topic) for topic in names] == [3, 1, 2]
 
 
 def test_a_topic_just_refilled_is_not_the_one_that_makes_room() -> None:
     index = ReadyIndex(100, 6)
     index.discover(TOPIC)
-    refilled(index, ks(1, 2), complete=False)
-    index.add_many(OTHER, ks(11, 12, 13))
-    refilled(index, ks(3), complete=False)
-    index.add(("ns", "v"), k(20))
+    finish_refill(index, order_keys(1, 2), complete=False)
+    index.add_many(OTHER, order_keys(11, 12, 13))
+    finish_refill(index, order_keys(3), complete=False)
+    index.add(("ns", "v"), order_key(20))
     assert (index.window_len(TOPIC), index.window_len(OTHER)) == (3, 2)
 
 
 def test_a_topic_in_use_gets_room_for_its_refill_from_the_others() -> None:
     index = ReadyIndex(8, 10)
     for number in range(1, 4):
-        index.add_many(("ns", f"t{number}"), ks(*range(number * 10, number * 10 + 4)))
+        index.add_many(("ns", f"t{number}"), order_keys(*range(number * 10, number * 10 + 4)))
     index.discover(TOPIC)
     refill = reading(index)
     assert refill.limit == 4
-    index.end_refill(refill, ks(1, 2, 3, 4), complete=False)
-    assert window(index) == ks(1, 2, 3, 4)
+    index.finish_refill(refill, order_keys(1, 2, 3, 4), complete=False)
+    assert window(index) == order_keys(1, 2, 3, 4)
     assert len(index) == 10
 
 
 def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
     index = ReadyIndex(100, 4)
-    index.add_many(TOPIC, ks(1, 2, 3))
-    index.add_many(OTHER, ks(11, 12, 13))
+    index.add_many(TOPIC, order_keys(1, 2, 3))
+    index.add_many(OTHER, order_keys(11, 12, 13))
     assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
-    index.take(OTHER, 3)
-    refilled(index, ks(2, 3), complete=False)
+    index.reserve(OTHER, 3)
+    finish_refill(index, order_keys(2, 3), complete=False)
     assert index.window_len(TOPIC) == 3
-    index.add_many(OTHER, ks(14, 15, 16))
+    index.add_many(OTHER, order_keys(14, 15, 16))
     assert (index.window_len(TOPIC), index.window_len(OTHER)) == (1, 3)
 
 
@@ -279,23 +290,23 @@ def test_a_topic_that_gave_all_it_had_gives_again_when_it_has_grown() -> None:
 
 
 def test_what_is_loaded_counts_from_the_head_and_passes_as_it_is_taken() -> None:
-    index = filled(*ks(1, 2, 3, 4, 5))
-    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 3)) == (0, ks(1, 2, 3))
-    index.set_loaded(TOPIC, k(3))
-    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 4)) == (3, ks(4))
-    index.take(TOPIC, 2)
-    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 3)) == (1, ks(4, 5))
-    index.take(TOPIC, 2)
-    assert (index.ahead(TOPIC), index.unloaded(TOPIC, 1)) == (0, ks(5))
-    assert (index.ahead(OTHER), index.unloaded(OTHER, 9)) == (0, [])
-    index.set_loaded(OTHER, k(9))
+    index = filled_index(*order_keys(1, 2, 3, 4, 5))
+    assert (index.prefetched_count(TOPIC), index.not_prefetched(TOPIC, 3)) == (0, order_keys(1, 2, 3))
+    index.set_prefetched(TOPIC, order_key(3))
+    assert (index.prefetched_count(TOPIC), index.not_prefetched(TOPIC, 4)) == (3, order_keys(4))
+    index.reserve(TOPIC, 2)
+    assert (index.prefetched_count(TOPIC), index.not_prefetched(TOPIC, 3)) == (1, order_keys(4, 5))
+    index.reserve(TOPIC, 2)
+    assert (index.prefetched_count(TOPIC), index.not_prefetched(TOPIC, 1)) == (0, order_keys(5))
+    assert (index.prefetched_count(OTHER), index.not_prefetched(OTHER, 9)) == (0, [])
+    index.set_prefetched(OTHER, order_key(9))
 
 
 def test_nothing_above_a_lowered_boundary_counts_as_loaded() -> None:
-    index = filled(*ks(1, 2, 3, 4), window=4)
-    index.set_loaded(TOPIC, k(4))
-    index.add(TOPIC, k(9, -1))
-    index.take(TOPIC, 2)
-    refilled(index, ks(4, 5), complete=True)
-    assert window(index) == ks(2, 3, 4, 5)
-    assert index.unloaded(TOPIC, 9) == ks(4, 5)
+    index = filled_index(*order_keys(1, 2, 3, 4), window=4)
+    index.set_prefetched(TOPIC, order_key(4))
+    index.add(TOPIC, order_key(9, -1))
+    index.reserve(TOPIC, 2)
+    finish_refill(index, order_keys(4, 5), complete=True)
+    assert window(index) == order_keys(2, 3, 4, 5)
+    assert index.not_prefetched(TOPIC, 9) == order_keys(4, 5)

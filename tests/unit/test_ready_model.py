@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.item import Key, TopicName, key_number, pack_key
+from foqs.core.item import OrderKey, TopicName, order_key_number, pack_order_key
 from foqs.core.ready import ReadyIndex, Refill
 from tests.support.plain_ready import PlainReady
 
@@ -31,15 +31,15 @@ changes = st.lists(
 class Committed:
     """What a flush did to the table, and the memory has not been told yet."""
 
-    discarded: list[tuple[TopicName, Key]] = field(default_factory=list)
-    leased: list[tuple[TopicName, Key]] = field(default_factory=list)
-    ready: dict[TopicName, list[Key]] = field(default_factory=dict)
+    discarded: list[tuple[TopicName, OrderKey]] = field(default_factory=list)
+    leased: list[tuple[TopicName, OrderKey]] = field(default_factory=list)
+    ready: dict[TopicName, list[OrderKey]] = field(default_factory=dict)
 
 
 @dataclass
 class Reading:
     refill: Refill
-    keys: list[Key] | None = None
+    keys: list[OrderKey] | None = None
 
 
 class SideBySide(RuleBasedStateMachine):
@@ -49,19 +49,19 @@ class SideBySide(RuleBasedStateMachine):
         super().__init__()
         self.index = ReadyIndex(WINDOW_KEYS_MAX, KEYS_MAX)
         self.plain = PlainReady(3)
-        self.table: dict[int, Key] = {}
-        self.taken: list[tuple[TopicName, Key]] = []
+        self.table: dict[int, OrderKey] = {}
+        self.taken: list[tuple[TopicName, OrderKey]] = []
         self.in_flight: Committed | None = None
         self.readings: list[Reading] = []
 
     def topic(self, number: int) -> TopicName:
         return TOPICS[number % len(TOPICS)]
 
-    def ready(self, topic: TopicName) -> list[Key]:
+    def ready(self, topic: TopicName) -> list[OrderKey]:
         return sorted(key for number, key in self.table.items() if self.topic(number) == topic)
 
-    def free(self, topic: TopicName) -> list[Key]:
-        return [key for key in self.ready(topic) if key_number(key) not in self.plain.reserved]
+    def free(self, topic: TopicName) -> list[OrderKey]:
+        return [key for key in self.ready(topic) if order_key_number(key) not in self.plain.reserved]
 
     # ---------------------------------------------------------------- flushes
 
@@ -70,11 +70,11 @@ class SideBySide(RuleBasedStateMachine):
     def commit(self, changes: list[tuple[int, str, tuple[int, int]]]) -> None:
         flush = self.in_flight = Committed()
         for number, kind, (priority, after_ms) in changes:
-            topic, old, key = self.topic(number), self.table.get(number), pack_key(priority, after_ms, number)
+            topic, old, key = self.topic(number), self.table.get(number), pack_order_key(priority, after_ms, number)
             if old is None:
                 self.table[number] = key
                 flush.ready.setdefault(topic, []).append(key)
-            elif kind == "lease" and number in {key_number(key) for _, key in self.taken}:
+            elif kind == "lease" and number in {order_key_number(key) for _, key in self.taken}:
                 # Taken by this key or by a former one: the lease finds the row as it is.
                 del self.table[number]
                 flush.leased.append((topic, old))
@@ -96,12 +96,14 @@ class SideBySide(RuleBasedStateMachine):
             self.index.discard(topic, key)
             self.plain.discard(topic, key)
         for topic, key in flush.leased:
-            reserved = self.index.settle([key_number(key)])
-            assert reserved == self.plain.settle(key_number(key))
+            reserved = self.index.confirm_reservations([order_key_number(key)])
+            assert reserved == self.plain.confirm_reservation(order_key_number(key))
             if not reserved:
                 self.index.discard(topic, key)
                 self.plain.discard(topic, key)
-            self.taken = [(of, key_taken) for of, key_taken in self.taken if key_number(key_taken) != key_number(key)]
+            self.taken = [
+                (of, key_taken) for of, key_taken in self.taken if order_key_number(key_taken) != order_key_number(key)
+            ]
         for topic in TOPICS:
             if (
                 forget
@@ -120,14 +122,14 @@ class SideBySide(RuleBasedStateMachine):
 
     @rule(topic=topics, count=st.integers(1, 3), ranked=st.none() | ranks)
     def take(self, topic: TopicName, count: int, ranked: tuple[int, int] | None) -> None:
-        last = None if ranked is None else pack_key(*ranked, NUMBERS)
+        last = None if ranked is None else pack_order_key(*ranked, NUMBERS)
         held = self.index.peek(topic, WINDOW_KEYS_MAX)
-        keys = self.index.take(topic, count, last)
+        keys = self.index.reserve(topic, count, last)
         assert keys == [key for key in held if last is None or key <= last][:count]
         for key in keys:
             if self.in_flight is None:
-                assert key == self.plain.head(topic, self.ready(topic))
-            self.plain.take(topic, key)
+                assert key == self.plain.best_key(topic, self.ready(topic))
+            self.plain.reserve(topic, key)
             self.taken.append((topic, key))
 
     @precondition(lambda self: self.taken)
@@ -136,14 +138,14 @@ class SideBySide(RuleBasedStateMachine):
         topic, _ = data.draw(st.sampled_from(self.taken))
         of_topic = [key for of, key in self.taken if of == topic]
         keys = data.draw(st.lists(st.sampled_from(of_topic), min_size=1, unique=True))
-        assert self.index.give_back(topic, keys) == self.plain.give_back(topic, keys)
+        assert self.index.release_reservations(topic, keys) == self.plain.release_reservations(topic, keys)
         self.taken = [(of, key) for of, key in self.taken if key not in keys]
 
     # ---------------------------------------------------------------- refills
 
     @rule(topic=topics)
     def begin_refill(self, topic: TopicName) -> None:
-        refill = self.index.begin_refill(topic)
+        refill = self.index.start_refill(topic)
         if refill is not None:
             assert 0 < refill.limit <= WINDOW_KEYS_MAX
             self.readings.append(Reading(refill))
@@ -162,17 +164,17 @@ class SideBySide(RuleBasedStateMachine):
         self.readings.remove(reading)
         assert reading.keys is not None
         if drop:
-            self.index.drop_refill(reading.refill)
+            self.index.cancel_refill(reading.refill)
         else:
-            self.index.end_refill(reading.refill, reading.keys, complete=len(reading.keys) < reading.refill.limit)
+            self.index.finish_refill(reading.refill, reading.keys, complete=len(reading.keys) < reading.refill.limit)
 
     @precondition(lambda self: self.in_flight is None)
     @rule(topic=topics)
     def refill_at_once(self, topic: TopicName) -> None:
-        refill = self.index.begin_refill(topic)
+        refill = self.index.start_refill(topic)
         if refill is not None:
             keys = [key for key in self.ready(topic) if key > refill.after][: refill.limit]
-            self.index.end_refill(refill, keys, complete=len(keys) < refill.limit)
+            self.index.finish_refill(refill, keys, complete=len(keys) < refill.limit)
 
     @rule(topic=topics)
     def discover(self, topic: TopicName) -> None:
@@ -190,16 +192,16 @@ class SideBySide(RuleBasedStateMachine):
             window = self.index.peek(topic, WINDOW_KEYS_MAX + 1)
             assert window == [key for key in free if boundary is None or key <= boundary]
             assert self.index.window_len(topic) == len(window)
-            best = self.plain.head(topic, self.ready(topic))
+            best = self.plain.best_key(topic, self.ready(topic))
             assert best == (free[0] if free else None)
-            assert self.index.head(topic) == best or self.index.needs_refill(topic)
+            assert self.index.best_key(topic) == best or self.index.needs_refill(topic)
 
     @invariant()
     def the_limits_hold(self) -> None:
         sizes = [self.index.window_len(topic) for topic in TOPICS]
         assert len(self.index) == sum(sizes) <= KEYS_MAX
         assert max(sizes) <= WINDOW_KEYS_MAX
-        assert self.index.reserved == len(self.plain.reserved)
+        assert self.index.reserved_count == len(self.plain.reserved)
 
 
 TestSideBySide = SideBySide.TestCase

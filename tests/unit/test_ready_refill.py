@@ -4,35 +4,45 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-from foqs.core.item import key_number
+from foqs.core.item import order_key_number
 from foqs.core.ready import ReadyIndex
-from tests.support.ready_windows import OTHER, TOPIC, filled, k, ks, lowered, reading, refilled, window
+from tests.support.ready_windows import (
+    OTHER,
+    TOPIC,
+    filled_index,
+    finish_refill,
+    index_over_larger_table,
+    order_key,
+    order_keys,
+    reading,
+    window,
+)
 
 
 def test_a_refill_extends_the_window_up_to_the_last_key_read() -> None:
-    index = lowered(*ks(1, 2))
+    index = index_over_larger_table(*order_keys(1, 2))
     refill = reading(index)
-    assert (refill.topic, refill.after) == (TOPIC, k(2))
-    index.end_refill(refill, ks(5, 6), complete=False)
-    assert window(index) == ks(1, 2, 5, 6)
-    assert index.boundary(TOPIC) == k(6)
-    refilled(index, ks(9), complete=True)
-    assert window(index) == ks(1, 2, 5, 6, 9)
+    assert (refill.topic, refill.after) == (TOPIC, order_key(2))
+    index.finish_refill(refill, order_keys(5, 6), complete=False)
+    assert window(index) == order_keys(1, 2, 5, 6)
+    assert index.boundary(TOPIC) == order_key(6)
+    finish_refill(index, order_keys(9), complete=True)
+    assert window(index) == order_keys(1, 2, 5, 6, 9)
     assert index.boundary(TOPIC) is None
 
 
 def test_one_refill_of_a_topic_is_open_at_a_time() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
-    assert index.begin_refill(TOPIC) is None
-    index.drop_refill(refill)
-    index.end_refill(refill, ks(2), complete=True)
-    assert window(index) == ks(1)
+    assert index.start_refill(TOPIC) is None
+    index.cancel_refill(refill)
+    index.finish_refill(refill, order_keys(2), complete=True)
+    assert window(index) == order_keys(1)
     again = reading(index)
-    index.drop_refill(refill)
-    assert index.begin_refill(TOPIC) is None
-    index.end_refill(again, ks(2), complete=True)
-    assert window(index) == ks(1, 2)
+    index.cancel_refill(refill)
+    assert index.start_refill(TOPIC) is None
+    index.finish_refill(again, order_keys(2), complete=True)
+    assert window(index) == order_keys(1, 2)
 
 
 def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None:
@@ -40,11 +50,11 @@ def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None
     index.discover(TOPIC)
     assert reading(index).limit == 5
     index.discover(TOPIC)
-    refilled(index, ks(*range(1, 8)), complete=False)
+    finish_refill(index, order_keys(*range(1, 8)), complete=False)
     assert reading(index).limit == 3
     index.discover(TOPIC)
-    refilled(index, ks(*range(1, 11)), complete=False)
-    assert index.begin_refill(TOPIC) is None
+    finish_refill(index, order_keys(*range(1, 11)), complete=False)
+    assert index.start_refill(TOPIC) is None
     small = ReadyIndex(10, 3)
     small.discover(TOPIC)
     assert reading(small).limit == 3
@@ -56,176 +66,180 @@ def test_a_refill_asks_for_half_a_window_and_for_no_more_than_has_room() -> None
 def test_topics_in_use_that_are_deeper_together_than_the_index_do_not_put_each_other_out() -> None:
     index = ReadyIndex(10_000, 50_000)
     topics = [("ns", f"topic-{number}") for number in range(60)]
-    table = ks(*range(1, 20_001))
+    table = order_keys(*range(1, 20_001))
     after = dict.fromkeys(topics, 0)
     for topic in topics:
         index.discover(topic)
     read = taken = 0
     for _ in range(20):
         for topic in topics:
-            if index.wants_refill(topic, 100):
-                refill = index.begin_refill(topic)
+            if index.is_low(topic, 100):
+                refill = index.start_refill(topic)
                 assert refill is not None
                 start = bisect_right(table, refill.after)
                 found = table[start : start + refill.limit]
-                index.end_refill(refill, found, complete=False)
+                index.finish_refill(refill, found, complete=False)
                 read += len(found)
-            keys = index.take(topic, 100)
+            keys = index.reserve(topic, 100)
             assert keys == table[after[topic] : after[topic] + 100]
             after[topic] += 100
             taken += len(keys)
-            index.settle([key_number(key) for key in keys])
+            index.confirm_reservations([order_key_number(key) for key in keys])
     assert read < 4 * taken
 
 
 def test_topics_with_little_take_nothing_from_the_refill_of_a_deep_one() -> None:
     index = ReadyIndex(10_000, 50_000)
     for number in range(1_000):
-        index.add_many(("ns", f"small-{number}"), ks(1, 2))
+        index.add_many(("ns", f"small-{number}"), order_keys(1, 2))
     index.discover(TOPIC)
     assert reading(index).limit == 5_000
 
 
 def test_what_was_reserved_before_the_read_is_skipped_whether_it_is_still_or_was_leased_meanwhile() -> None:
-    index = filled(*ks(1, 2, 3))
-    index.take(TOPIC, 2)
+    index = filled_index(*order_keys(1, 2, 3))
+    index.reserve(TOPIC, 2)
     index.discover(TOPIC)
     refill = reading(index)
-    index.settle([1])
-    index.end_refill(refill, ks(1, 2, 3), complete=True)
-    assert window(index) == ks(3)
+    index.confirm_reservations([1])
+    index.finish_refill(refill, order_keys(1, 2, 3), complete=True)
+    assert window(index) == order_keys(3)
 
 
 def test_what_was_reserved_before_the_read_and_given_back_meanwhile_enters() -> None:
-    index = filled(*ks(1, 2, 3))
-    taken = index.take(TOPIC, 2)
+    index = filled_index(*order_keys(1, 2, 3))
+    taken = index.reserve(TOPIC, 2)
     index.discover(TOPIC)
     refill = reading(index)
-    index.give_back(TOPIC, taken)
-    index.end_refill(refill, ks(1, 2, 3), complete=True)
-    assert window(index) == ks(1, 2, 3)
+    index.release_reservations(TOPIC, taken)
+    index.finish_refill(refill, order_keys(1, 2, 3), complete=True)
+    assert window(index) == order_keys(1, 2, 3)
     assert len(index) == 3
 
 
 def test_what_went_after_it_was_read_does_not_come_back() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
-    index.discard(TOPIC, k(3))
-    index.end_refill(refill, ks(2, 3, 4), complete=False)
-    assert window(index) == ks(1, 2, 4)
+    index.discard(TOPIC, order_key(3))
+    index.finish_refill(refill, order_keys(2, 3, 4), complete=False)
+    assert window(index) == order_keys(1, 2, 4)
 
 
 def test_what_became_ready_above_the_boundary_after_the_read_is_not_lost() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
-    index.add_many(TOPIC, ks(3, 9))
-    index.end_refill(refill, ks(2, 4), complete=False)
-    assert window(index) == ks(1, 2, 3, 4)
-    assert index.boundary(TOPIC) == k(4)
+    index.add_many(TOPIC, order_keys(3, 9))
+    index.finish_refill(refill, order_keys(2, 4), complete=False)
+    assert window(index) == order_keys(1, 2, 3, 4)
+    assert index.boundary(TOPIC) == order_key(4)
 
 
 def test_what_became_ready_above_everything_read_is_in_a_complete_read() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
-    index.add(TOPIC, k(9))
-    index.end_refill(refill, ks(2), complete=True)
-    assert window(index) == ks(1, 2, 9)
+    index.add(TOPIC, order_key(9))
+    index.finish_refill(refill, order_keys(2), complete=True)
+    assert window(index) == order_keys(1, 2, 9)
     assert index.boundary(TOPIC) is None
 
 
 def test_what_became_ready_and_was_read_as_well_enters_once() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
-    index.add(TOPIC, k(3))
-    index.end_refill(refill, ks(2, 3), complete=True)
-    assert window(index) == ks(1, 2, 3)
+    index.add(TOPIC, order_key(3))
+    index.finish_refill(refill, order_keys(2, 3), complete=True)
+    assert window(index) == order_keys(1, 2, 3)
     assert len(index) == 3
 
 
 def test_what_was_re_keyed_to_below_the_boundary_is_not_taken_from_the_read() -> None:
-    index = lowered(k(5))
+    index = index_over_larger_table(order_key(5))
     refill = reading(index)
-    index.discard(TOPIC, k(7, 1))
-    index.add(TOPIC, k(7, -1))
-    index.end_refill(refill, [k(6), k(7, 1)], complete=True)
-    assert window(index) == [k(7, -1), k(5), k(6)]
+    index.discard(TOPIC, order_key(7, 1))
+    index.add(TOPIC, order_key(7, -1))
+    index.finish_refill(refill, [order_key(6), order_key(7, 1)], complete=True)
+    assert window(index) == [order_key(7, -1), order_key(5), order_key(6)]
     assert len(index) == 3
 
 
 def test_what_was_re_keyed_to_above_the_boundary_enters_by_its_last_key() -> None:
-    index = lowered(*ks(1, 2))
+    index = index_over_larger_table(*order_keys(1, 2))
     refill = reading(index)
-    for old, new in ((k(1), k(1, 1)), (k(1, 1), k(1, 2)), (k(4), k(4, 9))):
+    for old, new in (
+        (order_key(1), order_key(1, 1)),
+        (order_key(1, 1), order_key(1, 2)),
+        (order_key(4), order_key(4, 9)),
+    ):
         index.discard(TOPIC, old)
         index.add(TOPIC, new)
-    index.end_refill(refill, [k(3), k(4), k(1, 1), k(5, 3)], complete=False)
-    assert window(index) == [k(2), k(3), k(1, 2), k(5, 3)]
+    index.finish_refill(refill, [order_key(3), order_key(4), order_key(1, 1), order_key(5, 3)], complete=False)
+    assert window(index) == [order_key(2), order_key(3), order_key(1, 2), order_key(5, 3)]
 
 
 def test_what_was_taken_while_the_read_ran_is_not_added_by_what_was_noted_or_read() -> None:
-    index = lowered(k(5))
+    index = index_over_larger_table(order_key(5))
     refill = reading(index)
-    index.discard(TOPIC, k(7, 1))
-    index.add(TOPIC, k(7, -1))
-    assert index.take(TOPIC, 1) == [k(7, -1)]
-    index.settle([7])
-    index.end_refill(refill, [k(7, 1)], complete=True)
-    assert window(index) == ks(5)
+    index.discard(TOPIC, order_key(7, 1))
+    index.add(TOPIC, order_key(7, -1))
+    assert index.reserve(TOPIC, 1) == [order_key(7, -1)]
+    index.confirm_reservations([7])
+    index.finish_refill(refill, [order_key(7, 1)], complete=True)
+    assert window(index) == order_keys(5)
 
 
 def test_a_window_that_was_forgotten_takes_nothing_from_the_read() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.forget(TOPIC)
-    index.add(TOPIC, k(9))
-    index.end_refill(refill, ks(2, 3), complete=False)
-    assert window(index) == ks(9)
+    index.add(TOPIC, order_key(9))
+    index.finish_refill(refill, order_keys(2, 3), complete=False)
+    assert window(index) == order_keys(9)
     assert index.boundary(TOPIC) is None
 
 
 def test_a_window_that_was_discovered_anew_takes_nothing_from_the_former_read() -> None:
-    index = lowered(k(1))
+    index = index_over_larger_table(order_key(1))
     refill = reading(index)
     index.discover(TOPIC)
-    index.end_refill(refill, ks(2, 3), complete=True)
+    index.finish_refill(refill, order_keys(2, 3), complete=True)
     assert index.needs_refill(TOPIC)
 
 
 def test_a_window_that_was_lowered_takes_nothing_from_the_read() -> None:
     index = ReadyIndex(4, 4)
     index.discover(TOPIC)
-    refilled(index, ks(2, 3), complete=False)
-    refilled(index, ks(4), complete=False)
+    finish_refill(index, order_keys(2, 3), complete=False)
+    finish_refill(index, order_keys(4), complete=False)
     refill = reading(index)
-    index.add_many(TOPIC, [k(1, -1), k(9, -1)])
-    assert index.boundary(TOPIC) == k(3)
-    index.take(TOPIC, 3)
-    index.end_refill(refill, ks(6), complete=True)
-    assert window(index) == ks(3)
-    assert index.boundary(TOPIC) == k(3)
+    index.add_many(TOPIC, [order_key(1, -1), order_key(9, -1)])
+    assert index.boundary(TOPIC) == order_key(3)
+    index.reserve(TOPIC, 3)
+    index.finish_refill(refill, order_keys(6), complete=True)
+    assert window(index) == order_keys(3)
+    assert index.boundary(TOPIC) == order_key(3)
 
 
 def test_a_read_during_which_too_much_happened_is_void_and_can_be_repeated() -> None:
     index = ReadyIndex(4, 5)
     index.discover(TOPIC)
     refill = reading(index)
-    index.add_many(TOPIC, ks(*range(10, 15)))
-    assert index.begin_refill(TOPIC) is None
-    index.add_many(TOPIC, ks(15))
-    assert len(refill.noted) <= 6
-    index.end_refill(refill, ks(1), complete=True)
+    index.add_many(TOPIC, order_keys(*range(10, 15)))
+    assert index.start_refill(TOPIC) is None
+    index.add_many(TOPIC, order_keys(15))
+    assert len(refill.changes) <= 6
+    index.finish_refill(refill, order_keys(1), complete=True)
     assert index.needs_refill(TOPIC)
-    refilled(index, ks(1, 10), complete=False)
-    assert window(index) == ks(1, 10)
+    finish_refill(index, order_keys(1, 10), complete=False)
+    assert window(index) == order_keys(1, 10)
 
 
 def test_what_is_reserved_elsewhere_does_not_make_a_read_void() -> None:
     index = ReadyIndex(4, 3)
     for number in range(1, 9):
-        index.add(OTHER, k(number))
-        index.take(OTHER, 1)
+        index.add(OTHER, order_key(number))
+        index.reserve(OTHER, 1)
     index.discover(TOPIC)
     refill = reading(index)
-    index.add(TOPIC, k(20))
-    index.end_refill(refill, ks(20), complete=True)
-    assert window(index) == ks(20)
+    index.add(TOPIC, order_key(20))
+    index.finish_refill(refill, order_keys(20), complete=True)
+    assert window(index) == order_keys(20)

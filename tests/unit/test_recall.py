@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.errors import DeadlineExceeded, FoqsError, KeyConflict, LimitExceeded, RateLimited
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.service.api import Repeated
-from foqs.shard.writer import KEYS_READ_FLUSHES
+from foqs.shard.writer import KEY_READ_FLUSHES
 from foqs.store.memory import MemoryStore
 from tests.support.builders import CALLS, catalog, engine_settings, keyed_item, new_item
-from tests.support.engines import Caller, World, ok, play
-from tests.support.races import Gate, begin, closed, rest
+from tests.support.engines import Caller, World, ok, run_in_world
+from tests.support.races import MethodGate, closed, start_task, wait_until_idle
 from tests.unit.test_engine_keys import flushes_of, in_slot, repeated
 
 LIMITS = [
@@ -27,11 +27,11 @@ LIMITS = [
 and the second is less than such a call ever needs."""
 
 
-async def limited(world: World, *shards: int, recall_items_max: int = 1_000, **limits: int) -> Caller:
+async def limited(world: World, *shards: int, replay_lookup_items_max: int = 1_000, **limits: int) -> Caller:
     """Of a namespace with these limits, on these shards."""
     world.catalog = catalog(default=limits)
     settings = engine_settings(*(shards or (1,)), sweep_interval_ms=3_600_000)
-    settings = replace(settings, limits=replace(CALLS, recall_items_max=recall_items_max))
+    settings = replace(settings, limits=replace(CALLS, replay_lookup_items_max=replay_lookup_items_max))
     return Caller(world, await world.engine(settings))
 
 
@@ -58,9 +58,9 @@ def test_beyond_a_limit_repeats_are_told_their_items_and_new_ones_are_refused(
         assert (type(new), type(bare)) == (kind, kind)
         assert world.rows() == rows
         assert world.newest is not None
-        await rest(world, world.newest)
+        await wait_until_idle(world, world.newest)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_call_without_keys_is_refused_as_a_whole() -> None:
@@ -70,7 +70,7 @@ def test_a_call_without_keys_is_refused_as_a_whole() -> None:
         with pytest.raises(LimitExceeded):
             await caller.enqueue([new_item(), new_item()])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_repeat_is_not_charged() -> None:
@@ -90,7 +90,7 @@ def test_a_repeat_is_not_charged() -> None:
         (refused,) = await caller.enqueue([keyed_item("new")])
         assert isinstance(refused, RateLimited)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_namespace_is_not_told_of_another_s_keys() -> None:
@@ -103,7 +103,7 @@ def test_a_namespace_is_not_told_of_another_s_keys() -> None:
         (refused,) = await caller.enqueue([keyed_item("k")])
         assert isinstance(refused, LimitExceeded)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_key_that_is_over_is_no_repeat() -> None:
@@ -115,39 +115,39 @@ def test_a_key_that_is_over_is_no_repeat() -> None:
         await world.pass_s(0.2)
         assert isinstance((await caller.enqueue([keyed_item("k")]))[0], LimitExceeded)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_repeat_of_what_is_being_written_waits_for_it() -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=3)
         world.stall()
-        flushed = begin(caller.enqueue([keyed_item("flushed")], 0.2))
+        flushed = start_task(caller.enqueue([keyed_item("flushed")], 0.2))
         await world.pass_s(0.1)
-        queued = begin(caller.enqueue([keyed_item("queued"), keyed_item("too")]))
+        queued = start_task(caller.enqueue([keyed_item("queued"), keyed_item("too")]))
         await world.pass_s(0.2)
         assert flushed.done()
-        repeats = begin(caller.enqueue([keyed_item("flushed"), keyed_item("queued"), keyed_item("no")]))
+        repeats = start_task(caller.enqueue([keyed_item("flushed"), keyed_item("queued"), keyed_item("no")]))
         await world.pass_s(0.1)
         world.resume()
         assert [type(result).__name__ for result in await repeats] == ["Repeated", "Repeated", "LimitExceeded"]
         assert all(map(ok, await queued))
         assert len(world.rows()) == 3
 
-    play(story)
+    run_in_world(story)
 
 
 def test_only_so_many_are_looked_up_at_once_and_the_others_are_refused_unseen() -> None:
     async def story(world: World) -> None:
-        caller = await limited(world, recall_items_max=3, enqueues_per_minute=3)
+        caller = await limited(world, replay_lookup_items_max=3, enqueues_per_minute=3)
         items = [keyed_item(f"{n}") for n in range(3)]
         assert all(map(ok, await caller.enqueue(items)))
         world.stall()
-        looked_up = begin(caller.enqueue(items[:2]))
+        looked_up = start_task(caller.enqueue(items[:2]))
         await world.pass_s(0.1)
         with pytest.raises(RateLimited):
             await caller.enqueue(items[:2])
-        more = begin(caller.enqueue(items[2:]))
+        more = start_task(caller.enqueue(items[2:]))
         await world.pass_s(0.1)
         with pytest.raises(RateLimited):
             await caller.enqueue(items[:1])
@@ -157,7 +157,7 @@ def test_only_so_many_are_looked_up_at_once_and_the_others_are_refused_unseen() 
         with pytest.raises(LimitExceeded):
             await caller.enqueue([*items, keyed_item("a fourth")])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_looked_up_is_in_nobody_s_way() -> None:
@@ -165,31 +165,31 @@ def test_what_is_looked_up_is_in_nobody_s_way() -> None:
         caller = await limited(world, backlog_items_max=10)
         await caller.put(count=9)
         world.stall()
-        asked = begin(caller.enqueue([keyed_item(f"{n}") for n in range(50)]))
+        asked = start_task(caller.enqueue([keyed_item(f"{n}") for n in range(50)]))
         await world.pass_s(0.1)
-        new = begin(caller.enqueue([new_item()]))
+        new = start_task(caller.enqueue([new_item()]))
         await world.pass_s(0.1)
         assert not new.done()
         world.resume()
         assert all(isinstance(result, LimitExceeded) for result in await asked)
         ok((await new)[0])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_look_whose_time_runs_out_has_written_nothing_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         caller = await limited(world, backlog_items_max=1)
         await caller.put()
-        gate = Gate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
+        gate = MethodGate(monkeypatch, MemoryStore, "flush", on_the_way_back=False)
         with closed(gate):
             (late,) = await caller.enqueue([keyed_item("k")], 0.2)
             assert gate.held == 1
         assert isinstance(late, DeadlineExceeded)
-        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+        assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
         ok((await caller.enqueue([keyed_item("k")]))[0])
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_bad_row_beside_it_changes_nothing() -> None:
@@ -197,12 +197,12 @@ def test_a_bad_row_beside_it_changes_nothing() -> None:
         caller = await limited(world, backlog_items_max=2)
         (first,) = await caller.enqueue([keyed_item("k")])
         world.stall()
-        begun = begin(caller.enqueue([new_item()]))
+        begun = start_task(caller.enqueue([new_item()]))
         await world.pass_s(0.1)
         assert world.newest is not None
         other = Caller(world, world.newest, "other")
-        bad = begin(other.enqueue([new_item(namespace="other", payload=b"bad")]))
-        again = begin(caller.enqueue([keyed_item("k"), keyed_item("new")]))
+        bad = start_task(other.enqueue([new_item(namespace="other", payload=b"bad")]))
+        again = start_task(caller.enqueue([keyed_item("k"), keyed_item("new")]))
         await world.pass_s(0.1)
         world.database.refuse = lambda writes: (
             "no such luck" if any(row.payload == b"bad" for row in writes.inserts) else None
@@ -214,7 +214,7 @@ def test_a_bad_row_beside_it_changes_nothing() -> None:
         ok((await begun)[0])
         assert isinstance((await bad)[0], FoqsError)
 
-    play(story)
+    run_in_world(story)
 
 
 def test_looking_up_has_no_other_keys_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,10 +229,10 @@ def test_looking_up_has_no_other_keys_read(monkeypatch: pytest.MonkeyPatch) -> N
         ok((await other.enqueue([keyed_item("d", namespace="other")]))[0])
         assert flushes == [(2, False), (0, False)]
         assert isinstance((await other.enqueue([keyed_item("d", namespace="other")]))[0], Repeated)
-        for _ in range(KEYS_READ_FLUSHES):
+        for _ in range(KEY_READ_FLUSHES):
             await caller.enqueue([keyed_item("a")])
         del flushes[:]
         ok((await other.enqueue([keyed_item("e", namespace="other")]))[0])
         assert flushes == [(1, False)]
 
-    play(story)
+    run_in_world(story)

@@ -20,10 +20,10 @@ from foqs_client import (
     UnknownOutcome,
     Unreachable,
 )
-from foqs_client.attempts import ById
-from foqs_client.message import Method
+from foqs_client.attempts import RetriedCallById
+from foqs_client.message import ThriftMethod
 from tests.support.checker import check
-from tests.support.dated import DatedClient
+from tests.support.dated import RequestTimeClient
 from tests.support.history import UNKNOWN, Event, History, mark
 from tests.support.recording import RecordingClient, row_event
 from tests.support.virtual import VirtualLoop, run_virtual
@@ -32,13 +32,13 @@ DELIVERY = Delivery("0-1", 5, "t", 3, b"payload", b"", 1, 0, 900, 10)
 WALL_MS = 1_000_000.0
 
 
-class Polling(DatedClient):
+class Polling(RequestTimeClient):
     """A call brings what a poll brought that began with the call before."""
 
     _poll: asyncio.Task[list[Delivery]] | None = None
 
     async def dequeue(self, *arguments: Any, **options: Any) -> list[Delivery]:
-        poll, self._poll = self._poll, asyncio.ensure_future(self._dequeue_at())
+        poll, self._poll = self._poll, asyncio.ensure_future(self._dequeue_from())
         return [] if poll is None else await poll
 
 
@@ -70,15 +70,15 @@ class Scripted(Client):
     ) -> list[Delivery]:
         return list(await self.answer())
 
-    async def _by_id(
+    async def _call_by_id(
         self,
-        method: Method,
-        request: Any,
+        method: ThriftMethod,
+        make_request: Any,
         entries: list[Any],
-        kind: type[ById],
+        retry_class: type[RetriedCallById],
         timeout_ms: int | None,
         *,
-        at_once: bool = False,
+        immediate: bool = False,
     ) -> list[Outcome]:
         return list(await self.answer())
 
@@ -201,7 +201,7 @@ def test_what_was_asked_for_before_its_call_is_dated(
             await asyncio.sleep(between_s)
         return history.events
 
-    monkeypatch.setattr(Client, "_dequeue_at", answer)
+    monkeypatch.setattr(Client, "_dequeue_from", answer)
     first, _, second, ended = run_virtual(program)
     assert (first["at"], second["at"]) == (0, between_s * 1000)
     assert [result.get("asked_at") for result in ended["results"]] == [0 if dated else None]

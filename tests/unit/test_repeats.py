@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from foqs.core.item import format_id, make_number
-from tests.support.casebook import Casebook, open_casebook
+from tests.support.casebook import ItemHistories, sort_by_item
 from tests.support.history import UNKNOWN, Event, History, mark, read
-from tests.support.reckon import Bounds
-from tests.support.repeats import NO_CAUSE, acked_twice, changes, repeats
+from tests.support.reckon import ClockBounds
+from tests.support.repeats import NO_CAUSE, acked_twice, owner_changes, repeats
 
-BOUNDS = Bounds()
+BOUNDS = ClockBounds()
 LEASE_MS = 100
 ITEM = format_id(0, make_number(1, 1))
 
@@ -41,8 +41,8 @@ class Told:
     def did(self, at: float, op: str, token: int, result: Event) -> Told:
         return self.call(at, at + 1, op, [{"id": ITEM, "token": token}], [result])
 
-    def book(self) -> Casebook:
-        return open_casebook(read(self._history.events))
+    def book(self) -> ItemHistories:
+        return sort_by_item(read(self._history.events))
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_an_item_that_two_have_done_is_told() -> None:
 def test_the_gap_between_two_owners_is_from_the_last_call_of_one_to_the_first_answer_of_the_other() -> None:
     ids = [format_id(0, make_number(epoch, 1)) for epoch in (1, 2)]
     other = format_id(1, make_number(2, 1))
-    [change] = changes(Told().put(0, 5, ids[0]).put(6, 7, other).put(8, 9, ids[1]).book())
+    [change] = owner_changes(Told().put(0, 5, ids[0]).put(6, 7, other).put(8, 9, ids[1]).book())
     assert (change.shard, change.gap_ms) == (0, 9)
-    [overlap] = changes(Told().put(0, 5, ids[1]).put(8, 9, ids[0]).book())
+    [overlap] = owner_changes(Told().put(0, 5, ids[1]).put(8, 9, ids[0]).book())
     assert overlap.gap_ms < 0

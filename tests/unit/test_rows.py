@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from foqs.core.budget import ROW_BYTES, Budget, LoadBudget, Longest, WriteBudget, size_of
+from foqs.core.budget import ROW_BYTES, Budget, LongestPayloads, PrefetchBudget, WrittenRowsBudget, size_of
 from foqs.core.item import Row, State
-from foqs.core.rows import Load, RowCache
+from foqs.core.rows import Prefetch, RowCache
 from tests.support.builders import row
 
 ONE = ROW_BYTES + 1
@@ -19,7 +19,7 @@ ONE = ROW_BYTES + 1
 
 
 def cache(written_rows: int = 100, loaded_rows: int = 100) -> RowCache:
-    return RowCache(Budget(written_rows * ONE, 1_000), LoadBudget(loaded_rows * ONE, 1_000), Longest())
+    return RowCache(Budget(written_rows * ONE, 1_000), PrefetchBudget(loaded_rows * ONE, 1_000), LongestPayloads())
 
 
 def rows(*numbers: int, **changes: object) -> list[Row]:
@@ -30,8 +30,8 @@ def here(rows_kept: RowCache, *numbers: int) -> list[int]:
     return [number for number in numbers if rows_kept.get(number) is not None]
 
 
-def load(rows_kept: RowCache, *numbers: int) -> Load:
-    begun = rows_kept.begin_load("default", 1, numbers, 0.0)
+def load(rows_kept: RowCache, *numbers: int) -> Prefetch:
+    begun = rows_kept.start_prefetch("default", 1, numbers, 0.0)
     assert begun is not None
     return begun
 
@@ -41,55 +41,55 @@ def load(rows_kept: RowCache, *numbers: int) -> Load:
 
 def test_a_kept_row_is_found_and_a_dropped_one_must_be_read() -> None:
     kept, (one, two) = cache(), rows(1, 2)
-    kept.keep_written([one, two])
-    kept.drop([2, 3])
+    kept.store_written([one, two])
+    kept.remove([2, 3])
     assert (kept.get(1), kept.get(2), kept.get(3)) == (one, None, None)
     assert len(kept) == 1
 
 
 def test_the_last_version_of_a_row_is_the_one_that_is_found() -> None:
     kept = cache()
-    kept.keep_written(rows(1, 2))
+    kept.store_written(rows(1, 2))
     new = row(1, token=7, payload=b"longer than it was")
-    kept.keep_written([new, row(3)])
+    kept.store_written([new, row(3)])
     assert kept.get(1) is new
     assert here(kept, 1, 2, 3) == [1, 2, 3]
 
 
 def test_a_full_pool_takes_nothing_new_and_keeps_what_it_has() -> None:
     kept = cache(written_rows=3)
-    kept.keep_written(rows(1, 2))
-    kept.keep_written(rows(3, 4, 5))
+    kept.store_written(rows(1, 2))
+    kept.store_written(rows(3, 4, 5))
     assert here(kept, *range(1, 6)) == [1, 2, 3]
-    kept.keep_written(rows(1, 9, token=5))
+    kept.store_written(rows(1, 9, token=5))
     assert here(kept, *range(1, 10)) == [1, 2, 3]
     assert [kept.get(1)] == rows(1, token=5)
 
 
 def test_a_pool_is_full_as_well_when_it_has_all_the_rows_it_may_have() -> None:
-    kept = RowCache(Budget(1_000_000, 2), LoadBudget(1_000_000, 1), Longest())
-    kept.keep_written(rows(1, 2, 3))
-    kept.keep_loaded(rows(4, 5))
+    kept = RowCache(Budget(1_000_000, 2), PrefetchBudget(1_000_000, 1), LongestPayloads())
+    kept.store_written(rows(1, 2, 3))
+    kept.store_prefetched(rows(4, 5))
     assert here(kept, *range(1, 6)) == [1, 2, 4]
 
 
 def test_a_row_that_outgrows_a_full_pool_is_forgotten_and_never_stale() -> None:
     kept = cache(written_rows=3)
-    kept.keep_written(rows(1, 2, 3))
-    kept.keep_written([replace(row(2), metadata=b"m" * 100), row(3, token=9), row(1, payload=None)])
+    kept.store_written(rows(1, 2, 3))
+    kept.store_written([replace(row(2), metadata=b"m" * 100), row(3, token=9), row(1, payload=None)])
     assert here(kept, 1, 2, 3) == [1, 3]
     assert [kept.get(3)] == rows(3, token=9)
 
 
 def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_trace() -> None:
-    loaded = LoadBudget(2 * ONE, 10)
-    kept = RowCache(Budget(100 * ONE, 100), loaded, Longest())
-    kept.keep_loaded(rows(1, 2))
-    kept.keep_written(rows(1, payload=b"longer"))
+    loaded = PrefetchBudget(2 * ONE, 10)
+    kept = RowCache(Budget(100 * ONE, 100), loaded, LongestPayloads())
+    kept.store_prefetched(rows(1, 2))
+    kept.store_written(rows(1, payload=b"longer"))
     assert here(kept, 1, 2) == [2]
-    kept.keep_written(rows(1))
+    kept.store_written(rows(1))
     assert loaded.items == 1
-    kept.drop([1, 2])
+    kept.remove([1, 2])
     assert (loaded.items, loaded.bytes) == (0, 0)
 
 
@@ -97,98 +97,98 @@ def test_a_row_loaded_ahead_that_outgrows_its_pool_is_forgotten_and_leaves_no_tr
 
 
 def test_a_row_stays_in_the_pool_it_came_into() -> None:
-    written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded, Longest())
-    kept.keep_loaded(rows(1, 2))
-    kept.keep_written(rows(2, 3, state=State.LEASED, payload=None))
+    written, loaded = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
+    kept = RowCache(written, loaded, LongestPayloads())
+    kept.store_prefetched(rows(1, 2))
+    kept.store_written(rows(2, 3, state=State.LEASED, payload=None))
     assert (written.items, written.bytes) == (1, ROW_BYTES)
     assert (loaded.items, loaded.bytes) == (2, ONE + ROW_BYTES)
-    kept.drop([1, 2, 3])
+    kept.remove([1, 2, 3])
     assert (written.bytes, loaded.bytes) == (0, 0)
 
 
 def test_a_row_that_was_dropped_comes_back_into_the_pool_that_it_comes_into() -> None:
-    written, loaded = Budget(100 * ONE, 100), LoadBudget(100 * ONE, 100)
-    kept = RowCache(written, loaded, Longest())
-    kept.keep_loaded(rows(1))
-    kept.drop([1])
-    kept.keep_written(rows(1))
-    kept.drop([1])
+    written, loaded = Budget(100 * ONE, 100), PrefetchBudget(100 * ONE, 100)
+    kept = RowCache(written, loaded, LongestPayloads())
+    kept.store_prefetched(rows(1))
+    kept.remove([1])
+    kept.store_written(rows(1))
+    kept.remove([1])
     assert (written.items, loaded.items) == (0, 0)
 
 
 def test_what_is_here_already_is_newer_than_what_was_loaded() -> None:
     kept = cache()
-    kept.keep_written(rows(1, token=5))
-    kept.keep_loaded(rows(1, 2))
+    kept.store_written(rows(1, token=5))
+    kept.store_prefetched(rows(1, 2))
     assert [kept.get(1), kept.get(2)] == [row(1, token=5), row(2)]
 
 
 def test_only_what_is_not_here_is_loaded_in_the_order_asked_for() -> None:
     kept = cache()
-    kept.keep_written([row(1), row(2, payload=None)])
+    kept.store_written([row(1), row(2, payload=None)])
     assert load(kept, 9, 1, 2, 5).numbers == [9, 2, 5]
-    assert kept.begin_load("default", 1, [9, 1], 0.0) is None
+    assert kept.start_prefetch("default", 1, [9, 1], 0.0) is None
 
 
 def test_no_more_is_loaded_than_there_is_room_for() -> None:
     kept = cache(loaded_rows=3)
-    kept.end_load(load(kept, 1), rows(1))
+    kept.finish_prefetch(load(kept, 1), rows(1))
     assert load(kept, *range(2, 9)).numbers == [2, 3]
-    assert kept.begin_load("default", 1, [20], 0.0) is None
+    assert kept.start_prefetch("default", 1, [20], 0.0) is None
 
 
 def test_room_set_aside_for_a_load_is_given_back_when_it_ends_or_fails() -> None:
     kept = cache(loaded_rows=20)
     for _ in range(30):
-        kept.drop_load(load(kept, 1))
-        kept.end_load(load(kept, 1), rows(1))
-        kept.drop([1])
+        kept.cancel_prefetch(load(kept, 1))
+        kept.finish_prefetch(load(kept, 1), rows(1))
+        kept.remove([1])
 
 
 def test_what_was_written_to_since_its_load_began_is_not_taken_from_the_load() -> None:
     kept = cache(written_rows=0)
     loading = load(kept, 1, 2, 3)
-    kept.keep_written(rows(1, token=5))
-    kept.drop([2])
-    kept.end_load(loading, rows(1, 2, 3))
+    kept.store_written(rows(1, token=5))
+    kept.remove([2])
+    kept.finish_prefetch(loading, rows(1, 2, 3))
     assert here(kept, 1, 2, 3) == [3]
 
 
 def test_a_later_load_does_not_make_a_former_one_trusted_again() -> None:
     kept = cache(written_rows=0)
     former = load(kept, 1)
-    kept.keep_written(rows(1, token=5))
+    kept.store_written(rows(1, token=5))
     later = load(kept, 1)
-    kept.end_load(former, rows(1))
+    kept.finish_prefetch(former, rows(1))
     assert kept.get(1) is None
-    kept.end_load(later, rows(1, token=5))
+    kept.finish_prefetch(later, rows(1, token=5))
     assert [kept.get(1)] == rows(1, token=5)
 
 
 def test_a_row_without_its_payload_gets_it_from_a_load_and_stays_as_it_is() -> None:
     kept = cache()
     loading = load(kept, 1, 2)
-    kept.keep_written([row(1, payload=None, token=5), row(2, payload=None, state=State.LEASED)])
-    kept.end_load(loading, rows(1, 2, payload=b"p"))
+    kept.store_written([row(1, payload=None, token=5), row(2, payload=None, state=State.LEASED)])
+    kept.finish_prefetch(loading, rows(1, 2, payload=b"p"))
     assert [kept.get(1)] == rows(1, payload=b"p", token=5)
     assert [kept.get(2)] == rows(2, payload=None, state=State.LEASED)
 
 
 def test_a_cache_that_is_cleared_leaves_the_room_to_the_others() -> None:
-    written, loaded = Budget(2 * ONE, 100), LoadBudget(2 * ONE, 100)
-    one, other = RowCache(written, loaded, Longest()), RowCache(written, loaded, Longest())
-    one.keep_written(rows(1, 2))
-    one.end_load(load(one, 3), rows(3))
+    written, loaded = Budget(2 * ONE, 100), PrefetchBudget(2 * ONE, 100)
+    one, other = RowCache(written, loaded, LongestPayloads()), RowCache(written, loaded, LongestPayloads())
+    one.store_written(rows(1, 2))
+    one.finish_prefetch(load(one, 3), rows(3))
     loading = load(one, 4)
-    other.keep_written(rows(1))
+    other.store_written(rows(1))
     assert here(other, 1) == []
     one.clear()
     assert (loaded.items, loaded.bytes) == (0, 0)
-    one.end_load(loading, rows(4))
+    one.finish_prefetch(loading, rows(4))
     assert len(one) == 0
-    other.keep_written(rows(1, 2))
-    other.keep_loaded(rows(3, 4))
+    other.store_written(rows(1, 2))
+    other.store_prefetched(rows(3, 4))
     assert here(other, 1, 2, 3, 4) == [1, 2, 3, 4]
 
 
@@ -203,11 +203,11 @@ class AgainstATable(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written, self.loaded = WriteBudget(8 * ROW_BYTES, 9), LoadBudget(5 * ROW_BYTES, 6)
-        self.caches = [RowCache(self.written, self.loaded, Longest()) for _ in range(2)]
+        self.written, self.loaded = WrittenRowsBudget(8 * ROW_BYTES, 9), PrefetchBudget(5 * ROW_BYTES, 6)
+        self.caches = [RowCache(self.written, self.loaded, LongestPayloads()) for _ in range(2)]
         self.tables: list[dict[int, Row]] = [{}, {}]
-        self.loads: list[tuple[int, Load, list[Row]]] = []
-        self.stale: list[tuple[int, Load]] = []
+        self.loads: list[tuple[int, Prefetch, list[Row]]] = []
+        self.stale: list[tuple[int, Prefetch]] = []
         """Begun before the cache was cleared; they have no room set aside any more."""
         self.token = 0
 
@@ -220,18 +220,18 @@ class AgainstATable(RuleBasedStateMachine):
     @rule(at=st.integers(0, 1), numbers=numbers, size=sizes, payload=st.booleans())
     def write(self, at: int, numbers: Iterable[int], size: int, payload: bool) -> None:
         fresh = [self.version(number, size, payload=payload) for number in numbers]
-        self.caches[at].keep_written(fresh)
+        self.caches[at].store_written(fresh)
         self.tables[at].update({row.id: row for row in fresh})
 
     @rule(at=st.integers(0, 1), numbers=numbers)
     def delete(self, at: int, numbers: list[int]) -> None:
-        self.caches[at].drop(numbers)
+        self.caches[at].remove(numbers)
         for number in numbers:
             self.tables[at].pop(number, None)
 
     @rule(at=st.integers(0, 1), numbers=numbers)
     def begin_load(self, at: int, numbers: list[int]) -> None:
-        begun = self.caches[at].begin_load("default", 1, [number for number in numbers if number % 2], 0.0)
+        begun = self.caches[at].start_prefetch("default", 1, [number for number in numbers if number % 2], 0.0)
         if begun is not None:
             self.loads.append((at, begun, []))
 
@@ -246,7 +246,7 @@ class AgainstATable(RuleBasedStateMachine):
                 if number in self.tables[at]
             ]
         if not read:
-            self.caches[at].end_load(begun, found)
+            self.caches[at].finish_prefetch(begun, found)
             self.loads.pop(0)
 
     @rule()
@@ -265,9 +265,9 @@ class AgainstATable(RuleBasedStateMachine):
         if read:
             table = self.tables[at]
             found = [replace(table[n], payload=b"p" * n) for n in begun.numbers if n in table]
-            self.caches[at].end_load(begun, found)
+            self.caches[at].finish_prefetch(begun, found)
         else:
-            self.caches[at].drop_load(begun)
+            self.caches[at].cancel_prefetch(begun)
 
     @invariant()
     def what_is_here_is_in_the_table(self) -> None:
@@ -280,7 +280,7 @@ class AgainstATable(RuleBasedStateMachine):
     @invariant()
     def the_budgets_hold_what_is_here(self) -> None:
         found = [row for kept in self.caches for number in range(1, 13) if (row := kept.get(number)) is not None]
-        claimed = sum(begun.bytes for _, begun, _ in self.loads)
+        claimed = sum(begun.reserved_bytes for _, begun, _ in self.loads)
         assert self.written.bytes + self.loaded.bytes == size_of(found) + claimed
         assert self.written.items + self.loaded.items == len(found) + sum(len(b.numbers) for _, b, _ in self.loads)
         for budget in (self.written, self.loaded):

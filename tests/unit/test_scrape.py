@@ -12,32 +12,32 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foqs import metric_table, scrape
 from foqs.core.item import State
-from foqs.core.life import Kind
+from foqs.core.life import EventKind
 from foqs.metrics import Metrics
 from foqs.service.engine import Engine
 from foqs.store.memory import MemoryStore
 from foqs.store.port import StoreLost
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.server import RpcServer
 from tests.support.builders import NAMESPACE, engine_settings, keyed_item
-from tests.support.engines import Caller, World, play
+from tests.support.engines import Caller, World, run_in_world
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 ONE = engine_settings(1)
 
 
-def wire_of(engine: Engine) -> WireServer:
-    identity = Identity("127.0.0.1", 1, 1, "local", "default", "0")
-    limits = WireLimits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
-    return WireServer(asyncio.get_running_loop(), Handlers(engine.queue, identity, Random(1)), limits)
+def wire_of(engine: Engine) -> RpcServer:
+    identity = HostIdentity("127.0.0.1", 1, 1, "local", "default", "0")
+    limits = RpcLimits(connections_max=3, calls_in_flight_max=20, in_flight_bytes_max=1_000_000)
+    return RpcServer(asyncio.get_running_loop(), QueueHandlers(engine.queue, identity, Random(1)), limits)
 
 
 def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
     """Every sample by (name, value of each label, by the labels' names)."""
     wire, metrics = wire_of(engine), Metrics()
-    metrics.watch(lambda: scrape.readings(engine, wire))
-    page = b"".join(metrics.page()).decode()
+    metrics.add_sampler(lambda: scrape.host_samples(engine, wire))
+    page = b"".join(metrics.render()).decode()
     return {
         (sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value
         for family in text_string_to_metric_families(page)
@@ -46,16 +46,16 @@ def shown(engine: Engine) -> dict[tuple[Any, ...], float]:
 
 
 def test_the_document_says_what_the_code_says() -> None:
-    assert DOCUMENT.read_text() == metric_table.page()
+    assert DOCUMENT.read_text() == metric_table.render_page()
 
 
 def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
     async def story(world: World) -> None:
         engine = await world.engine(ONE)
         wire, metrics = wire_of(engine), Metrics()
-        metrics.watch(lambda: scrape.readings(engine, wire))
+        metrics.add_sampler(lambda: scrape.host_samples(engine, wire))
         await Caller(world, engine).put(count=2)
-        families = list(text_string_to_metric_families(b"".join(metrics.page()).decode()))
+        families = list(text_string_to_metric_families(b"".join(metrics.render()).decode()))
         # The parser takes the `_total` off a counter's name.
         ours = {family.name: family for family in families if family.name.startswith("foqs_")}
         assert {(name, family.type) for name, family in ours.items()} == {
@@ -72,9 +72,9 @@ def test_a_host_shows_the_whole_table_and_nothing_else() -> None:
             "process_open_fds",
             "process_max_fds",
         }
-        assert set(scrape.readings(engine, wire)) <= {each.name for each in metric_table.READINGS}
+        assert set(scrape.host_samples(engine, wire)) <= {each.name for each in metric_table.SAMPLED_METRICS}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_every_reading_of_a_serving_host_has_a_value() -> None:
@@ -82,10 +82,10 @@ def test_every_reading_of_a_serving_host_has_a_value() -> None:
         engine = await world.engine(ONE)
         await Caller(world, engine).put()
         await world.pass_s(2)
-        found = {name for name, samples in scrape.readings(engine, wire_of(engine)).items() if samples}
-        assert found == {each.name for each in metric_table.READINGS}
+        found = {name for name, samples in scrape.host_samples(engine, wire_of(engine)).items() if samples}
+        assert found == {each.name for each in metric_table.SAMPLED_METRICS}
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_is_shown_is_what_is_there() -> None:
@@ -95,7 +95,7 @@ def test_what_is_shown_is_what_is_there() -> None:
         await caller.put("t", 5)
         await caller.put("t", 2, delay_ms=60_000)
         handed = await caller.get("t", 2)
-        await caller.do(Kind.ACK, handed.items[:1])
+        await caller.do(EventKind.ACK, handed.items[:1])
         await world.pass_s(3)
         found = shown(engine)
         for sample, value in {
@@ -103,7 +103,7 @@ def test_what_is_shown_is_what_is_there() -> None:
             ("foqs_deferred_items", "1"): 2,
             ("foqs_leased_items", "1"): 1,
             ("foqs_ready_index_keys", "1"): 3,
-            ("foqs_ready_index_bytes", "1"): 3 * scrape.KEY_BYTES,
+            ("foqs_ready_index_bytes", "1"): 3 * scrape.ORDER_KEY_BYTES,
             ("foqs_ready_index_reserved_keys", "1"): 0,
             ("foqs_ready_index_topics", "1"): 1,
             ("foqs_shard_epoch", "1"): 1,
@@ -130,7 +130,7 @@ def test_what_is_shown_is_what_is_there() -> None:
         assert found["foqs_timer_overdue_seconds", "1"] == 0
         assert found["foqs_row_cache_bytes", "written"] > 0
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_a_shard_that_is_not_served_has_no_breaker_to_tell_of(monkeypatch: pytes
         assert found["foqs_database_up", "1"] == 0
         assert ("foqs_shard_breaker_state", "1", "closed") not in found
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
@@ -161,7 +161,7 @@ def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
         await world.pass_s(0.01)
         begun += [asyncio.ensure_future(caller.put("t", 4, payload=b"x" * 100, timeout_s=30))]
         begun += [asyncio.ensure_future(caller.get("nothing", 1, 20_000, timeout_s=30))]
-        acks = [asyncio.ensure_future(caller.do(Kind.ACK, [seen], 30)) for _ in range(2)]
+        acks = [asyncio.ensure_future(caller.do(EventKind.ACK, [seen], 30)) for _ in range(2)]
         await world.pass_s(1)
         found = shown(engine)
         assert found["foqs_writer_queue_items", "insert", "1"] == 4
@@ -173,7 +173,7 @@ def test_what_waits_for_a_database_that_does_not_answer_is_shown() -> None:
         await asyncio.gather(*begun, *acks)
         assert shown(engine)["foqs_writer_held_items", "1"] == 0
 
-    play(story)
+    run_in_world(story)
 
 
 def test_items_whose_moment_came_are_counted_by_what_ended() -> None:
@@ -186,14 +186,14 @@ def test_items_whose_moment_came_are_counted_by_what_ended() -> None:
         [seen] = (await caller.get("once", lease_ms=100)).items
         await caller.put("given up", 1)
         [dead] = (await caller.get("given up")).items
-        await caller.do(Kind.NACK, [dead], dead=True)
+        await caller.do(EventKind.NACK, [dead], dead=True)
         await world.pass_s(NAMESPACE.dead_retention_ms / 1_000 + 400)
         found = shown(engine)
         counts = {kind: found["foqs_due_items_total", kind, "1"] for kind in scrape.DUE_KINDS}
         assert counts == {"delay": 3, "lease": 1, "ttl": 2, "retention": 1}
         assert seen.row.attempt == 1
 
-    play(story, until_s=1e7)
+    run_in_world(story, until_s=1e7)
 
 
 def test_keys_that_were_there_are_counted() -> None:
@@ -210,7 +210,7 @@ def test_keys_that_were_there_are_counted() -> None:
         await world.pass_s(NAMESPACE.key_window_ms / 1_000 + 400)
         assert shown(engine)["foqs_key_clearings_total", "1"] >= 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,20 +230,20 @@ def test_labels_are_capped_and_the_rest_is_other(monkeypatch: pytest.MonkeyPatch
             ("other", "other"): 10,
         }
         named_so = engine.shards[1].memory.counts
-        named_so.change(("other", "other"), State.READY, 7)
+        named_so.add(("other", "other"), State.READY, 7)
         found = shown(engine)
         assert found["foqs_topic_ready_items", "other", "other"] == 10 + 7
         assert found["foqs_namespace_items", "other", "ready"] == 7
-        page = [name for name, _ in scrape.readings(engine, wire_of(engine))["foqs_namespace_items"]]
+        page = [name for name, _ in scrape.host_samples(engine, wire_of(engine))["foqs_namespace_items"]]
         assert len(page) == len(set(page))
-        named_so.change(("other", "other"), State.READY, -7)
+        named_so.add(("other", "other"), State.READY, -7)
         monkeypatch.setattr(scrape, "NAMESPACES_MAX", 0)
         found = shown(engine)
         assert {key[1] for key in found if key[0] == "foqs_namespace_items"} == {"other"}
         assert found["foqs_namespace_items", "other", "ready"] == 61
-        monkeypatch.setattr(scrape, "TOPICS_LOOKED_AT", 2)
+        monkeypatch.setattr(scrape, "TOPICS_SCANNED_MAX", 2)
         found = shown(engine)
         assert sum(value for key, value in found.items() if key[0] == "foqs_topic_ready_items") == 61
         assert len([key for key in found if key[0] == "foqs_topic_ready_items"]) == 3
 
-    play(story)
+    run_in_world(story)

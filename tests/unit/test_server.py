@@ -10,19 +10,21 @@ import pytest
 
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused
 from tests.support.clocks import ServerClock
-from tests.support.server import NONE, Server, Troubles
+from tests.support.server import NONE, FaultRates, FaultyDatabaseServer
 from tests.support.stores import OTHER, Ownership, contents, make_row, opened, reading
 from tests.support.virtual import VirtualLoop, run_virtual
 
 
-def play(story: Callable[[Server, Ownership], Awaitable[None]]) -> Server:
+def play(story: Callable[[FaultyDatabaseServer, Ownership], Awaitable[None]]) -> FaultyDatabaseServer:
     """A story of a server that is well, and of the owner of its only shard."""
-    servers: list[Server] = []
+    servers: list[FaultyDatabaseServer] = []
 
     async def program() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        server = Server(loop, Random(1), ServerClock(loop, Random(1)), lambda: 0.0, lambda server, connection: None)
+        server = FaultyDatabaseServer(
+            loop, Random(1), ServerClock(loop, Random(1)), lambda: 0.0, lambda server, connection: None
+        )
         server.troubles = NONE
         servers.append(server)
         await story(server, await opened(server.store(1)))
@@ -31,16 +33,16 @@ def play(story: Callable[[Server, Ownership], Awaitable[None]]) -> Server:
     return servers[0]
 
 
-def certain(**trouble: float) -> Troubles:
-    return Troubles(**(dict.fromkeys(Troubles.__slots__, 0.0) | trouble))
+def certain(**trouble: float) -> FaultRates:
+    return FaultRates(**(dict.fromkeys(FaultRates.__slots__, 0.0) | trouble))
 
 
 def test_a_deadlock_writes_nothing_and_may_be_run_again() -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.troubles = certain(deadlock=1.0)
         with pytest.raises(WriteRefused) as refused:
             await owned.write(inserts=[make_row(1)])
-        assert refused.value.again
+        assert refused.value.is_retryable
         server.heal()
         await owned.write(inserts=[make_row(1)])
         assert set(await contents(owned)) == {1}
@@ -49,7 +51,7 @@ def test_a_deadlock_writes_nothing_and_may_be_run_again() -> None:
 
 
 def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         await owned.write(inserts=[make_row(1)])
         server.turn_read_only(2)
         async with reading(owned.store) as reads:
@@ -57,27 +59,27 @@ def test_a_read_only_server_takes_no_write_and_no_owner_but_is_read() -> None:
         with pytest.raises(StoreLost, match="read-only"):
             await owned.write(inserts=[make_row(2)])
         with pytest.raises(StoreLost, match="read-only"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         with pytest.raises(StoreLost, match="read-only"):
             await owned.store.take_over(2, OTHER)
         await asyncio.sleep(2)
-        assert (await owned.store.owner()).flush == 1
+        assert (await owned.store.read_owner()).flush == 1
         await owned.write(inserts=[make_row(2)])
 
     assert play(story).counts["writes while read-only"] == 3
 
 
 def test_a_server_that_came_back_weak_takes_no_owner_until_it_is_set_right() -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.restart(weak_s=2)
         with pytest.raises(StoreLost):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreLost, match="innodb_flush_log_at_trx_commit is 2"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         with pytest.raises(StoreUnusable, match="innodb_flush_log_at_trx_commit is 2"):
             await server.store(1).open()
         await asyncio.sleep(2)
-        assert (await owned.store.owner()).flush == 0
+        assert (await owned.store.read_owner()).flush == 0
         await owned.write(inserts=[make_row(1)])
         assert not server.is_commit_risky
 
@@ -85,18 +87,18 @@ def test_a_server_that_came_back_weak_takes_no_owner_until_it_is_set_right() -> 
 
 
 def test_a_server_that_is_away_keeps_what_was_committed() -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         await owned.write(inserts=[make_row(1)])
         server.restart(away_s=2)
         with pytest.raises(StoreLost):
             await owned.write(inserts=[make_row(2)])
         with pytest.raises(StoreLost, match="nobody listens"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         async with reading(owned.store) as reads:
             with pytest.raises(StoreLost, match="nobody listens"):
                 await reads.rows(owned.past, [1])
         await asyncio.sleep(2)
-        assert (await owned.store.owner()).flush == 1
+        assert (await owned.store.read_owner()).flush == 1
         assert set(await contents(owned)) == {1}
 
     assert play(story).counts["nobody there"] == 2
@@ -104,14 +106,14 @@ def test_a_server_that_is_away_keeps_what_was_committed() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_late_commit_takes_effect_and_whoever_asks_waits_for_it_whatever_its_caller_saw(seed: int) -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         server.rng.seed(seed)
         server.troubles = certain(late_commit=1.0)
         try:
             await owned.write(inserts=[make_row(1)])
         except StoreLost:
             owned.number += 1
-            committed = (await owned.store.owner()).flush == 1
+            committed = (await owned.store.read_owner()).flush == 1
         else:
             committed = True
         server.heal()
@@ -124,7 +126,7 @@ def test_a_late_commit_takes_effect_and_whoever_asks_waits_for_it_whatever_its_c
 
 
 def test_a_slow_server_answers_late() -> None:
-    async def story(server: Server, owned: Ownership) -> None:
+    async def story(server: FaultyDatabaseServer, owned: Ownership) -> None:
         loop = asyncio.get_running_loop()
         before = loop.time()
         await owned.write()

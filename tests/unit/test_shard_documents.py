@@ -23,14 +23,14 @@ from shardmgr.model import (
     SHARD_MAX,
     WEIGHT_MAX,
     Assignment,
-    Holding,
+    HeldShard,
     Layout,
-    Malformed,
+    MalformedDocument,
     Member,
     Plan,
     ShardSpec,
 )
-from shardmgr.ownership import Ownership
+from shardmgr.ownership import OwnershipState
 
 MIB = 1 << 20
 
@@ -49,7 +49,7 @@ members = st.builds(
     sizes,
     st.floats(0, 1e12),
     st.booleans(),
-    st.dictionaries(numbers, st.builds(Holding, epochs, st.sampled_from([state.value for state in Ownership]))),
+    st.dictionaries(numbers, st.builds(HeldShard, epochs, st.sampled_from([state.value for state in OwnershipState]))),
     st.dictionaries(numbers, epochs),
 )
 
@@ -207,7 +207,7 @@ def test_what_is_wrong_is_refused_with_its_place(whole: dict[str, Any], place: s
     for step in path:
         part = part[step]
     part[last] = value
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(MalformedDocument) as refused:
         read(changed)
     assert refused.value.path == where
     assert refused.value.problem
@@ -227,6 +227,6 @@ def test_what_is_wrong_is_refused_with_its_place(whole: dict[str, Any], place: s
     ],
 )
 def test_what_is_no_document_is_refused(text: bytes, where: str) -> None:
-    with pytest.raises(Malformed) as refused:
+    with pytest.raises(MalformedDocument) as refused:
         parse_layout(text)
     assert refused.value.path == where

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.core.shardtime import ShardTime, first_ms
+from foqs.core.shardtime import ShardClock, initial_time_ms
 
 HOUR_MS = 3_600_000
 START_MS = 1_700_000_000_000
@@ -22,19 +22,19 @@ class Clocks:
     def monotonic_ms(self) -> int:
         return self.steady_ms
 
-    def time(self, start_ms: int = START_MS, slew: int = SLEW) -> ShardTime:
-        return ShardTime(self.monotonic_ms, start_ms, self.database_ms, slew)
+    def time(self, start_ms: int = START_MS, slew: int = SLEW) -> ShardClock:
+        return ShardClock(self.monotonic_ms, start_ms, self.database_ms, slew)
 
     def pass_ms(self, ms: int) -> None:
         self.steady_ms += ms
         self.database_ms += ms
 
-    def sample(self, time: ShardTime, there_ms: int = 0, back_ms: int = 0) -> None:
+    def sample(self, time: ShardClock, there_ms: int = 0, back_ms: int = 0) -> None:
         asked_ms = time.now_ms()
         self.pass_ms(there_ms)
         seen_ms = self.database_ms
         self.pass_ms(back_ms)
-        time.sample(seen_ms, asked_ms)
+        time.on_database_time(seen_ms, asked_ms)
 
 
 steps = st.tuples(
@@ -144,30 +144,30 @@ def test_a_wait_ends_when_the_time_has_come_and_not_a_millisecond_later(
 
 
 def test_a_new_shard_starts_with_the_databases_clock() -> None:
-    assert first_ms(START_MS, 0, 0, 500) == START_MS
+    assert initial_time_ms(START_MS, 0, 0, 500) == START_MS
 
 
 def test_a_new_owner_goes_on_from_where_the_former_was_though_the_databases_clock_is_hours_off() -> None:
     saved_ms = START_MS + 3 * HOUR_MS
-    assert first_ms(START_MS + 700, saved_ms, 3 * HOUR_MS, 0) == saved_ms + 700
+    assert initial_time_ms(START_MS + 700, saved_ms, 3 * HOUR_MS, 0) == saved_ms + 700
 
 
 def test_a_new_owner_is_never_behind_what_the_former_saved() -> None:
-    assert first_ms(START_MS - HOUR_MS, START_MS, 0, 500) == START_MS
+    assert initial_time_ms(START_MS - HOUR_MS, START_MS, 0, 500) == START_MS
 
 
 @given(st.integers(0, 10_000), st.integers(-500, 500))
 def test_no_lease_ends_early_by_another_servers_clock(passed_ms: int, apart_ms: int) -> None:
     truly_ms = START_MS + passed_ms
-    assert START_MS <= first_ms(truly_ms + apart_ms, START_MS, 0, 500) <= max(START_MS, truly_ms)
+    assert START_MS <= initial_time_ms(truly_ms + apart_ms, START_MS, 0, 500) <= max(START_MS, truly_ms)
 
 
 def test_it_is_fast_while_it_catches_up_with_the_databases_clock_and_no_longer() -> None:
     clocks = Clocks()
     time = clocks.time(START_MS - 100)
-    assert time.is_fast
+    assert time.is_catching_up
     clocks.pass_ms(1_999)
-    assert time.is_fast
+    assert time.is_catching_up
     clocks.pass_ms(1)
-    assert not time.is_fast
-    assert not clocks.time(START_MS + 60_100).is_fast
+    assert not time.is_catching_up
+    assert not clocks.time(START_MS + 60_100).is_catching_up

@@ -9,22 +9,22 @@ from typing import Any, Final
 
 import pytest
 
-from foqs.core.errors import Code, FoqsError, InvalidArgument, Unavailable, UnknownOutcome
-from foqs.service.cluster import Routing, ShardView
-from foqs.service.shared_cluster import SharedCluster
+from foqs.core.errors import ErrorCode, FoqsError, InvalidArgument, Unavailable, UnknownOutcome
+from foqs.service.cluster import RoutingTable, ShardView
+from foqs.service.shared_cluster import RegistryCluster
 from foqs.shard.status import ShardStatus
 from shardmgr import administration
 from shardmgr.documents import MEMBERS, render_member
 from shardmgr.local import LocalEnsemble, LocalRegistry
-from shardmgr.model import Assignment, Holding, Layout, Malformed, Member, Plan, ShardSpec, View
-from shardmgr.registry import RegistryConflict, RegistryFailed, RegistryUnknown
+from shardmgr.model import Assignment, ClusterView, HeldShard, Layout, MalformedDocument, Member, Plan, ShardSpec
+from shardmgr.registry import RegistryConflict, RegistryFailed, RegistryOutcomeUnknown
 from tests.support.virtual import VirtualClock, run_virtual
 
 MINE: Final = Member(
-    "host1", "n1", "10.0.0.1:7411", capacity=2, holdings={0: Holding(5, "owned"), 1: Holding(2, "owned")}
+    "host1", "n1", "10.0.0.1:7411", capacity=2, held_shards={0: HeldShard(5, "owned"), 1: HeldShard(2, "owned")}
 )
 OTHER: Final = Member(
-    "host2", "n2", "[::1]:7413", region="eu", load=0.5, leaving=True, holdings={2: Holding(7, "owned")}
+    "host2", "n2", "[::1]:7413", region="eu", load=0.5, leaving=True, held_shards={2: HeldShard(7, "owned")}
 )
 LAYOUT: Final = Layout(
     {n: ShardSpec(n, f"db{n % 2}") for n in range(5)} | {5: ShardSpec(5, "db1", "gold", 3, "eu", True)},
@@ -41,16 +41,16 @@ PLAN: Final = Plan(
     {0: 5, 1: 3, 2: 7, 3: 4, 4: 9},
 )
 SLOTS: Final = {0: frozenset({3, 1_023})}
-VIEW: Final = View(LAYOUT, PLAN, [OTHER, MINE])
+VIEW: Final = ClusterView(LAYOUT, PLAN, [OTHER, MINE])
 STATUSES: Final = [ShardStatus(0, "owned", 5, 11, None), ShardStatus(1, "acquiring", 3, 0, "the database is away")]
 
 
-def cluster(view: View | None, statuses: list[ShardStatus] | None = None, nonce: str = "n1") -> SharedCluster:
+def cluster(view: ClusterView | None, statuses: list[ShardStatus] | None = None, nonce: str = "n1") -> RegistryCluster:
     registry = LocalEnsemble(None, lambda: 0).registry(6_000)
-    return SharedCluster(registry, lambda: view, nonce, "default", lambda: statuses or [], lambda: SLOTS, "9")
+    return RegistryCluster(registry, lambda: view, nonce, "default", lambda: statuses or [], lambda: SLOTS, "9")
 
 
-def by_number(routing: Routing) -> dict[int, ShardView]:
+def by_number(routing: RoutingTable) -> dict[int, ShardView]:
     assert [shard.shard for shard in routing.shards] == sorted(shard.shard for shard in routing.shards)
     return {shard.shard: shard for shard in routing.shards}
 
@@ -60,10 +60,10 @@ def by_number(routing: Routing) -> dict[int, ShardView]:
 
 def test_hosts_are_told_by_name_with_what_they_should_own() -> None:
     first, second = cluster(VIEW).routing().hosts
-    assert (first.name, first.address, first.shards, first.capacity, first.drained, first.version) == (
+    assert (first.name, first.address, first.shard_count, first.capacity, first.drained, first.version) == (
         "host1", ("10.0.0.1", 7411), 2, 2, False, "9",
     )  # fmt: skip
-    assert (second.name, second.address, second.region, second.shards, second.load) == (
+    assert (second.name, second.address, second.region, second.shard_count, second.load) == (
         "host2",
         ("::1", 7413),
         "eu",
@@ -117,10 +117,10 @@ def test_two_hosts_with_the_same_reading_tell_the_same_version() -> None:
         replace(VIEW, layout=replace(LAYOUT, shards={**LAYOUT.shards, 9: ShardSpec(9, "db1")})),
         replace(VIEW, members=[MINE]),
         replace(VIEW, members=[MINE, replace(OTHER, address="10.0.0.9:1")]),
-        replace(VIEW, members=[replace(MINE, holdings={0: Holding(5, "draining")}), OTHER]),
+        replace(VIEW, members=[replace(MINE, held_shards={0: HeldShard(5, "draining")}), OTHER]),
     ],
 )
-def test_another_map_has_another_version(other: View) -> None:
+def test_another_map_has_another_version(other: ClusterView) -> None:
     assert cluster(other).routing().version != cluster(VIEW).routing().version
 
 
@@ -132,7 +132,7 @@ def test_a_host_that_has_read_nothing_yet_says_so() -> None:
 
 # ----------------------------------------------------------------------- changing
 
-Story = Callable[[SharedCluster, LocalRegistry], Coroutine[Any, Any, None]]
+Story = Callable[[RegistryCluster, LocalRegistry], Coroutine[Any, Any, None]]
 
 
 def told(story: Story) -> Layout:
@@ -142,12 +142,12 @@ def told(story: Story) -> Layout:
     async def play() -> None:
         registry = LocalEnsemble(None, VirtualClock(asyncio.get_running_loop()).monotonic_ms).registry(6_000)
         await registry.open()
-        await administration.init(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
+        await administration.create_layout(registry, [ShardSpec(0, "db0"), ShardSpec(1, "db1")])
         for member in (MINE, replace(OTHER, leaving=False)):
             await registry.announce(MEMBERS, member.nonce, render_member(member))
-        cluster = SharedCluster(registry, lambda: VIEW, "n1", "default", list, databases={"db0", "db1", "another"})
+        cluster = RegistryCluster(registry, lambda: VIEW, "n1", "default", list, databases={"db0", "db1", "another"})
         await story(cluster, registry)
-        found.append((await administration.look(registry)).layout)
+        found.append((await administration.read_cluster_view(registry)).layout)
 
     run_virtual(play)
     return found[0]
@@ -158,7 +158,7 @@ def soon() -> float:
 
 
 def test_every_change_is_recorded_in_the_layout() -> None:
-    async def story(cluster: SharedCluster, registry: LocalRegistry) -> None:
+    async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         await cluster.add_shard(ShardSpec(7, "db1", weight=2), soon())
         await cluster.drain_shard(7, soon(), draining=True)
         await cluster.move_shard(0, "host2", soon())
@@ -172,7 +172,7 @@ def test_every_change_is_recorded_in_the_layout() -> None:
 
 
 def test_every_change_can_be_taken_back() -> None:
-    async def story(cluster: SharedCluster, registry: LocalRegistry) -> None:
+    async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         await cluster.move_shard(0, ("::1", 7413), soon())
         await cluster.move_shard(0, None, soon())
         await cluster.drain_host(("::1", 7413), soon(), drained=True)
@@ -201,9 +201,9 @@ def test_every_change_can_be_taken_back() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_the_field_of_the_request(
-    change: Callable[[SharedCluster], Coroutine[Any, Any, None]], field: str
+    change: Callable[[RegistryCluster], Coroutine[Any, Any, None]], field: str
 ) -> None:
-    async def story(cluster: SharedCluster, registry: LocalRegistry) -> None:
+    async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         with pytest.raises(InvalidArgument) as caught:
             await change(cluster)
         assert caught.value.field == field
@@ -214,19 +214,19 @@ def test_what_cannot_be_is_refused_by_the_field_of_the_request(
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        (RegistryFailed("it is away"), Code.UNAVAILABLE),
-        (RegistryUnknown("no answer"), Code.UNKNOWN_OUTCOME),
-        (RegistryConflict("another came first"), Code.UNAVAILABLE),
-        (Malformed("layout", "no JSON"), Code.UNAVAILABLE),
+        (RegistryFailed("it is away"), ErrorCode.UNAVAILABLE),
+        (RegistryOutcomeUnknown("no answer"), ErrorCode.UNKNOWN_OUTCOME),
+        (RegistryConflict("another came first"), ErrorCode.UNAVAILABLE),
+        (MalformedDocument("layout", "no JSON"), ErrorCode.UNAVAILABLE),
     ],
 )
 def test_only_an_unknown_outcome_may_hide_a_change(
-    failure: Exception, code: Code, monkeypatch: pytest.MonkeyPatch
+    failure: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(*arguments: Any) -> int:
         raise failure
 
-    async def story(cluster: SharedCluster, registry: LocalRegistry) -> None:
+    async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(registry, "replace", fail)
             with pytest.raises(FoqsError) as caught:
@@ -237,7 +237,7 @@ def test_only_an_unknown_outcome_may_hide_a_change(
 
 
 def test_a_change_that_is_not_answered_ends_unknown_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(cluster: SharedCluster, registry: LocalRegistry) -> None:
+    async def story(cluster: RegistryCluster, registry: LocalRegistry) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(registry, "replace", lambda *arguments: asyncio.Event().wait())
             deadline = soon()

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foqs.catalog import changes
-from foqs.catalog.document import EMPTY, Document, parse, render
-from foqs.catalog.slots import slots_of_span, spans
+from foqs.catalog.document import EMPTY_DOCUMENT, Document, parse, render
+from foqs.catalog.slots import format_slots, parse_slot_range
 from foqs.core.errors import InvalidArgument
-from foqs.core.keys import SLOTS
+from foqs.core.keys import KEY_SLOT_COUNT
 
-NEW = changes.create(EMPTY, "a", None, {})
+NEW = changes.create(EMPTY_DOCUMENT, "a", None, {})
 NONE: frozenset[int] = frozenset()
 
 
@@ -38,25 +38,25 @@ def document(**tiers: dict[int, frozenset[int]]) -> Document:
         ([4, 5], ["4-5"]),
         ([4, 6, 8], ["4-8/2"]),
         ([1, 5, 6, 7, 30, 40, 50, 51], ["1", "5-7", "30-50/10", "51"]),
-        (range(SLOTS), ["0-1023"]),
-        (range(1, SLOTS, 3), ["1-1021/3"]),
+        (range(KEY_SLOT_COUNT), ["0-1023"]),
+        (range(1, KEY_SLOT_COUNT, 3), ["1-1021/3"]),
     ],
 )
 def test_slots_are_short_as_text(slots: Any, texts: list[str]) -> None:
-    assert spans(slots) == texts
+    assert format_slots(slots) == texts
 
 
 @settings(max_examples=100)
-@given(st.sets(st.integers(0, SLOTS - 1)))
+@given(st.sets(st.integers(0, KEY_SLOT_COUNT - 1)))
 def test_text_means_the_slots_that_it_was_made_of(slots: set[int]) -> None:
-    found = [slot for text in spans(slots) for slot in slots_of_span(text)]
+    found = [slot for text in format_slots(slots) for slot in parse_slot_range(text)]
     assert sorted(found) == sorted(slots)
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "1-", "5-4", "0-5/0", "0-1024", "1024", "1/2", "00001", " 1", "1\n"])
 def test_what_names_no_slots_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="4-10/2"):
-        slots_of_span(text)
+        parse_slot_range(text)
 
 
 def test_a_tier_that_was_divided_is_a_few_lines() -> None:
@@ -107,7 +107,7 @@ def test_slots_are_not_divided_while_a_shard_has_not_said_or_somebody_has_some(
 def test_slots_are_divided_by_whoever_records_the_last_shard() -> None:
     first = changes.record_slots(NEW, "t", {2: NONE}, [1, 2])
     second = changes.record_slots(first, "t", {1: NONE}, [1, 2])
-    assert second.slots["t"] == {1: frozenset(range(0, SLOTS, 2)), 2: frozenset(range(1, SLOTS, 2))}
+    assert second.slots["t"] == {1: frozenset(range(0, KEY_SLOT_COUNT, 2)), 2: frozenset(range(1, KEY_SLOT_COUNT, 2))}
     assert changes.record_slots(second, "t", {3: NONE}, [1, 2, 3]).slots["t"] == {**second.slots["t"], 3: NONE}
 
 
@@ -130,7 +130,7 @@ def test_an_import_gives_slots_that_nobody_has_and_takes_none() -> None:
 
 def test_an_import_does_not_say_that_a_shard_has_none() -> None:
     """It may have got some since the export, and slots are divided when all are known to have none."""
-    after = changes.restore(EMPTY, document(t={1: NONE, 2: NONE}, u={3: NONE, 4: held(1)}))
+    after = changes.restore(EMPTY_DOCUMENT, document(t={1: NONE, 2: NONE}, u={3: NONE, 4: held(1)}))
     assert after.slots == {"u": {4: held(1)}}
 
 

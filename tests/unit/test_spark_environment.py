@@ -22,7 +22,7 @@ def python(folder: Path, text: str) -> str:
 
 
 def test_this_python_has_all_of_it() -> None:
-    assert environment.missing() == []
+    assert environment.missing_packages() == []
     assert environment.problem({"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": SOURCES}) is None
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foqs.core.keys import KEY_BYTES_MAX
-from foqs_client.routes import slot_of
+from foqs_client.routes import key_slot_of
 from foqs_client.spark.errors import SinkError
 from foqs_client.spark.keys import RowKeys
 
@@ -84,13 +84,13 @@ def test_another_run_and_another_partition_have_other_keys() -> None:
 @given(rows, st.integers(1, 16))
 def test_keys_name_as_many_neighbouring_slots_as_there_are_lanes(rows: list[Row], lanes: int) -> None:
     keys = [key for of_row in keyed(rows, lanes=lanes).values() for key in of_row]
-    assert all(int(key[1:4], 16) == slot_of(key) for key in keys)
-    assert len({slot_of(key) % lanes for key in keys}) == len({slot_of(key) for key in keys}) <= lanes
+    assert all(int(key[1:4], 16) == key_slot_of(key) for key in keys)
+    assert len({key_slot_of(key) % lanes for key in keys}) == len({key_slot_of(key) for key in keys}) <= lanes
 
 
 def test_all_lanes_are_used() -> None:
     keys = RowKeys("run", 0, 8, 1_000)
-    slots = {slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None)) for number in range(200)}
+    slots = {key_slot_of(keys.key("n", "t", b"%d" % number, 0, b"", None, None, None)) for number in range(200)}
     assert len(slots) == 8
 
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from foqs_client.spark.columns import COLUMNS, check
+from foqs_client.spark.columns import COLUMNS, check_schema
 from foqs_client.spark.errors import SinkError
-from foqs_client.spark.options import KNOWN, NUMBERS, Options
+from foqs_client.spark.options import NUMBER_OPTIONS, OPTION_NAMES, SinkOptions
 
 URL = "foqs://one:1,two"
 
 
 def test_what_is_not_given_has_its_default() -> None:
-    options = Options.of({"url": URL})
+    options = SinkOptions.parse({"url": URL})
     assert (options.url, options.token, options.defaults) == (URL, None, {})
-    assert {name: getattr(options, name) for name in NUMBERS} == {name: NUMBERS[name].default for name in NUMBERS}
+    assert {name: getattr(options, name) for name in NUMBER_OPTIONS} == {
+        name: NUMBER_OPTIONS[name].default for name in NUMBER_OPTIONS
+    }
 
 
 def test_each_write_is_a_run_of_its_own_unless_it_is_named() -> None:
-    assert Options.of({"url": URL}).run != Options.of({"url": URL}).run
-    assert Options.of({"url": URL, "run": "monday"}).run == "monday"
+    assert SinkOptions.parse({"url": URL}).run != SinkOptions.parse({"url": URL}).run
+    assert SinkOptions.parse({"url": URL, "run": "monday"}).run == "monday"
 
 
 def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
@@ -35,7 +37,7 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         "namespace": "orders",
     }
     assert given.keys() == COLUMNS.keys()
-    assert Options.of({"url": URL, **given}).defaults == {
+    assert SinkOptions.parse({"url": URL, **given}).defaults == {
         "topic": "mail",
         "payload": "ä".encode(),
         "priority": -5,
@@ -46,7 +48,7 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
         "idempotency_key": "k",
         "namespace": "orders",
     }
-    assert Options.of({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
+    assert SinkOptions.parse({"url": URL, "deliver_after": "-7"}).defaults == {"deliver_after": -7}
 
 
 @pytest.mark.parametrize(
@@ -70,20 +72,20 @@ def test_an_option_named_as_a_column_is_read_as_its_values_are() -> None:
 def test_a_bad_option_is_refused_by_name_with_what_is_right(given: dict[str, str | None], said: str) -> None:
     options = {name: value for name, value in {"url": URL, **given}.items() if value is not None}
     with pytest.raises(SinkError, match=said):
-        Options.of(options)
+        SinkOptions.parse(options)
 
 
 def test_options_arrive_in_lower_case_and_are_known_so() -> None:
-    assert all(name == name.lower() for name in KNOWN)
+    assert all(name == name.lower() for name in OPTION_NAMES)
 
 
 def test_the_token_is_not_shown() -> None:
-    assert "hidden" not in repr(Options.of({"url": URL, "token": "hidden"}))
+    assert "hidden" not in repr(SinkOptions.parse({"url": URL, "token": "hidden"}))
 
 
 def test_a_frame_of_known_columns_passes() -> None:
-    check([("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False)
-    check([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
+    check_schema([("topic", "string"), ("payload", "binary"), ("deliver_after", "timestamp"), ("ttl", "long")], False)
+    check_schema([("payload", "string"), ("priority", "short"), ("deliver_after", "long")], True)
 
 
 @pytest.mark.parametrize(
@@ -100,4 +102,4 @@ def test_a_frame_of_known_columns_passes() -> None:
 )
 def test_another_frame_is_refused_by_column_with_what_is_right(schema: list[tuple[str, str]], said: str) -> None:
     with pytest.raises(SinkError, match=said):
-        check(schema, False)
+        check_schema(schema, False)

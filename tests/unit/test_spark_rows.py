@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs_client.routes import slot_of
+from foqs_client.routes import key_slot_of
 from foqs_client.spark.columns import COLUMNS
 from foqs_client.spark.errors import SinkError
 from foqs_client.spark.keys import RowKeys
-from foqs_client.spark.options import Options, Value
-from foqs_client.spark.rows import VALUE_BYTES_MAX, Maker, batches
+from foqs_client.spark.options import OptionValue, SinkOptions
+from foqs_client.spark.rows import VALUE_BYTES_MAX, RowConverter, batches
 from foqs_client.types import Item
 
 
 def made(
-    columns: Mapping[str, Sequence[Any]], lanes: int = 1, defaults: Mapping[str, Value] = MappingProxyType({})
+    columns: Mapping[str, Sequence[Any]], lanes: int = 1, defaults: Mapping[str, OptionValue] = MappingProxyType({})
 ) -> dict[tuple[str, int], list[Item]]:
     [count] = {len(column) for column in columns.values()}
-    return Maker(defaults, RowKeys("run", 0, lanes, 100), lanes).items(columns, count)
+    return RowConverter(defaults, RowKeys("run", 0, lanes, 100), lanes).items(columns, count)
 
 
 def test_each_column_becomes_its_field() -> None:
@@ -56,7 +56,7 @@ def test_each_column_becomes_its_field() -> None:
 
 
 def test_an_option_is_the_value_of_rows_that_have_none() -> None:
-    options = Options.of({"url": "foqs://one", "topic": "other", "priority": "3", "namespace": "orders"})
+    options = SinkOptions.parse({"url": "foqs://one", "topic": "other", "priority": "3", "namespace": "orders"})
     [items] = made({"topic": ["mail", None], "payload": [None, b"x"]}, defaults=options.defaults).values()
     assert [(item.topic, item.payload, item.priority) for item in items] == [("mail", b"", 3), ("other", b"x", 3)]
 
@@ -73,7 +73,7 @@ def test_items_of_one_lane_have_slots_that_are_equal_modulo_the_lanes() -> None:
     found = made({"topic": ["a"] * 90, "payload": [b"%d" % n for n in range(90)], "idempotency_key": keys}, lanes=8)
     assert len(found) == 8
     for (_, lane), items in found.items():
-        assert {slot_of(item.idempotency_key or "") % 8 for item in items} == {lane}
+        assert {key_slot_of(item.idempotency_key or "") % 8 for item in items} == {lane}
 
 
 def test_namespaces_have_lanes_of_their_own() -> None:

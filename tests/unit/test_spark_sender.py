@@ -83,9 +83,9 @@ def items(count: int, prefix: str = "") -> list[Item]:
 def test_no_more_calls_are_under_way_than_allowed_and_all_are_taken() -> None:
     async def story(sender: Sender) -> tuple[int, int]:
         for number in range(10):
-            await sender.put("default", items(3, f"{number}-"))
-        await sender.all_taken()
-        return sender.taken, sender.repeated
+            await sender.submit("default", items(3, f"{number}-"))
+        await sender.wait_all_enqueued()
+        return sender.enqueued_count, sender.repeated_count
 
     queue = Queue()
     assert play(queue, story, calls=3) == (30, 0)
@@ -106,9 +106,9 @@ def test_no_more_calls_are_under_way_than_allowed_and_all_are_taken() -> None:
 )
 def test_what_may_work_later_is_sent_again_with_the_same_keys(error: FoqsError) -> None:
     async def story(sender: Sender) -> int:
-        await sender.put("default", items(3))
-        await sender.all_taken()
-        return sender.taken
+        await sender.submit("default", items(3))
+        await sender.wait_all_enqueued()
+        return sender.enqueued_count
 
     queue = Queue(error, [Enqueued("0-1"), Enqueued(error=error), Enqueued("0-2")])
     assert play(queue, story) == 3
@@ -117,17 +117,17 @@ def test_what_may_work_later_is_sent_again_with_the_same_keys(error: FoqsError) 
 
 def test_what_was_enqueued_by_an_earlier_attempt_is_counted_as_repeated() -> None:
     async def story(sender: Sender) -> tuple[int, int]:
-        await sender.put("default", items(2))
-        await sender.all_taken()
-        return sender.taken, sender.repeated
+        await sender.submit("default", items(2))
+        await sender.wait_all_enqueued()
+        return sender.enqueued_count, sender.repeated_count
 
     assert play(Queue([Enqueued("0-1", repeated=True), Enqueued("0-2")]), story) == (2, 1)
 
 
 def test_the_time_that_a_host_asks_for_is_waited_and_pauses_grow() -> None:
     async def story(sender: Sender) -> None:
-        await sender.put("default", items(1))
-        await sender.all_taken()
+        await sender.submit("default", items(1))
+        await sender.wait_all_enqueued()
 
     queue = Queue(RateLimited("too many", retry_after_ms=9_000), *[Unavailable("not now")] * 3)
     play(queue, story)
@@ -138,8 +138,8 @@ def test_the_time_that_a_host_asks_for_is_waited_and_pauses_grow() -> None:
 
 def test_what_is_not_taken_in_time_ends_the_task_with_the_reason() -> None:
     async def story(sender: Sender) -> None:
-        await sender.put("default", items(2))
-        await sender.all_taken()
+        await sender.submit("default", items(2))
+        await sender.wait_all_enqueued()
 
     queue = Queue(*[Unavailable("its database is away")] * 1_000)
     with pytest.raises(SinkError, match=r"2 items for the namespace 'default' .* within 60 s .*its database is away"):
@@ -155,11 +155,11 @@ def test_what_is_not_taken_in_time_ends_the_task_with_the_reason() -> None:
 )
 def test_a_row_that_is_refused_for_good_ends_the_task_and_drops_the_other_calls(error: FoqsError, said: str) -> None:
     async def story(sender: Sender) -> None:
-        await sender.put("default", items(1))
+        await sender.submit("default", items(1))
         await asyncio.sleep(0.5)
         for _ in range(100):
-            await sender.put("default", items(1))
-        await sender.all_taken()
+            await sender.submit("default", items(1))
+        await sender.wait_all_enqueued()
 
     queue = Queue([Enqueued(error=error)])
     with pytest.raises(SinkError, match=said):
@@ -170,8 +170,8 @@ def test_a_row_that_is_refused_for_good_ends_the_task_and_drops_the_other_calls(
 
 def test_a_refused_call_names_the_namespace() -> None:
     async def story(sender: Sender) -> None:
-        await sender.put("nope", items(1))
-        await sender.all_taken()
+        await sender.submit("nope", items(1))
+        await sender.wait_all_enqueued()
 
     with pytest.raises(SinkError, match="the namespace 'nope' took none of its rows: NAMESPACE_NOT_FOUND: make it"):
         play(Queue(NamespaceNotFound("make it")), story)
@@ -180,7 +180,7 @@ def test_a_refused_call_names_the_namespace() -> None:
 def test_a_task_may_not_have_any_number_of_namespaces() -> None:
     async def story(sender: Sender) -> None:
         for number in range(NAMESPACES_MAX + 1):
-            await sender.put(f"n{number}", items(1))
+            await sender.submit(f"n{number}", items(1))
 
     with pytest.raises(SinkError, match="repartition the frame by namespace"):
         play(Queue(), story)

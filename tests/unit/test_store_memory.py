@@ -61,11 +61,11 @@ def test_commit_still_on_its_way_neither_blocks_nor_outlives_the_check() -> None
     async def story() -> None:
         database = SlowDatabase()
         owned = await _sent_commit(database)
-        assert (await owned.store.owner()).flush == 0
+        assert (await owned.store.read_owner()).flush == 0
         database.arrive.set()
         await owned.write(inserts=[make_row(2)])
         assert set(await contents(owned)) == {2}
-        assert (await owned.store.owner()).flush == 1
+        assert (await owned.store.read_owner()).flush == 1
 
     run(story())
 
@@ -87,13 +87,13 @@ def test_commit_that_is_being_made_durable_survives_the_kill_and_the_check_waits
     async def story() -> None:
         database = SyncingDatabase()
         owned = await opened(database.store(1))
-        connection = (await owned.store.owner()).connection
+        connection = (await owned.store.read_owner()).connection
         flush = asyncio.ensure_future(owned.write(inserts=[make_row(1)]))
         await database.syncing.wait()
         flush.cancel()
         await asyncio.wait([flush])
         database.kill(connection)
-        check = asyncio.ensure_future(owned.store.owner())
+        check = asyncio.ensure_future(owned.store.read_owner())
         for _ in range(20):
             await asyncio.sleep(0)
         assert not check.done()
@@ -123,10 +123,10 @@ def test_killed_connection_is_lost_and_its_lock_free() -> None:
         database = MemoryDatabase(lambda: 1)
         owned = await opened(database.store(1))
         assert isinstance(owned.store, MemoryStore)
-        database.kill((await owned.store.owner()).connection)
+        database.kill((await owned.store.read_owner()).connection)
         with pytest.raises(StoreLost):
             await owned.write(inserts=[make_row(1)])
-        await owned.store.owner()
+        await owned.store.read_owner()
         await owned.write(inserts=[make_row(1)])
 
     run(story())
@@ -206,7 +206,7 @@ def test_rows_that_were_read_are_nobody_elses() -> None:
         async with reading(owned.store) as reads:
             for row in (
                 *await reads.rows(owned.past, [1]),
-                *await reads.listed(owned.past, TOPIC, State.READY, None, 1, payload=True),
+                *await reads.list_rows(owned.past, TOPIC, State.READY, None, 1, with_payload=True),
             ):
                 row.attempt = 99
         assert await contents(owned) == {1: make_row(1)}

@@ -13,8 +13,18 @@ from hypothesis import strategies as st
 from foqs.core.fence import Fence
 from foqs.store import sql_mysql
 from foqs.store.mysql import MysqlStore
-from foqs.store.mysql_driver import Link, LinkLost, MysqlSettings
-from foqs.store.mysql_wire import Bound, OutOfStep, Preparation, Replies, Result, ServerError, packets, prepare, query
+from foqs.store.mysql_driver import MysqlLink, MysqlLinkLost, MysqlSettings
+from foqs.store.mysql_wire import (
+    BoundStatement,
+    MysqlProtocolError,
+    PrepareReplyReader,
+    ReplyReader,
+    Result,
+    ServerError,
+    prepare_packet,
+    query_packet,
+    request_packets,
+)
 from foqs.store.port import StoreLost, Writes
 from tests.support.aio import run
 from tests.support.stores import make_row
@@ -70,9 +80,9 @@ def _sent(row: tuple[int | None, bytes | None, str | None]) -> tuple[bytes | Non
     return (None if number is None else b"%d" % number, data, None if text is None else text.encode())
 
 
-def _fed(stream: bytes, cuts: list[int], reader: Replies | Preparation | None = None) -> Any:
+def _fed(stream: bytes, cuts: list[int], reader: ReplyReader | PrepareReplyReader | None = None) -> Any:
     """Feeds the stream in pieces; only the last may complete it."""
-    replies = reader or Replies()
+    replies = reader or ReplyReader()
     edges = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
     found = None
     for start, stop in itertools.pairwise(edges):
@@ -116,7 +126,7 @@ def test_an_error_ends_the_answers_with_its_code_and_text(marked: bool) -> None:
     ids=["a number skipped", "the number of a greeting", "one answer too many", "a file is asked for", "empty", "end"],
 )
 def test_what_is_no_answer_to_the_question_is_out_of_step(stream: bytes) -> None:
-    with pytest.raises(OutOfStep):
+    with pytest.raises(MysqlProtocolError):
         _fed(stream, [])
 
 
@@ -124,8 +134,8 @@ def test_what_is_no_answer_to_the_question_is_out_of_step(stream: bytes) -> None
 def test_each_packet_s_answers_are_numbered_anew(rows: list[Any], matched: int, cuts: list[int]) -> None:
     stream = _stream(_ok(matched, False)) + _stream([*_ok(0, True), *_table(_COLUMNS, list(map(_sent, rows)), False)])
     found = [Result([], matched), Result([], 0), Result(rows, len(rows))]
-    assert _fed(stream, cuts, Replies(2)) == found
-    assert _fed(stream + _stream(_ok(1, False)), cuts, Replies(3)) == [*found, Result([], 1)]
+    assert _fed(stream, cuts, ReplyReader(2)) == found
+    assert _fed(stream + _stream(_ok(1, False)), cuts, ReplyReader(3)) == [*found, Result([], 1)]
 
 
 _REFUSED = [b"\xff" + (1062).to_bytes(2, "little") + b"refused"]
@@ -145,10 +155,10 @@ _LATER = [b"\xff" + (1213).to_bytes(2, "little") + b"later"]
 )
 def test_the_first_error_of_several_packets_is_raised_when_all_are_answered(stream: bytes, count: int) -> None:
     for cuts in ([], list(range(len(stream)))):
-        replies = Replies(2)
+        replies = ReplyReader(2)
         with pytest.raises(ServerError, match="refused"):
             _fed(stream, cuts, replies)
-        assert replies.count == count
+        assert replies.answered_count == count
 
 
 @pytest.mark.parametrize(("parameters", "columns"), [(0, 0), (1, 0), (0, 2), (300, 0), (3, 2)])
@@ -161,43 +171,43 @@ def test_the_number_of_what_was_prepared_is_read_whatever_the_pieces(parameters:
         answer += [_column(_LONG, _BINARY)] * count + [_end(False)] * bool(count)
     stream = _stream(answer)
     for cuts in ([], list(range(len(stream)))):
-        assert _fed(stream, cuts, Preparation()) == 7
-    with pytest.raises(OutOfStep):
-        Preparation().feed(stream + b"x")
+        assert _fed(stream, cuts, PrepareReplyReader()) == 7
+    with pytest.raises(MysqlProtocolError):
+        PrepareReplyReader().feed(stream + b"x")
 
 
 def test_what_cannot_be_prepared_is_an_error_and_what_else_comes_is_out_of_step() -> None:
     for cuts in ([], list(range(20))):
         with pytest.raises(ServerError, match="refused"):
-            _fed(_stream(_REFUSED), cuts, Preparation())
-    with pytest.raises(OutOfStep):
-        Preparation().feed(_stream(_ok(1, False)))
-    with pytest.raises(OutOfStep):
-        Preparation().feed(_stream([b"\x01"]))
+            _fed(_stream(_REFUSED), cuts, PrepareReplyReader())
+    with pytest.raises(MysqlProtocolError):
+        PrepareReplyReader().feed(_stream(_ok(1, False)))
+    with pytest.raises(MysqlProtocolError):
+        PrepareReplyReader().feed(_stream([b"\x01"]))
 
 
 def test_statements_in_text_travel_together_and_what_is_bound_by_itself() -> None:
-    one, two = Bound(b"ONE ?", b"1"), Bound(b"TWO ?", b"22")
+    one, two = BoundStatement(b"ONE ?", b"1"), BoundStatement(b"TWO ?", b"22")
     numbers = {one.sql: 3, two.sql: 258}
     first, second = (
         b"\x0b\0\0\0\x17\x03\0\0\0\0\1\0\0\x001",
         b"\x0c\0\0\0\x17\x02\1\0\0\0\1\0\0\x0022",
     )
-    assert packets((one, b"a", b"b", two, one, b"c"), numbers) == [
+    assert request_packets((one, b"a", b"b", two, one, b"c"), numbers) == [
         first,
-        query((b"a", b"b")),
+        query_packet((b"a", b"b")),
         second,
         first,
-        query((b"c",)),
+        query_packet((b"c",)),
     ]
-    assert [len(packet) - 4 for packet in packets((one, two), numbers)] == [len(one), len(two)]
+    assert [len(packet) - 4 for packet in request_packets((one, two), numbers)] == [len(one), len(two)]
 
 
 def test_a_query_is_one_packet_or_refused() -> None:
-    assert query((b"BEGIN", b"COMMIT")) == b"\x0d\0\0\0\x03BEGIN;COMMIT"
-    assert len(query((b"x" * 0xFFFFFD,))) == 4 + 0xFFFFFE
+    assert query_packet((b"BEGIN", b"COMMIT")) == b"\x0d\0\0\0\x03BEGIN;COMMIT"
+    assert len(query_packet((b"x" * 0xFFFFFD,))) == 4 + 0xFFFFFE
     with pytest.raises(ValueError, match="do not fit one packet"):
-        query((b"x" * 0xFFFFFE,))
+        query_packet((b"x" * 0xFFFFFE,))
 
 
 # ---------------------------------------------------------------- the link
@@ -212,7 +222,7 @@ class _Transport(asyncio.Transport):
         self.aborted = False
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, Link)
+        assert isinstance(protocol, MysqlLink)
 
     def write(self, data: Any) -> None:
         self.sent.append(bytes(data))
@@ -235,9 +245,9 @@ class _Connected:
         self.transport.aborted = True
 
 
-def _link() -> tuple[Link, _Transport]:
+def _link() -> tuple[MysqlLink, _Transport]:
     connected = _Connected()
-    return Link(connected, 30.0), connected.transport
+    return MysqlLink(connected, 30.0), connected.transport
 
 
 def test_a_link_sends_one_packet_and_gives_its_results() -> None:
@@ -246,7 +256,7 @@ def test_a_link_sends_one_packet_and_gives_its_results() -> None:
         for matched in (3, 4):
             asking = asyncio.ensure_future(link.run(b"SELECT 1", b"SELECT 2"))
             await asyncio.sleep(0)
-            assert transport.sent.pop() == query((b"SELECT 1", b"SELECT 2"))
+            assert transport.sent.pop() == query_packet((b"SELECT 1", b"SELECT 2"))
             assert transport.sent == []
             link.data_received(_stream([*_ok(1, True), *_ok(matched, False)]))
             assert await asking == [Result([], 1), Result([], matched)]
@@ -265,13 +275,13 @@ def test_what_follows_leaves_in_the_turn_in_which_the_last_result_came() -> None
                 seen.append(list(results))
                 return following
 
-            asking = asyncio.ensure_future(link.run(b"a", b"b", then=then))
+            asking = asyncio.ensure_future(link.run(b"a", b"b", on_results=then))
             await asyncio.sleep(0)
-            assert transport.sent.pop() == query((b"a", b"b"))
+            assert transport.sent.pop() == query_packet((b"a", b"b"))
             link.data_received(_stream(_ok(1, True)))
             assert transport.sent == []
             link.data_received(_stream([*_ok(1, True), *_ok(2, False)])[len(_stream(_ok(1, True))) :])
-            assert transport.sent == ([] if following is None else [query((b"COMMIT",))])
+            assert transport.sent == ([] if following is None else [query_packet((b"COMMIT",))])
             told = [Result([], 1), Result([], 2)]
             if following is not None:
                 transport.sent.clear()
@@ -286,7 +296,7 @@ def test_what_follows_leaves_in_the_turn_in_which_the_last_result_came() -> None
 def test_nothing_follows_what_was_refused_and_the_next_is_asked_of_its_own() -> None:
     async def story() -> None:
         link, transport = _link()
-        asking = asyncio.ensure_future(link.run(b"a", then=lambda _: b"COMMIT"))
+        asking = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
         await asyncio.sleep(0)
         link.data_received(_stream(_REFUSED))
         with pytest.raises(ServerError) as told:
@@ -296,7 +306,7 @@ def test_nothing_follows_what_was_refused_and_the_next_is_asked_of_its_own() -> 
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)))
         assert await asking == [Result([], 1)]
-        assert transport.sent == [query((b"a",)), query((b"b",))]
+        assert transport.sent == [query_packet((b"a",)), query_packet((b"b",))]
         assert not transport.aborted
 
     run(story())
@@ -308,7 +318,7 @@ def test_what_is_raised_in_place_of_what_follows_leaves_the_link_in_step() -> No
 
     async def story() -> None:
         link, transport = _link()
-        asking = asyncio.ensure_future(link.run(b"a", then=then))
+        asking = asyncio.ensure_future(link.run(b"a", on_results=then))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(0, False)))
         with pytest.raises(LookupError, match="fenced"):
@@ -326,7 +336,7 @@ def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_the
     async def story() -> None:
         link, transport = _link()
         for cancelled in (False, True):
-            asking = asyncio.ensure_future(link.run(b"a", then=lambda _: b"COMMIT"))
+            asking = asyncio.ensure_future(link.run(b"a", on_results=lambda _: b"COMMIT"))
             await asyncio.sleep(0)
             link.data_received(_stream(_ok(1, False)))
             if cancelled:
@@ -348,7 +358,9 @@ def test_an_error_of_what_follows_is_no_statements_and_one_that_is_cancelled_the
 def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool, ends: str) -> None:
     async def story() -> None:
         link, transport = _link()
-        link._prepared = {bound.sql: 1 for bound in (statements.fence(fence), new) if isinstance(bound, Bound)}
+        link._statement_ids = {
+            bound.sql: 1 for bound in (statements.fence(fence), new) if isinstance(bound, BoundStatement)
+        }
         store = MysqlStore(MysqlSettings("db"), 3)
         store._link, store._packet_bytes = link, 1 << 20
         flushing = asyncio.ensure_future(
@@ -368,7 +380,7 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
             link.data_received(_stream(_REFUSED if ends == "refused" else _ok(1, False)))
         elif not read:
             link.data_received(_stream(_ok(1, False)))
-        committed = query((b"COMMIT",))
+        committed = query_packet((b"COMMIT",))
         if ends in ("committed", "commit refused"):
             assert transport.sent.pop() == committed
             link.data_received(_stream(_ok(0, False) if ends == "committed" else _REFUSED))
@@ -378,7 +390,7 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
                 with pytest.raises(StoreLost, match="refused"):
                     await flushing
             assert transport.aborted is (ends != "committed")
-            assert query((b"ROLLBACK",)) not in transport.sent
+            assert query_packet((b"ROLLBACK",)) not in transport.sent
         else:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -400,16 +412,16 @@ def test_commit_follows_what_was_written_and_is_unknown_when_it_fails(read: bool
 def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
     async def story() -> None:
         link, transport = _link()
-        bound = Bound(b"ONE ?", b"1")
+        bound = BoundStatement(b"ONE ?", b"1")
         prepared = b"\0" + (7).to_bytes(4, "little") + bytes(4) + bytes(3)
         for first in (True, False):
             asking = asyncio.ensure_future(link.run(bound, b"a"))
             await asyncio.sleep(0)
             if first:
-                assert transport.sent.pop() == prepare(b"ONE ?")
+                assert transport.sent.pop() == prepare_packet(b"ONE ?")
                 link.data_received(_stream([prepared]))
                 await asyncio.sleep(0)
-            assert transport.sent.pop() == b"".join(packets((bound, b"a"), {bound.sql: 7}))
+            assert transport.sent.pop() == b"".join(request_packets((bound, b"a"), {bound.sql: 7}))
             assert transport.sent == []
             link.data_received(_stream(_ok(1, False)) + _stream(_ok(2, False)))
             assert await asking == [Result([], 1), Result([], 2)]
@@ -420,11 +432,11 @@ def test_what_is_bound_is_prepared_once_and_sent_with_the_rest() -> None:
 def test_what_cannot_be_prepared_is_told_and_tried_again_by_the_next() -> None:
     async def story() -> None:
         link, transport = _link()
-        bound = Bound(b"ONE ?", b"1")
+        bound = BoundStatement(b"ONE ?", b"1")
         for _ in range(2):
             asking = asyncio.ensure_future(link.run(b"a", bound))
             await asyncio.sleep(0)
-            assert transport.sent.pop() == prepare(b"ONE ?")
+            assert transport.sent.pop() == prepare_packet(b"ONE ?")
             link.data_received(_stream(_REFUSED))
             with pytest.raises(ServerError) as told:
                 await asking
@@ -440,13 +452,13 @@ def test_a_link_whose_server_refuses_what_is_prepared_says_so(code: int, prepare
         refused = _stream([b"\xff" + code.to_bytes(2, "little") + b"told"])
         for known in ({}, {b"ONE ?": 7}):
             link, _ = _link()
-            link._prepared = known
-            asking = asyncio.ensure_future(link.run(Bound(b"ONE ?", b"1")))
+            link._statement_ids = known
+            asking = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1")))
             await asyncio.sleep(0)
             link.data_received(refused)
             with pytest.raises(ServerError, match="told"):
                 await asking
-            assert link.prepares == prepares
+            assert link.can_prepare == prepares
 
     run(story())
 
@@ -454,8 +466,8 @@ def test_a_link_whose_server_refuses_what_is_prepared_says_so(code: int, prepare
 def test_an_error_names_the_first_statement_that_was_refused() -> None:
     async def story() -> None:
         link, _ = _link()
-        one, two = Bound(b"ONE ?", b"1"), Bound(b"TWO ?", b"2")
-        link._prepared = {one.sql: 1, two.sql: 2}
+        one, two = BoundStatement(b"ONE ?", b"1"), BoundStatement(b"TWO ?", b"2")
+        link._statement_ids = {one.sql: 1, two.sql: 2}
         asking = asyncio.ensure_future(link.run(one, b"a", b"b", two))
         await asyncio.sleep(0)
         link.data_received(_stream(_ok(1, False)) + _stream([*_ok(1, True), *_REFUSED]))
@@ -472,11 +484,11 @@ def test_an_error_names_the_first_statement_that_was_refused() -> None:
 def test_a_server_that_goes_is_not_waited_for_to_answer_the_rest() -> None:
     async def story() -> None:
         link, transport = _link()
-        link._prepared = {b"ONE ?": 1}
-        asking = asyncio.ensure_future(link.run(Bound(b"ONE ?", b"1"), b"a"))
+        link._statement_ids = {b"ONE ?": 1}
+        asking = asyncio.ensure_future(link.run(BoundStatement(b"ONE ?", b"1"), b"a"))
         await asyncio.sleep(0)
         link.data_received(_stream([b"\xff" + (1927).to_bytes(2, "little") + b"told"]))
-        with pytest.raises(LinkLost, match="told"):
+        with pytest.raises(MysqlLinkLost, match="told"):
             await asking
         assert transport.aborted
 
@@ -486,14 +498,14 @@ def test_a_server_that_goes_is_not_waited_for_to_answer_the_rest() -> None:
 def test_an_error_leaves_the_link_in_step_unless_the_server_goes() -> None:
     async def story() -> None:
         link, transport = _link()
-        for code, kind in ((1062, ServerError), (1213, ServerError), (1927, LinkLost)):
+        for code, kind in ((1062, ServerError), (1213, ServerError), (1927, MysqlLinkLost)):
             asking = asyncio.ensure_future(link.run(b"x"))
             await asyncio.sleep(0)
             link.data_received(_stream([b"\xff" + code.to_bytes(2, "little") + b"told"]))
             with pytest.raises(kind, match="told"):
                 await asking
-            assert transport.aborted == (kind is LinkLost)
-        with pytest.raises(LinkLost, match="told"):
+            assert transport.aborted == (kind is MysqlLinkLost)
+        with pytest.raises(MysqlLinkLost, match="told"):
             await link.run(b"x")
 
     run(story())
@@ -510,7 +522,7 @@ def test_a_cancelled_call_ends_the_link_so_that_no_later_call_gets_its_answer() 
         assert transport.aborted
         link.data_received(_stream(_ok(1, False)))
         sent = len(transport.sent)
-        with pytest.raises(LinkLost):
+        with pytest.raises(MysqlLinkLost):
             await link.run(b"y")
         assert len(transport.sent) == sent
 
@@ -530,10 +542,12 @@ def test_whatever_else_comes_ends_the_link(end: str) -> None:
                 link.data_received(_stream([b"\x01", _column(_LONG, _BINARY), _end(False), b"\xfc"]))
             else:
                 link.connection_lost(None if end == "gone" else OSError("cable"))
-            with pytest.raises(LinkLost, match={"garbage": "cannot be read", "gone": "closed", "broken": "cable"}[end]):
+            with pytest.raises(
+                MysqlLinkLost, match={"garbage": "cannot be read", "gone": "closed", "broken": "cable"}[end]
+            ):
                 await asking
         assert transport.aborted
-        with pytest.raises(LinkLost):
+        with pytest.raises(MysqlLinkLost):
             await link.run(b"x")
 
     run(story())

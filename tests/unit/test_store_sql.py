@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from foqs.core.fence import Fence, Owner
 from foqs.core.item import Row
 from foqs.store import sql_mysql, sql_mysql_values, sql_sqlite
-from foqs.store.mysql_wire import Bound, Statement
-from foqs.store.port import Lease, StoreUnusable, Writes
-from foqs.store.sql_migrations import Migration, pending
-from foqs.store.sql_rows import COLUMNS, MUTABLE, OWNER_COLUMNS, all_values, mutable_values, row_of
+from foqs.store.mysql_wire import BoundStatement, Statement
+from foqs.store.port import LeaseUpdate, StoreUnusable, Writes
+from foqs.store.sql_migrations import Migration, pending_migrations
+from foqs.store.sql_rows import COLUMNS, MUTABLE_COLUMNS, OWNER_COLUMNS, all_values, mutable_values, row_of
 from tests.support.stores import make_row
 
 
@@ -24,7 +24,7 @@ def test_columns_are_the_fields_of_the_row_in_their_order() -> None:
     assert tuple(field.name for field in dataclasses.fields(Owner)) == OWNER_COLUMNS
     row = make_row(7, metadata=b"m", due_ms=5, attempt=3, ttl_ms=9, expires_at_ms=11, token=13)
     assert all_values(row) == tuple(getattr(row, name) for name in COLUMNS)
-    assert mutable_values(row) == tuple(getattr(row, name) for name in MUTABLE)
+    assert mutable_values(row) == tuple(getattr(row, name) for name in MUTABLE_COLUMNS)
     assert row_of(all_values(row)) == row
 
 
@@ -35,11 +35,11 @@ def test_migrations_are_numbered_without_gaps(known: tuple[Migration, ...]) -> N
 
 def test_pending_migrations_are_those_above_the_version_found() -> None:
     known = [Migration(n, "", ()) for n in (1, 2, 3)]
-    assert [step.number for step in pending(0, known, "here")] == [1, 2, 3]
-    assert [step.number for step in pending(2, known, "here")] == [3]
-    assert pending(3, known, "here") == []
+    assert [step.number for step in pending_migrations(0, known, "here")] == [1, 2, 3]
+    assert [step.number for step in pending_migrations(2, known, "here")] == [3]
+    assert pending_migrations(3, known, "here") == []
     with pytest.raises(StoreUnusable, match=r"here has schema version 4, .* up to 3"):
-        pending(4, known, "here")
+        pending_migrations(4, known, "here")
 
 
 def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
@@ -76,7 +76,7 @@ def test_statements_stay_below_the_packet_and_lose_no_row() -> None:
 def test_new_rows_are_bound_as_they_are_in_few_statements(rows: list[Row]) -> None:
     found = list(sql_mysql.Statements(3).write(Writes(inserts=rows), 32 << 20))
     assert [row for each in found for row in _bound_rows(each)] == rows
-    assert len(found) <= 3 + len(rows) // max(sql_mysql.ROWS_BOUND)
+    assert len(found) <= 3 + len(rows) // max(sql_mysql.INSERT_ROW_COUNTS)
     assert len(found) <= 1 or len(rows) > 32
 
 
@@ -91,7 +91,7 @@ def test_new_rows_that_nearly_fit_a_packet_are_cut_below_it(count: int) -> None:
 
 def _bound_rows(statement: Statement) -> list[Row]:
     """What a prepared INSERT inserts, as the protocol's documentation says that its values are read."""
-    assert isinstance(statement, Bound)
+    assert isinstance(statement, BoundStatement)
     head, marks = statement.sql.decode().split(" VALUES ")
     columns = head[head.index("(") + 1 : -1].split(", ")
     count = marks.count("?")
@@ -131,7 +131,7 @@ def _bound_rows(statement: Statement) -> list[Row]:
 def test_lists_of_ids_are_cut_and_in_order() -> None:
     statements = sql_mysql.Statements(3)
     ids = list(range(1_001, 0, -1))
-    for writes in (Writes(deletes=ids), Writes(leases=[Lease(5, 6, 7, ids)])):
+    for writes in (Writes(deletes=ids), Writes(leases=[LeaseUpdate(5, 6, 7, ids)])):
         texts = [each for each in statements.write(writes, 100_000) if isinstance(each, bytes)]
         assert len(texts) == -(-len(ids) // sql_mysql.IDS_PER_STATEMENT)
         assert b"IN (1,2,3," in texts[0]
@@ -175,9 +175,9 @@ def test_no_value_can_end_a_literal(name: str, data: bytes, trick: bytes) -> Non
         writes = Writes(
             inserts=[row], updates=[row], topics_added=[(row.topic, "t")], topics_removed=[("n", row.topic)]
         )
-        reads = statements.ready(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
+        reads = statements.ready_keys(("n", row.topic), None, 1), statements.fence(Fence(1, row.topic, 1, 1))
         return [
-            _outside_literals(sql_mysql_values.in_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)
+            _outside_literals(sql_mysql_values.as_text(each)) for each in (*statements.write(writes, 1 << 20), *reads)
         ]
 
     assert texts(wild) == texts(tame)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from foqs.core.cuts import Cut
+from foqs.core.cuts import PurgeMarker
 from foqs.core.fence import Fence
-from foqs.core.keys import KeyRow
+from foqs.core.keys import IdempotencyKey
 from foqs.store import sql_sqlite
 from foqs.store.port import StoreLost, StoreUnusable, WriteRefused, no_faults
 from foqs.store.sql_migrations import Migration
@@ -212,7 +212,7 @@ def test_topics_of_a_version_1_file_are_found(tmp_path: Path) -> None:
 
 def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    key = KeyRow("n", b"k", 1, b"d" * 16, 9)
+    key = IdempotencyKey("n", b"k", 1, b"d" * 16, 9)
 
     async def fill() -> None:
         owned = await opened(SqliteStore(path, 1))
@@ -222,9 +222,9 @@ def test_a_version_2_file_gets_its_tables_of_keys_and_slots(tmp_path: Path) -> N
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2)
         assert set(await contents(owned)) == {1}
-        assert (await owned.store.topics(), await owned.store.slots()) == ([TOPIC], [])
-        await owned.write(keys=[key], slots_added=[5])
-        assert (await owned.store.next_key_over_ms(), await owned.store.slots()) == (9, [5])
+        assert (await owned.store.topics(), await owned.store.key_slots()) == ([TOPIC], [])
+        await owned.write(idempotency_keys_added=[key], key_slots_added=[5])
+        assert (await owned.store.next_key_expiry_ms(), await owned.store.key_slots()) == (9, [5])
         await owned.store.close()
 
     run(fill())
@@ -243,8 +243,8 @@ def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2)
         async with reading(owned.store) as reads:
-            assert await reads.ready(owned.past, TOPIC, None, 9) == [make_row(1).key, make_row(2).key]
-            await reads.snapshot(owned.past)
+            assert await reads.ready_keys(owned.past, TOPIC, None, 9) == [make_row(1).order_key, make_row(2).order_key]
+            await reads.begin_snapshot(owned.past)
             assert [count.payload_bytes for count in await reads.counts()] == [307]
         await owned.store.close()
 
@@ -256,7 +256,7 @@ def test_a_version_4_file_gets_its_sizes_counted(tmp_path: Path) -> None:
 
 def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    cut = Cut(*TOPIC, 1)
+    cut = PurgeMarker(*TOPIC, 1)
 
     async def fill() -> None:
         owned = await opened(SqliteStore(path, 1))
@@ -265,9 +265,9 @@ def test_a_version_5_file_gets_its_table_of_cuts(tmp_path: Path) -> None:
 
     async def story() -> None:
         owned = await opened(SqliteStore(path, 1), epoch=2)
-        assert await owned.store.cuts() == []
-        await owned.write(cuts=[cut])
-        assert await owned.store.cuts() == [cut]
+        assert await owned.store.purge_markers() == []
+        await owned.write(purge_markers_added=[cut])
+        assert await owned.store.purge_markers() == [cut]
         await owned.store.close()
 
     run(fill())
@@ -345,22 +345,22 @@ def test_statements_use_their_indexes(tmp_path: Path) -> None:
     db = SqliteFile(tmp_path / "s.db", 1, "FULL", unsafe_durability=False, busy_timeout_s=1.0).open(create=True)
     try:
         for text, index in (
-            (sql_sqlite.FIRST_KEYS, "item_order"),
-            (sql_sqlite.NEXT_KEYS, "item_order"),
+            (sql_sqlite.FIRST_ORDER_KEYS, "item_order"),
+            (sql_sqlite.NEXT_ORDER_KEYS, "item_order"),
             (sql_sqlite.NEXT_ROWS, "item_order"),
-            (sql_sqlite.DUE, "item_due"),
+            (sql_sqlite.DUE_ROWS, "item_due"),
             (sql_sqlite.NEXT_DUE, "item_due"),
             (sql_sqlite.COUNTS, "item_order"),
-            (sql_sqlite.CLEAR_KEYS, "key_until"),
-            (sql_sqlite.NEXT_KEY_OVER, "key_until"),
-            (sql_sqlite.KEY_OF, "key_until"),
+            (sql_sqlite.EXPIRE_IDEMPOTENCY_KEYS, "key_until"),
+            (sql_sqlite.NEXT_KEY_EXPIRY, "key_until"),
+            (sql_sqlite.IDEMPOTENCY_KEY_OF, "key_until"),
         ):
             values = (1,) * text.count("?")
             plan = " / ".join(step[3] for step in db.execute(f"EXPLAIN QUERY PLAN {text}", values))
             assert f"INDEX {index}" in plan, text
             assert "TEMP B-TREE" not in plan, text
             assert "COVERING" in plan or text != sql_sqlite.COUNTS, plan
-            assert "SCAN key" not in plan or text == sql_sqlite.NEXT_KEY_OVER, plan
+            assert "SCAN key" not in plan or text == sql_sqlite.NEXT_KEY_EXPIRY, plan
     finally:
         db.close()
 
@@ -422,7 +422,7 @@ def test_flush_that_meets_a_locked_file_may_be_run_again(tmp_path: Path) -> None
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(WriteRefused, match="lock") as refused:
             await owned.write(inserts=[make_row(1)])
-        assert refused.value.again
+        assert refused.value.is_retryable
         assert await contents(owned) == {}
         holder.execute("ROLLBACK")
         holder.close()
@@ -447,11 +447,11 @@ def test_full_disk_refuses_the_inserts_and_takes_the_deletes(tmp_path: Path) -> 
         owned = await opened(stores[0])
         with pytest.raises(WriteRefused, match="make room") as refused:
             await owned.write(inserts=[make_row(n, payload=b"x" * 100_000) for n in range(1, 9)])
-        assert not refused.value.again
+        assert not refused.value.is_retryable
         await owned.write(inserts=[make_row(1)])
         await owned.write(deletes=[1])
         assert await contents(owned) == {}
-        assert (await owned.store.owner()).flush == 2
+        assert (await owned.store.read_owner()).flush == 2
         await owned.store.close()
 
     run(story())
@@ -470,7 +470,7 @@ def test_damaged_file_is_lost_and_then_refused(tmp_path: Path) -> None:
         with pytest.raises(StoreLost, match="damaged"):
             await owned.write(deletes=list(range(1, 200)))
         with pytest.raises(StoreUnusable, match=r"damaged.*restore"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         await owned.store.close()
 
     run(fill())
@@ -503,7 +503,7 @@ def test_broken_disk_is_lost_until_the_owner_row_was_read(tmp_path: Path, code: 
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreLost):
             await store.topics()
-        assert (await store.owner()).flush == 1
+        assert (await store.read_owner()).flush == 1
         await store.close()
 
     run(story())
@@ -518,7 +518,7 @@ def test_a_missing_owner_row_is_told(tmp_path: Path) -> None:
         with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
             await owned.write(inserts=[make_row(1)])
         with pytest.raises(StoreUnusable, match=r"owner row is missing.*backup"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         await owned.store.close()
 
     run(story())
@@ -532,7 +532,7 @@ def test_deleted_file_is_not_made_anew_behind_its_owner(tmp_path: Path) -> None:
         for name in ("s.db", "s.db-wal", "s.db-shm"):
             (tmp_path / name).unlink(missing_ok=True)
         with pytest.raises(StoreUnusable, match="unable to open"):
-            await owned.store.owner()
+            await owned.store.read_owner()
         assert not path.exists()
         await owned.store.close()
 
@@ -546,12 +546,12 @@ def test_file_that_may_not_be_used_for_a_while_is_waited_for() -> None:
         os.seteuid(_NOBODY)
         try:
             with pytest.raises(StoreLost, match="let this user read and write"):
-                await owned.store.owner()
+                await owned.store.read_owner()
             with pytest.raises(StoreUnusable, match="let this user read and write"):
                 await SqliteStore(folder / "s.db", 1, no_faults).open()
         finally:
             os.seteuid(0)
-        assert (await owned.store.owner()).epoch == owned.epoch
+        assert (await owned.store.read_owner()).epoch == owned.epoch
         await owned.store.close()
 
     with tempfile.TemporaryDirectory() as folder:
@@ -575,7 +575,7 @@ def test_cancelled_call_ends_in_the_thread_before_the_next_begins(tmp_path: Path
         flush.cancel()
         await asyncio.wait([flush])
         assert flush.cancelled()
-        check = asyncio.ensure_future(owned.store.owner())
+        check = asyncio.ensure_future(owned.store.read_owner())
         await asyncio.sleep(0)
         assert order[-1] == "fenced"
         go_on.set()

@@ -10,14 +10,14 @@ from foqs.clock import SystemClock
 from foqs.config import Config
 from foqs.store.port import StoreUnusable
 from foqs.store.sqlite import SqliteStore
-from foqs.stores import shard_opener
+from foqs.stores import shard_store_factory
 
 
 def test_a_shard_of_a_cluster_is_in_the_database_that_its_layout_names(tmp_path: Path) -> None:
     config = Config.model_validate(
         {"cluster": {"zookeeper": "z:1"}, "databases": {name: {"url": f"sqlite:{tmp_path / name}"} for name in "ab"}}
     )
-    open_store = shard_opener(config, SystemClock())
+    open_store = shard_store_factory(config, SystemClock())
     for name in "ab":
         store = open_store(3, name)
         assert isinstance(store, SqliteStore)
@@ -28,4 +28,4 @@ def test_a_shard_of_a_cluster_is_in_the_database_that_its_layout_names(tmp_path:
 
 def test_a_host_alone_has_one_database(tmp_path: Path) -> None:
     config = Config.model_validate({"store": {"url": f"sqlite:{tmp_path}"}})
-    assert isinstance(shard_opener(config, SystemClock())(0, ""), SqliteStore)
+    assert isinstance(shard_store_factory(config, SystemClock())(0, ""), SqliteStore)

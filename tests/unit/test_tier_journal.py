@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from foqs.core.item import TopicName
 from foqs.service.cluster import HostView
-from foqs.tier.journal import Journal
+from foqs.tier.journal import ChangeLog
 from foqs.tier.peers import Peer
-from foqs.tier.summaries import Summaries, Told
+from foqs.tier.summaries import GossipView, PeerTopicStats
 from foqs_client.idl import ttypes
 
 NAMES: list[TopicName] = [(space, name) for space in ("n", "m") for name in "abc"]
@@ -29,44 +29,44 @@ class Host:
         self._rng = rng
         self._gone_max = gone_max
         self.topics: dict[TopicName, int] = {}
-        self.journal: Journal
+        self.journal: ChangeLog
         self.start()
 
     def start(self) -> None:
         """Another run of it, on the same shards."""
-        self.journal = Journal(self._rng.getrandbits(62), self._gone_max)
+        self.journal = ChangeLog(self._rng.getrandbits(62), self._gone_max)
         for topic in self.topics:
-            self.journal.changed(topic, there=True)
+            self.journal.record(topic, exists=True)
 
     def set(self, topic: TopicName, ready: int | None) -> None:
         if ready is None:
             self.topics.pop(topic, None)
         else:
             self.topics[topic] = ready
-        self.journal.changed(topic, there=ready is not None)
+        self.journal.record(topic, exists=ready is not None)
 
     def answer(self, version: int | None, topics_max: int, whole_since: int | None = None) -> Any:
-        changes = self.journal.since(version, whole_since, topics_max)
+        changes = self.journal.changes_since(version, whole_since, topics_max)
         assert len(changes.topics) <= topics_max
         assert len(set(changes.topics)) == len(changes.topics)
         return ttypes.ExchangeReply(
             version=changes.version,
             topics=[ttypes.TopicSummary(*topic, self.topics.get(topic)) for topic in changes.topics],
-            whole=changes.whole,
-            whole_since=changes.whole_since,
-            more=changes.more,
+            whole=changes.is_full,
+            whole_since=changes.full_since,
+            more=changes.has_more,
         )
 
 
-def known(summaries: Summaries) -> dict[TopicName, int]:
+def known(summaries: GossipView) -> dict[TopicName, int]:
     """What is remembered, by every way to look at it."""
     found = {}
     for topic in NAMES:
-        told = summaries.of(topic)
+        told = summaries.topic_stats(topic)
         assert len(told) <= 1
-        names = [each.following("", 99, beyond=False) for each in summaries.names(topic[0])]
+        names = [each.page_from("", 99, is_exclusive=False) for each in summaries.topic_names(topic[0])]
         assert any(topic[1] in each for each in names) == bool(told)
-        heads = [head.ready for head in summaries.heads(topic)]
+        heads = [head.ready for head in summaries.best_peers(topic)]
         if told:
             found[topic] = told[0].ready
         assert heads == [each.ready for each in told if each.ready]
@@ -84,13 +84,13 @@ EVENTS = st.one_of(
 def test_who_has_heard_all_pages_knows_exactly_what_there_is(
     events: list[tuple[Any, ...]], seed: int, topics_max: int, gone_max: int
 ) -> None:
-    host, asked, summaries = Host(Random(seed), gone_max), peer(), Summaries(100)
+    host, asked, summaries = Host(Random(seed), gone_max), peer(), GossipView(100)
     clock = 0.0
 
     def ask(*, lost: bool = False) -> Any:
-        reply = host.answer(summaries.version(asked), topics_max, summaries.whole_since(asked))
+        reply = host.answer(summaries.version(asked), topics_max, summaries.full_since(asked))
         if not lost:
-            summaries.told(asked, reply, clock)
+            summaries.apply_reply(asked, reply, clock)
         return reply
 
     for event in events:
@@ -105,11 +105,11 @@ def test_who_has_heard_all_pages_knows_exactly_what_there_is(
     for _ in range(4 * len(NAMES)):
         reply = ask()
         tellings += reply.whole
-        if not reply.more and summaries.version(asked) == host.journal.since(None, None, 100).version:
+        if not reply.more and summaries.version(asked) == host.journal.changes_since(None, None, 100).version:
             break
     assert tellings <= 2  # one under way may have missed what went meanwhile
     assert known(summaries) == host.topics
-    assert summaries.is_whole({asked.nonce: asked})
+    assert summaries.is_complete({asked.nonce: asked})
     assert ask().topics == []
 
 
@@ -126,9 +126,9 @@ def test_only_what_changed_is_told_again() -> None:
 
 
 def test_a_topic_that_came_and_went_unseen_is_told_to_nobody() -> None:
-    journal = Journal(7, 10)
-    journal.changed(("n", "a"), there=False)
-    assert journal.since(7, None, 10).topics == []
+    journal = ChangeLog(7, 10)
+    journal.record(("n", "a"), exists=False)
+    assert journal.changes_since(7, None, 10).topics == []
 
 
 def test_a_version_of_an_earlier_run_is_not_taken_for_an_own() -> None:
@@ -159,7 +159,7 @@ def test_who_missed_a_topic_that_is_forgotten_to_be_gone_is_told_everything() ->
 
 
 def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> None:
-    host, asked, summaries = Host(Random(1), gone_max=1), peer(), Summaries(100)
+    host, asked, summaries = Host(Random(1), gone_max=1), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
     for name in "xyz":
@@ -167,8 +167,8 @@ def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> No
         host.set(("n", name), None)
     pages = []
     for _ in range(3):
-        reply = host.answer(summaries.version(asked), 1, summaries.whole_since(asked))
-        summaries.told(asked, reply, 1.0)
+        reply = host.answer(summaries.version(asked), 1, summaries.full_since(asked))
+        summaries.apply_reply(asked, reply, 1.0)
         pages.append(([each.topic for each in reply.topics], reply.whole, reply.more))
     assert pages == [(["a"], True, True), (["b"], False, True), (["c"], False, False)]
     assert known(summaries) == host.topics
@@ -176,45 +176,45 @@ def test_telling_everything_ends_though_more_has_gone_than_is_remembered() -> No
 
 
 def test_what_was_told_and_went_and_was_forgotten_before_all_was_told_is_made_good() -> None:
-    host, asked, summaries = Host(Random(1), gone_max=0), peer(), Summaries(100)
+    host, asked, summaries = Host(Random(1), gone_max=0), peer(), GossipView(100)
     for name in "abc":
         host.set(("n", name), 1)
-    summaries.told(asked, host.answer(None, 2), 1.0)
+    summaries.apply_reply(asked, host.answer(None, 2), 1.0)
     assert known(summaries) == {("n", "a"): 1, ("n", "b"): 1}
     host.set(("n", "a"), None)
-    last = host.answer(summaries.version(asked), 2, summaries.whole_since(asked))
+    last = host.answer(summaries.version(asked), 2, summaries.full_since(asked))
     assert ([each.topic for each in last.topics], last.whole, last.more) == (["c"], False, False)
-    summaries.told(asked, last, 2.0)
-    assert summaries.whole_since(asked) is None
+    summaries.apply_reply(asked, last, 2.0)
+    assert summaries.full_since(asked) is None
     again = host.answer(summaries.version(asked), 2)
     assert again.whole
-    summaries.told(asked, again, 3.0)
+    summaries.apply_reply(asked, again, 3.0)
     assert known(summaries) == host.topics
     assert not host.answer(summaries.version(asked), 2).whole
 
 
 def test_while_everything_is_told_those_that_were_gone_before_are_not() -> None:
-    journal = Journal(7, 10)
+    journal = ChangeLog(7, 10)
     for name in "abc":
-        journal.changed(("n", name), there=True)
-    journal.changed(("n", "b"), there=False)
-    first = journal.since(None, None, 1)
-    journal.changed(("n", "a"), there=False)
+        journal.record(("n", name), exists=True)
+    journal.record(("n", "b"), exists=False)
+    first = journal.changes_since(None, None, 1)
+    journal.record(("n", "a"), exists=False)
     assert first.topics == [("n", "a")]
-    rest = journal.since(first.version, first.whole_since, 10)
+    rest = journal.changes_since(first.version, first.full_since, 10)
     assert rest.topics == [("n", "c"), ("n", "a")]
-    assert (rest.whole, rest.more) == (False, False)
+    assert (rest.is_full, rest.has_more) == (False, False)
 
 
 def test_a_journal_keeps_what_is_there_and_not_what_happened() -> None:
-    journal = Journal(0, 100)
+    journal = ChangeLog(0, 100)
     for n in range(50_000):
-        journal.changed(("n", str(n % 10)), there=True)
-        journal.changed(("n", f"brief {n}"), there=True)
-        journal.changed(("n", f"brief {n}"), there=False)
+        journal.record(("n", str(n % 10)), exists=True)
+        journal.record(("n", f"brief {n}"), exists=True)
+        journal.record(("n", f"brief {n}"), exists=False)
     assert len(journal) == 10
-    assert len(journal._topics) < 5_000
-    assert len(journal._at) <= 110
+    assert len(journal._logged_topics) < 5_000
+    assert len(journal._version_of) <= 110
 
 
 def reply(*topics: Any, whole: bool = False, version: int = 1, more: bool = False) -> Any:
@@ -227,103 +227,103 @@ def ready(name: str, items: int, best: int | None = 0, age_ms: int | None = None
 
 def test_the_best_hosts_come_first_and_one_that_does_not_know_its_best_comes_last() -> None:
     one, two, three = peer("one"), peer("two"), peer("three")
-    summaries = Summaries(100)
-    summaries.told(one, reply(ready("a", 3, 5, 200), whole=True), 10.0)
-    summaries.told(two, reply(ready("a", 1, -2), whole=True), 11.0)
-    summaries.told(three, reply(ready("a", 9, None), whole=True), 12.0)
-    summaries.told(one, reply(version=2), 13.0)
-    heads = summaries.heads(("n", "a"))
+    summaries = GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 3, 5, 200), whole=True), 10.0)
+    summaries.apply_reply(two, reply(ready("a", 1, -2), whole=True), 11.0)
+    summaries.apply_reply(three, reply(ready("a", 9, None), whole=True), 12.0)
+    summaries.apply_reply(one, reply(version=2), 13.0)
+    heads = summaries.best_peers(("n", "a"))
     assert [(head.peer, head.ready) for head in heads] == [(two, 1), (one, 3), (three, 9)]
-    assert [head.at for head in heads] == [11.0, 13.0, 12.0]
+    assert [head.as_of_s for head in heads] == [11.0, 13.0, 12.0]
     assert heads[1].oldest_ready_age_ms == 3_200
-    summaries.gone([two])
-    assert [head.peer for head in summaries.heads(("n", "a"))] == [one, three]
+    summaries.remove_peers([two])
+    assert [head.peer for head in summaries.best_peers(("n", "a"))] == [one, three]
     assert len(summaries) == 2
 
 
 def test_news_are_topics_that_had_none_or_worse_or_fewer() -> None:
     news: list[TopicName] = []
-    one, summaries = peer(), Summaries(100)
-    summaries.on_news = news.extend
+    one, summaries = peer(), GossipView(100)
+    summaries.on_items_available = news.extend
 
     def told(*topics: Any, whole: bool = False) -> list[str]:
         news.clear()
-        summaries.told(one, reply(*topics, whole=whole), 1.0)
+        summaries.apply_reply(one, reply(*topics, whole=whole), 1.0)
         return [name for _, name in news]
 
     assert told(ready("a", 1, 5), ready("b", 0, None), whole=True) == ["a"]
     assert told(ready("a", 1, 5), ready("b", 1, 5)) == ["b"]
     assert told(ready("a", 1, 4), ready("b", 1, 6)) == ["a"]
     assert told(ready("a", 1, 9), ready("b", 2, 6)) == ["b"]
-    summaries.taken(one, ("n", "b"), None, 0)
-    assert summaries.heads(("n", "b")) == []
+    summaries.update_topic(one, ("n", "b"), None, 0)
+    assert summaries.best_peers(("n", "b")) == []
     assert told(ready("b", 1, 9)) == ["b"]
     # What is told anew is no news where nothing is better.
     assert told(ready("a", 1, 9), ready("b", 1, 9), whole=True) == []
 
 
 def test_what_a_reply_said_stands_until_the_host_tells_anew() -> None:
-    one, summaries = peer(), Summaries(100)
-    summaries.told(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
-    summaries.taken(one, ("n", "a"), 3, 4)
-    [head] = summaries.heads(("n", "a"))
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 5, 1, 100), whole=True), 1.0)
+    summaries.update_topic(one, ("n", "a"), 3, 4)
+    [head] = summaries.best_peers(("n", "a"))
     assert (head.best_priority, head.ready) == (3, 4)
-    summaries.taken(one, ("n", "never told"), 1, 9)
-    summaries.taken(peer("two"), ("n", "a"), 1, 9)
-    assert summaries.heads(("n", "never told")) == []
-    assert len(summaries.heads(("n", "a"))) == 1
-    summaries.told(one, reply(ready("a", 2, 2)), 2.0)
-    [head] = summaries.heads(("n", "a"))
+    summaries.update_topic(one, ("n", "never told"), 1, 9)
+    summaries.update_topic(peer("two"), ("n", "a"), 1, 9)
+    assert summaries.best_peers(("n", "never told")) == []
+    assert len(summaries.best_peers(("n", "a"))) == 1
+    summaries.apply_reply(one, reply(ready("a", 2, 2)), 2.0)
+    [head] = summaries.best_peers(("n", "a"))
     assert (head.best_priority, head.ready) == (2, 2)
 
 
 def test_what_a_host_told_before_stays_while_it_tells_everything_anew() -> None:
-    one, summaries = peer(), Summaries(100)
-    summaries.told(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
-    summaries.told(one, reply(ready("c", 2), whole=True, more=True), 2.0)
-    assert {name: len(summaries.of(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
-    summaries.told(one, reply(ready("b", 2)), 3.0)
-    assert summaries.of(("n", "a")) == []
-    assert summaries.of(("n", "b")) == [Told(2, 0, 0, 0, 0, None, False)]
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 1), ready("b", 1), ready("c", 1), whole=True), 1.0)
+    summaries.apply_reply(one, reply(ready("c", 2), whole=True, more=True), 2.0)
+    assert {name: len(summaries.topic_stats(("n", name))) for name in "abc"} == {"a": 1, "b": 1, "c": 1}
+    summaries.apply_reply(one, reply(ready("b", 2)), 3.0)
+    assert summaries.topic_stats(("n", "a")) == []
+    assert summaries.topic_stats(("n", "b")) == [PeerTopicStats(2, 0, 0, 0, 0, None, False)]
 
 
 def test_a_host_is_not_known_before_its_last_page() -> None:
-    one, summaries = peer(), Summaries(100)
+    one, summaries = peer(), GossipView(100)
     others = {one.nonce: one}
-    assert not summaries.is_whole(others)
-    summaries.told(one, reply(ready("a", 1), whole=True, more=True), 1.0)
-    assert not summaries.is_whole(others)
-    assert summaries.heard_at(one) is None
-    assert [head.at for head in summaries.heads(("n", "a"))] == [1.0]
-    summaries.told(one, reply(), 2.0)
-    assert summaries.is_whole(others)
-    assert summaries.heard_at(one) == 2.0
+    assert not summaries.is_complete(others)
+    summaries.apply_reply(one, reply(ready("a", 1), whole=True, more=True), 1.0)
+    assert not summaries.is_complete(others)
+    assert summaries.complete_as_of_s(one) is None
+    assert [head.as_of_s for head in summaries.best_peers(("n", "a"))] == [1.0]
+    summaries.apply_reply(one, reply(), 2.0)
+    assert summaries.is_complete(others)
+    assert summaries.complete_as_of_s(one) == 2.0
 
 
 def test_what_changed_after_a_host_was_asked_is_not_taken_for_told_by_the_rest_of_its_answer() -> None:
-    one, summaries = peer(), Summaries(100)
-    summaries.told(one, reply(ready("a", 1), whole=True), 1.0)
-    summaries.told(one, reply(ready("a", 2), more=True), 2.0)
-    assert summaries.heard_at(one) == 1.0
-    summaries.told(one, reply(ready("b", 1), more=True), 3.0, goes_on=True)
-    summaries.told(one, reply(ready("c", 1)), 4.0, goes_on=True)
-    assert summaries.heard_at(one) == 2.0
-    assert [head.at for head in summaries.heads(("n", "c"))] == [2.0]
+    one, summaries = peer(), GossipView(100)
+    summaries.apply_reply(one, reply(ready("a", 1), whole=True), 1.0)
+    summaries.apply_reply(one, reply(ready("a", 2), more=True), 2.0)
+    assert summaries.complete_as_of_s(one) == 1.0
+    summaries.apply_reply(one, reply(ready("b", 1), more=True), 3.0, is_continuation=True)
+    summaries.apply_reply(one, reply(ready("c", 1)), 4.0, is_continuation=True)
+    assert summaries.complete_as_of_s(one) == 2.0
+    assert [head.as_of_s for head in summaries.best_peers(("n", "c"))] == [2.0]
 
 
 def test_topics_beyond_the_limit_are_left_out_said_to_be_and_asked_for_when_there_is_room() -> None:
     one, two = peer("one"), peer("two")
-    summaries = Summaries(10)
-    summaries.told(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)
-    summaries.told(two, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=6), 1.0)
+    summaries = GossipView(10)
+    summaries.apply_reply(one, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=5), 1.0)
+    summaries.apply_reply(two, reply(*(ready(str(n), 1) for n in range(8)), whole=True, version=6), 1.0)
     assert len(summaries) == 10
     assert summaries.version(one) == 5
     assert summaries.version(two) == 6
-    assert summaries.is_whole({"one": one})
-    assert not summaries.is_whole({"one": one, "two": two})
-    summaries.told(one, reply(ttypes.TopicSummary("n", "0"), version=7), 2.0)
+    assert summaries.is_complete({"one": one})
+    assert not summaries.is_complete({"one": one, "two": two})
+    summaries.apply_reply(one, reply(ttypes.TopicSummary("n", "0"), version=7), 2.0)
     assert summaries.version(two) is None
     assert summaries.version(two) is None  # the answer was lost
-    summaries.told(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)
-    assert summaries.is_whole({"one": one, "two": two})
+    summaries.apply_reply(two, reply(ready("0", 1), ready("7", 1), whole=True, version=8), 3.0)
+    assert summaries.is_complete({"one": one, "two": two})
     assert len(summaries) == 9

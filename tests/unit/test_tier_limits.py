@@ -16,7 +16,7 @@ from foqs.tier.limits import TierLimits
 from foqs_client.idl import ttypes
 from tests.support.builders import NAMESPACE as DEFAULTS
 from tests.support.builders import new_item
-from tests.support.sharing import NAMESPACE, Rates, Tier, between
+from tests.support.sharing import NAMESPACE, Rates, RateTier, between
 
 LIMIT = 1_200
 """Enqueues a minute: 20 a second."""
@@ -64,7 +64,7 @@ PATTERNS: dict[str, Rates] = {
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_all_hosts_together_are_held_to_the_rate_within_a_twentieth_of_any_minute(pattern: str) -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(100, PATTERNS[pattern])
     least, most = tier.minutes()
     assert least >= 0.95 * LIMIT
@@ -79,7 +79,7 @@ def test_any_number_of_hosts_and_any_rate_is_held_likewise(hosts: int, per_minut
         by_lot(hosts, 4, 7, per_minute),
     ]
     for seed, pattern in enumerate(patterns):
-        tier = Tier(hosts, rate(per_minute), seed, items=max(1, per_minute // 1_200))
+        tier = RateTier(hosts, rate(per_minute), seed, items=max(1, per_minute // 1_200))
         tier.run(90, pattern)
         least, most = tier.minutes()
         assert 0.95 * per_minute <= least
@@ -88,13 +88,13 @@ def test_any_number_of_hosts_and_any_rate_is_held_likewise(hosts: int, per_minut
 
 @pytest.mark.parametrize("every_s", [2, 10, 30])
 def test_bursts_after_quiet_times_save_nothing_up_beyond_a_twentieth(every_s: float) -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(130, lambda at_s, host: FLOOD if int(at_s / every_s) % 2 else 0.0)
     assert tier.minutes()[1] <= 1.05 * LIMIT
 
 
 def test_replies_that_are_lost_and_late_change_nothing_of_it() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     rng = Random(1)
     tier.lost = lambda asking, asked: rng.random() < 0.2
     tier.run(100, PATTERNS["by lot 1"])
@@ -104,7 +104,7 @@ def test_replies_that_are_lost_and_late_change_nothing_of_it() -> None:
 
 
 def test_small_rates_are_held_to_an_item_a_host() -> None:
-    tier = Tier(3, rate(30))
+    tier = RateTier(3, rate(30))
     tier.run(200, at(0, 1, 2, each=300))
     least, most = tier.minutes(since_s=10)
     assert least >= 30 - 3
@@ -112,34 +112,34 @@ def test_small_rates_are_held_to_an_item_a_host() -> None:
 
 
 def test_a_share_follows_demand_within_two_seconds() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     flood = moving(3, 10)
     for turn in range(6):
         tier.run(2, flood)
-        parts = [tier.part(number) for number in range(3)]
+        parts = [tier.partition(number) for number in range(3)]
         assert parts[turn % 3] > 0.8
         assert sum(parts) <= 1.06
         tier.run(8, flood)
-        assert tier.part(turn % 3) > 0.95
+        assert tier.partition(turn % 3) > 0.95
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_shares_are_never_much_more_than_the_whole(pattern: str) -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     for _ in range(200):
         tier.run(0.2, PATTERNS[pattern])
-        assert sum(tier.part(number) for number in range(3)) <= 1.06
+        assert sum(tier.partition(number) for number in range(3)) <= 1.06
 
 
 def test_first_items_of_a_host_pass_beside_a_flood_at_another() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(30, at(0))
     assert tier.offer(1) is None
     assert tier.offer(2) is None
 
 
 def test_who_is_refused_is_told_to_come_again_when_the_share_has_followed() -> None:
-    tier = Tier(3, rate(60))
+    tier = RateTier(3, rate(60))
     tier.run(30, at(0, each=600))
     tier.offer(1)
     error = tier.offer(1)
@@ -151,7 +151,7 @@ def test_who_is_refused_is_told_to_come_again_when_the_share_has_followed() -> N
 
 
 def test_a_call_larger_than_the_bucket_passes_and_is_made_up_for() -> None:
-    tier = Tier(3, rate(600), items=100)
+    tier = RateTier(3, rate(600), items=100)
     tier.run(3)
     assert tier.offer(0) is None
     assert isinstance(tier.offer(0), RateLimited)
@@ -165,7 +165,7 @@ def test_a_call_larger_than_the_bucket_passes_and_is_made_up_for() -> None:
 
 
 def test_hosts_that_do_not_hear_each_other_go_on_with_what_they_had() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     both = at(0, 2, each=FLOOD)
     tier.run(30, both)
     tier.lost = between([(0, 1), (2,)])
@@ -183,16 +183,16 @@ def test_hosts_that_do_not_hear_each_other_go_on_with_what_they_had() -> None:
 @pytest.mark.parametrize("sides", [[(0, 1), (2,)], [(0,), (1,), (2,)]])
 @pytest.mark.parametrize("before", [at(), at(0), at(2)])
 def test_a_cut_lets_no_demand_double_the_rate(sides: list[tuple[int, ...]], before: Rates) -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(20, before)
     tier.lost = between(sides)
     tier.run(70, at(0, 1, 2))
     assert tier.minutes()[1] <= 1.06 * LIMIT
-    assert all(tier.part(number) > 0 for number in range(3))
+    assert all(tier.partition(number) > 0 for number in range(3))
 
 
 def test_a_host_that_is_heard_and_hears_nobody_keeps_its_part() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(20, at(0, 2))
     tier.lost = lambda asking, asked: asking == 2
     tier.run(80, at(0, 2))
@@ -202,31 +202,31 @@ def test_a_host_that_is_heard_and_hears_nobody_keeps_its_part() -> None:
 
 
 def test_hosts_that_never_heard_of_each_other_share_alike() -> None:
-    tier = Tier(4, rate())
+    tier = RateTier(4, rate())
     tier.lost = between([])
     tier.run(90, at(0, 1, 2, 3))
     least, most = tier.minutes()
     assert least >= 0.95 * LIMIT
     assert most <= 1.05 * LIMIT
-    assert [tier.part(number) for number in range(4)] == [0.25] * 4
+    assert [tier.partition(number) for number in range(4)] == [0.25] * 4
 
 
 def test_a_dead_host_keeps_its_share_until_the_plan_has_it_no_more() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(60, at(0, 1, each=FLOOD))
     tier.die(1)
     tier.run(6, at(0))
-    assert tier.part(0) < 0.6
+    assert tier.partition(0) < 0.6
     tier.forget(1)
     tier.run(1, at(0))
-    assert tier.part(0) > 0.95
+    assert tier.partition(0) > 0.95
     tier.run(100, at(0))
     assert tier.minutes()[1] <= 1.05 * LIMIT
     assert tier.minutes(since_s=68)[0] >= 0.95 * LIMIT
 
 
 def test_hosts_that_come_and_go_make_no_more_of_it() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     for number in range(6):
         tier.run(25, lambda at_s, host: FLOOD / 3)
         tier.die(number)
@@ -240,7 +240,7 @@ def test_hosts_that_come_and_go_make_no_more_of_it() -> None:
 
 
 def test_a_host_that_comes_may_take_an_item_and_has_nothing_saved_up() -> None:
-    tier = Tier(2, rate())
+    tier = RateTier(2, rate())
     tier.run(10)
     new = tier.join()
     assert tier.offer(new) is None
@@ -250,19 +250,19 @@ def test_a_host_that_comes_may_take_an_item_and_has_nothing_saved_up() -> None:
 
 
 def test_a_host_that_is_left_alone_has_all_of_it() -> None:
-    tier = Tier(2, rate())
+    tier = RateTier(2, rate())
     tier.run(30, at(0, 1))
     tier.die(1)
     tier.forget(1)
     tier.run(100, at(0))
     least, most = tier.minutes(since_s=32)
-    assert tier.part(0) == 1.0
+    assert tier.partition(0) == 1.0
     assert least >= 0.95 * LIMIT
     assert most <= 1.05 * LIMIT
 
 
 def test_a_changed_rate_holds_on_all_hosts() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(30, at(0, 1, 2))
     tier.settings = rate(LIMIT // 4)
     tier.run(70, at(0, 1, 2))
@@ -275,24 +275,24 @@ def test_a_changed_rate_holds_on_all_hosts() -> None:
 
 
 def test_what_is_over_is_forgotten_and_a_namespace_without_limits_is_not_listened_to() -> None:
-    tier = Tier(2, rate())
+    tier = RateTier(2, rate())
     tier.run(5, at(0, 1))
     tier.run(70)
     limits = tier.hosts[0].limits
-    assert not limits._shares
+    assert not limits._allocations
     assert limits.demands() == []
     peer: Any = 1
-    limits.heard(peer, [ttypes.NamespaceDemand("unheard of", 1, 1, 1, 1)])
-    assert not limits._shares
+    limits.on_demands(peer, [ttypes.NamespaceDemand("unheard of", 1, 1, 1, 1)])
+    assert not limits._allocations
 
 
 def test_what_a_peer_makes_up_is_a_debt_of_a_minute_at_most() -> None:
-    tier = Tier(2, rate())
+    tier = RateTier(2, rate())
     tier.run(5, at(0))
     tier.lost = between([])
     tier.run(1, at(0))
     peer: Any = 1
-    tier.hosts[0].limits.heard(peer, [ttypes.NamespaceDemand(NAMESPACE, -5, -5, -5, 1 << 62)])
+    tier.hosts[0].limits.on_demands(peer, [ttypes.NamespaceDemand(NAMESPACE, -5, -5, -5, 1 << 62)])
     assert isinstance(tier.offer(0), RateLimited)
     tier.run(70)
     assert tier.offer(0) is None
@@ -303,7 +303,7 @@ def test_what_a_peer_makes_up_is_a_debt_of_a_minute_at_most() -> None:
 
 @pytest.mark.parametrize("settings", [backlog(items=300), backlog(size=300)])
 def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: NamespaceSettings) -> None:
-    tier = Tier(3, settings)
+    tier = RateTier(3, settings)
     tier.run(30, at(0, 1, 2, each=1_200))
     held = sum(host.quota.items for host in tier.hosts.values())
     assert 300 <= held <= 1.05 * 300
@@ -317,14 +317,14 @@ def test_a_backlog_is_full_when_all_hosts_together_hold_its_limit(settings: Name
 @pytest.mark.parametrize("pattern", [at(0), moving(3, 3), *(by_lot(3, 1.0 + seed, seed) for seed in range(3))])
 @pytest.mark.parametrize("each", [1, 10])
 def test_a_backlog_that_fills_anywhere_is_passed_by_little(pattern: Rates, each: int) -> None:
-    tier = Tier(3, backlog(items=600), items=each)
+    tier = RateTier(3, backlog(items=600), items=each)
     tier.run(30, pattern)
     held = sum(host.quota.items for host in tier.hosts.values())
     assert 600 - each <= held <= 1.05 * 600
 
 
 def test_what_one_host_drained_another_may_fill_within_about_a_second() -> None:
-    tier = Tier(3, backlog(items=100))
+    tier = RateTier(3, backlog(items=100))
     tier.run(30, at(0))
     assert isinstance(tier.offer(1), LimitExceeded)
     tier.hosts[0].quota.items = 0
@@ -335,7 +335,7 @@ def test_what_one_host_drained_another_may_fill_within_about_a_second() -> None:
 
 
 def test_a_backlog_of_a_host_that_is_gone_counts_no_more() -> None:
-    tier = Tier(2, backlog(items=100))
+    tier = RateTier(2, backlog(items=100))
     tier.run(10, at(0))
     tier.die(0)
     tier.run(10, at(1))
@@ -346,7 +346,7 @@ def test_a_backlog_of_a_host_that_is_gone_counts_no_more() -> None:
 
 
 def test_a_host_that_may_not_take_what_is_left_says_so() -> None:
-    tier = Tier(2, backlog(items=100), items=60)
+    tier = RateTier(2, backlog(items=100), items=60)
     error = tier.offer(0)
     assert isinstance(error, LimitExceeded)
     assert "of the 100 items" in error.message
@@ -362,10 +362,10 @@ def test_a_host_outside_of_a_tier_has_no_shares() -> None:
     now_s = 0.0
     quota = Quota({}, lambda: now_s)
     settings = rate(60)
-    quota.check("default", settings, [new_item() for _ in range(60)])
+    quota.check_limits("default", settings, [new_item() for _ in range(60)])
     quota.charge("default", settings, 60)
     with pytest.raises(RateLimited, match=r"used up its 60 enqueues a minute$"):
-        quota.check("default", settings, [new_item()])
+        quota.check_limits("default", settings, [new_item()])
 
 
 def test_an_exchange_is_told_whom_to_ask() -> None:
@@ -376,12 +376,16 @@ def test_an_exchange_is_told_whom_to_ask() -> None:
 
     exchange = Fake()
     limits = TierLimits(Quota({}, lambda: 0.0), dict, list, lambda: 0.0, 1.0)
-    limits.follow(exchange)
-    assert (exchange.demands, exchange.on_demands, exchange.on_gone) == (limits.demands, limits.heard, limits.gone)
+    limits.attach(exchange)
+    assert (exchange.demands, exchange.on_demands, exchange.on_gone) == (
+        limits.demands,
+        limits.on_demands,
+        limits.on_peers_gone,
+    )
 
 
 def test_a_refused_item_passes_after_the_time_that_it_was_told() -> None:
-    tier = Tier(3, rate())
+    tier = RateTier(3, rate())
     tier.run(5)
     for number in range(3):
         while tier.offer(number) is None:

@@ -9,37 +9,37 @@ from dataclasses import replace
 import pytest
 
 from foqs.core.errors import Unavailable
-from foqs.tier.peers import REACH_S, SHUN_S, Unreached
+from foqs.tier.peers import CONNECT_TIMEOUT_S, SUSPECT_S, PeerUnreachable
 from foqs_client.idl import ttypes
-from foqs_client.message import Method
-from tests.support.tier import PORT, Tier, in_tier, names
+from foqs_client.message import ThriftMethod
+from tests.support.tier import PORT, EnqueueTier, in_tier, names
 
-ENQUEUE = Method("enqueue", writes=True)
-PEEK = Method("peek")
+ENQUEUE = ThriftMethod("enqueue", is_write=True)
+PEEK = ThriftMethod("peek")
 
 
 def test_hosts_of_another_tier_and_this_one_are_no_peers() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta", listens=False)
         await tier.host("elsewhere", listens=False, tier="gold")
-        assert list(alpha.peers.others) == ["nonce-beta"]
-        assert alpha.peers.others is alpha.peers.others
-        assert alpha.peers.at(("elsewhere", PORT)) is None
+        assert list(alpha.peers.by_nonce) == ["nonce-beta"]
+        assert alpha.peers.by_nonce is alpha.peers.by_nonce
+        assert alpha.peers.by_address(("elsewhere", PORT)) is None
 
     in_tier(story)
 
 
 def test_a_host_that_came_back_is_another_peer() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
-        [before] = alpha.peers.others.values()
+        [before] = alpha.peers.by_nonce.values()
         tier.change(beta, drained=True)
-        [still] = alpha.peers.others.values()
+        [still] = alpha.peers.by_nonce.values()
         assert still is before
         assert still.view.drained
         tier.change(beta, nonce="another run")
-        [after] = alpha.peers.others.values()
+        [after] = alpha.peers.by_nonce.values()
         assert after is not before
 
     in_tier(story)
@@ -47,47 +47,47 @@ def test_a_host_that_came_back_is_another_peer() -> None:
 
 @pytest.mark.parametrize("change", [{"drained": True}, {"leaving": True}])
 def test_hosts_that_shall_own_nothing_are_not_asked_for_room(change: dict[str, bool]) -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
         gamma = await tier.host("gamma")
         tier.change(beta, **change)
-        assert names(alpha.peers.with_capacity()) == ["gamma"]
-        alpha.peers.others[gamma.view.nonce].takes_items = False
-        assert alpha.peers.with_capacity() == []
+        assert names(alpha.peers.enqueue_candidates()) == ["gamma"]
+        alpha.peers.by_nonce[gamma.view.nonce].can_accept_items = False
+        assert alpha.peers.enqueue_candidates() == []
 
     in_tier(story)
 
 
 def test_who_refused_is_passed_over_for_a_while() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta")
-        [beta] = alpha.peers.with_capacity()
-        alpha.peers.shun(beta)
-        assert alpha.peers.with_capacity() == []
-        await asyncio.sleep(SHUN_S * 1.1)
-        assert alpha.peers.with_capacity() == [beta]
+        [beta] = alpha.peers.enqueue_candidates()
+        alpha.peers.mark_suspect(beta)
+        assert alpha.peers.enqueue_candidates() == []
+        await asyncio.sleep(SUSPECT_S * 1.1)
+        assert alpha.peers.enqueue_candidates() == [beta]
 
     in_tier(story)
 
 
 def test_hosts_of_the_same_region_come_first() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha", region="west")
         await tier.host("beta", region="east")
         await tier.host("gamma", region="west", load=9_000.0)
         for _ in range(4):
-            assert names(alpha.peers.with_capacity()) == ["gamma", "beta"]
+            assert names(alpha.peers.enqueue_candidates()) == ["gamma", "beta"]
 
     in_tier(story)
 
 
 def test_the_loaded_host_is_asked_last_of_all_and_no_other_gets_everything() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         for name, load in (("busy", 900.0), ("idle", 0.0), ("calm", 1.0), ("slow", 2.0)):
             await tier.host(name, load=load)
-        first = Counter(names(alpha.peers.with_capacity())[0] for _ in range(400))
+        first = Counter(names(alpha.peers.enqueue_candidates())[0] for _ in range(400))
         assert first["busy"] == 0
         assert all(first[name] <= 200 for name in first)
         assert len(first) >= 2
@@ -96,19 +96,19 @@ def test_the_loaded_host_is_asked_last_of_all_and_no_other_gets_everything() -> 
 
 
 def test_a_host_that_can_take_more_is_less_loaded_by_as_much() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("large", load=30.0, capacity=10)
         await tier.host("small", load=20.0)
-        assert {names(alpha.peers.with_capacity())[0] for _ in range(4)} == {"large"}
+        assert {names(alpha.peers.enqueue_candidates())[0] for _ in range(4)} == {"large"}
 
     in_tier(story)
 
 
 def test_calls_to_a_peer_share_a_connection_which_ends_when_the_peer_is_gone() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         deadline = asyncio.get_running_loop().time() + 5
         request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
         await asyncio.gather(*(alpha.peers.call(peer, ENQUEUE, request, deadline) for _ in range(5)))
@@ -116,7 +116,7 @@ def test_calls_to_a_peer_share_a_connection_which_ends_when_the_peer_is_gone() -
         assert request.timeout_ms is None
         tier.hosts.remove(beta)
         tier.views = [alpha.view]
-        assert not alpha.peers.others
+        assert not alpha.peers.by_nonce
         await asyncio.sleep(0.1)
         assert tier.network.connections("beta") == []
 
@@ -124,9 +124,9 @@ def test_calls_to_a_peer_share_a_connection_which_ends_when_the_peer_is_gone() -
 
 
 def test_a_lost_connection_is_opened_anew() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         request = ttypes.EnqueueRequest("default", [ttypes.NewItem("t", payload=b"1")], forwarded=True)
         for _ in range(2):
             await alpha.peers.call(peer, ENQUEUE, request, asyncio.get_running_loop().time() + 5)
@@ -139,65 +139,65 @@ def test_a_lost_connection_is_opened_anew() -> None:
 
 
 def test_a_peer_behind_a_partition_is_not_waited_for() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha = await tier.host("alpha")
         await tier.host("beta")
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         tier.network.partition("beta")
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        with pytest.raises(Unreached):
+        with pytest.raises(PeerUnreachable):
             await alpha.peers.call(peer, PEEK, ttypes.PeekRequest("default", "t"), begun + 60)
-        assert loop.time() - begun <= REACH_S + 0.1
+        assert loop.time() - begun <= CONNECT_TIMEOUT_S + 0.1
         tier.network.heal()
 
     in_tier(story)
 
 
 def test_a_look_that_is_not_answered_has_changed_nothing() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         beta.queue.gate = asyncio.Event()
         deadline = asyncio.get_running_loop().time() + 1
         with pytest.raises(Unavailable) as caught:
             await alpha.peers.call(peer, PEEK, ttypes.PeekRequest("default", "t"), deadline)
-        assert not isinstance(caught.value, Unreached)
+        assert not isinstance(caught.value, PeerUnreachable)
         beta.queue.gate.set()
 
     in_tier(story)
 
 
 def test_hosts_begin_with_different_peers() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         hosts = [await tier.host(f"host{number}") for number in range(12)]
-        asked = Counter(names(host.peers.with_capacity())[0] for host in hosts)
+        asked = Counter(names(host.peers.enqueue_candidates())[0] for host in hosts)
         assert max(asked.values()) <= 5
 
     in_tier(story)
 
 
 def test_what_a_host_tells_of_itself_replaces_what_was_known() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta")
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         beta.view = replace(beta.view, address=("delta", PORT))
         tier.change(beta)
-        assert alpha.peers.at(("delta", PORT)) is peer
-        assert alpha.peers.at(("beta", PORT)) is None
+        assert alpha.peers.by_address(("delta", PORT)) is peer
+        assert alpha.peers.by_address(("beta", PORT)) is None
 
     in_tier(story)
 
 
 def test_a_load_that_is_announced_anew_replaces_what_was_told() -> None:
-    async def story(tier: Tier) -> None:
+    async def story(tier: EnqueueTier) -> None:
         alpha, beta = await tier.host("alpha"), await tier.host("beta", load=4_096.0)
-        [peer] = alpha.peers.others.values()
+        [peer] = alpha.peers.by_nonce.values()
         assert peer.load == 4_096
         peer.load = 3_000.0  # as it told by itself
         tier.change(beta, drained=True)
-        assert (alpha.peers.others["nonce-beta"].load, peer.view.drained) == (3_000, True)
+        assert (alpha.peers.by_nonce["nonce-beta"].load, peer.view.drained) == (3_000, True)
         tier.change(beta, load=0.0)
-        assert alpha.peers.others["nonce-beta"].load == 0
+        assert alpha.peers.by_nonce["nonce-beta"].load == 0
 
     in_tier(story)

@@ -9,16 +9,16 @@ import pytest
 
 from foqs.core.errors import Unavailable
 from foqs.core.item import State, TopicName
-from foqs.core.life import Kind
-from foqs.metric_table import TIER
-from foqs.scrape_tier import tier_readings
+from foqs.core.life import EventKind
+from foqs.metric_table import TIER_METRICS
+from foqs.scrape_tier import tier_samples
 from foqs.service.api import TopicStats
 from foqs.store.memory import MemoryReads
 from shardmgr import administration
 from tests.support.builders import new_item
 from tests.support.engines import ok
-from tests.support.races import Gate, closed
-from tests.support.telling_world import ALL, SETTINGS, TierHost, TierWorld, play_tier
+from tests.support.races import MethodGate, closed
+from tests.support.telling_world import ALL, SETTINGS, GossipHost, GossipWorld, run_gossip_world
 
 BOUND_S = 2.5
 """Two periods with their jitter, and some pages."""
@@ -29,7 +29,7 @@ def counts(stats: TopicStats) -> tuple[int, int, int, int]:
 
 
 def test_any_host_lists_the_topics_of_all_with_their_counts_added() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         hosts = await world.three()
         for n, host in enumerate(hosts):
             await host.caller.put("all", 2, priority=n - 1)
@@ -54,63 +54,63 @@ def test_any_host_lists_the_topics_of_all_with_their_counts_added() -> None:
             assert set(await host.listed(states=None)) == set(found) - {"later"}
             assert set(await host.listed("of t")) == {"of two", "of three"}
             assert set(await host.listed(states=[State.LEASED])) == {"all"}
-            own, _ = await host.engine.queue.topics("default", "of ", None, None, 10)
+            own, _ = await host.engine.queue.list_topics("default", "of ", None, None, 10)
             assert [stats.topic for stats in own] == [f"of {host.name}"]
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_topic_that_is_empty_everywhere_is_listed_nowhere() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await two.caller.put("brief", 3)
         await world.pass_s(BOUND_S)
         assert set(await one.listed()) == {"brief"}
-        await two.caller.do(Kind.ACK, (await two.caller.get("brief", 3)).items)
+        await two.caller.do(EventKind.ACK, (await two.caller.get("brief", 3)).items)
         await world.pass_s(BOUND_S)
         for host in (one, two, three):
             assert await host.listed() == {}
-            assert len(host.telling.summaries) == 0
+            assert len(host.gossip.view) == 0
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_topic_that_comes_and_goes_between_two_looks_is_believed_by_nobody_to_be_there() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         host, _, _ = await world.three()
-        local = host.telling.local
+        local = host.gossip.local_topics
         version: int | None = None
         believed: set[str] = set()
 
         def hear() -> None:
             nonlocal version
-            changes = local.since(version, None, 100)
+            changes = local.changes_since(version, None, 100)
             for summary in local.summaries(changes.topics):
                 (believed.discard if summary.ready is None else believed.add)(summary.topic)
             version = changes.version
 
         await host.caller.put("t")
-        local.gather(100)
+        local.refresh(100)
         hear()
         assert believed == {"t"}
-        await host.caller.do(Kind.ACK, (await host.caller.get("t")).items)
-        local.gather(100)
+        await host.caller.do(EventKind.ACK, (await host.caller.get("t")).items)
+        local.refresh(100)
         await host.caller.put("t")
         hear()
-        await host.caller.do(Kind.ACK, (await host.caller.get("t")).items)
-        local.gather(100)
+        await host.caller.do(EventKind.ACK, (await host.caller.get("t")).items)
+        local.refresh(100)
         hear()
         assert believed == set()
         await host.caller.put("t")
-        local.gather(100)
+        local.refresh(100)
         hear()
         assert believed == {"t"}
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_shard_that_moves_takes_its_topics_along() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         for n in range(20):
             await two.caller.put(f"t{n:02}")
@@ -118,24 +118,24 @@ def test_a_shard_that_moves_takes_its_topics_along() -> None:
         before = {name: counts(stats) for name, stats in (await one.listed()).items()}
         assert before == {f"t{n:02}": (1, 0, 0, 0) for n in range(20)}
         await two.stop()
-        await world.settled(one, three)
+        await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
         for host in (one, three):
             found = await host.listed()
             assert {name: counts(stats) for name, stats in found.items()} == before
             assert not any(stats.counts_lag for stats in found.values())
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_shard_that_moves_between_hosts_that_stay_is_counted_once() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = hosts = await world.three()
         for n in range(12):
             await two.caller.put(f"t{n}")
         await world.pass_s(BOUND_S)
         await administration.drain_host(world.administrator, "two")
-        await world.settled(one, three)
+        await world.wait_until_settled(one, three)
         assert two.alive
         await world.pass_s(BOUND_S)
         for host in hosts:
@@ -143,40 +143,42 @@ def test_a_shard_that_moves_between_hosts_that_stay_is_counted_once() -> None:
                 f"t{n}": (1, 0, 0, 0) for n in range(12)
             }
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_purged_topic_is_listed_no_more() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         await two.caller.put("a", 4)
         await two.caller.put("b", 1)
         await world.pass_s(BOUND_S)
-        assert await two.engine.queue.purge("default", "a", world.in_s(5)) == 4
+        assert await two.engine.queue.purge_topic("default", "a", world.deadline_in(5)) == 4
         await world.pass_s(BOUND_S)
         assert set(await one.listed()) == {"b"}
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 @pytest.mark.parametrize("ends", ["stays", "stops"])
 def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
     """A host that has just joined is told page by page; one that takes a shard over looks at its topics page by page."""
 
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         for n in range(60):
             items = [new_item(f"{n}/{m}", delay_ms=10**9) for m in range(50)]
             assert len([ok(result) for result in await one.caller.enqueue(items)]) == 50
         two = await world.host("two")
-        await world.until(lambda: len(two.telling.summaries) == 50)
+        await world.until(lambda: len(two.gossip.view) == 50)
         stopping = asyncio.create_task(one.stop()) if ends == "stops" else None
         if stopping is not None:
-            await world.until(lambda: any(not shard.counts.lag for shard in two.telling.local.serving().values()))
+            await world.until(
+                lambda: any(not shard.counts.is_lagging for shard in two.gossip.local_topics.serving_shards().values())
+            )
         missing = 0
         while True:
-            page, _ = await two.telling.topics.topics("default", "", ALL, None, 1_000)
+            page, _ = await two.gossip.tier_topics.list_topics("default", "", ALL, None, 1_000)
             if not any(stats.counts_lag for stats in page):
                 break
             assert all(stats.counts_lag for stats in page)
@@ -187,18 +189,18 @@ def test_a_list_that_may_lack_topics_says_so(ends: str) -> None:
         if stopping is not None:
             await stopping
 
-    play_tier(story, shards=1)
+    run_gossip_world(story, shards=1)
 
 
 def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await one.caller.put("mine")
         await two.caller.put("lost?")
         await world.pass_s(BOUND_S)
         gone: list[str] = []
         for host in (one, three):
-            host.telling.exchange.on_gone = lambda peers: gone.extend(peer.view.name for peer in peers)
+            host.gossip.exchange.on_gone = lambda peers: gone.extend(peer.view.name for peer in peers)
         world.stall()
         await two.die()
         await world.until(lambda: len(gone) == 2)
@@ -207,7 +209,7 @@ def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> N
             assert set(found) == {"mine"}
             assert found["mine"].counts_lag
         world.resume()
-        await world.settled(one, three)
+        await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
         for host in (one, three):
             found = await host.listed()
@@ -217,13 +219,13 @@ def test_what_a_dead_host_had_is_said_to_be_missing_until_others_serve_it() -> N
             }
             assert not any(stats.counts_lag for stats in found.values())
         assert gone == ["two", "two"]
-        assert [len(host.peers.others) for host in (one, three)] == [1, 1]
+        assert [len(host.peers.by_nonce) for host in (one, three)] == [1, 1]
 
-    play_tier(story, shards=3)
+    run_gossip_world(story, shards=3)
 
 
 def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         await two.caller.put("a", 2)
         await world.pass_s(BOUND_S)
@@ -231,35 +233,35 @@ def test_a_host_that_does_not_answer_keeps_its_last_word() -> None:
         await two.caller.put("a", 5)
         await world.pass_s(30)
         assert counts((await one.listed())["a"]) == (2, 0, 0, 0)
-        [head] = one.telling.summaries.heads(("default", "a"))
-        assert 27 < world.loop.time() - head.at < 35
-        assert one.telling.exchange.failures > 3
-        assert one.telling.exchange.oldest_s == pytest.approx(world.loop.time() - head.at)
+        [head] = one.gossip.view.best_peers(("default", "a"))
+        assert 27 < world.loop.time() - head.as_of_s < 35
+        assert one.gossip.exchange.failure_count > 3
+        assert one.gossip.exchange.oldest_view_age_s == pytest.approx(world.loop.time() - head.as_of_s)
         world.parted.clear()
         await world.pass_s(3 + BOUND_S)
         assert counts((await one.listed())["a"]) == (7, 0, 0, 0)
-        found = tier_readings(one.telling)
-        assert set(found) == {each.name for each in TIER}
+        found = tier_samples(one.gossip)
+        assert set(found) == {each.name for each in TIER_METRICS}
         [(_, age_s)] = found["foqs_peer_summaries_age_seconds"]
         assert age_s < BOUND_S
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_host_that_comes_late_is_told_everything_however_much_went_before() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         stays = [f"stays {n}" for n in range(5)]
         for name in stays:
             await one.caller.put(name)
         for n in range(3):
             await one.caller.put(f"brief {n}")
             await world.pass_s(BOUND_S)
-            await one.caller.do(Kind.ACK, (await one.caller.get(f"brief {n}")).items)
+            await one.caller.do(EventKind.ACK, (await one.caller.get(f"brief {n}")).items)
             await world.pass_s(BOUND_S)
         two = await world.host("two")
-        await world.settled(one, two)
+        await world.wait_until_settled(one, two)
         await world.pass_s(BOUND_S)
         assert set(await two.listed()) == set(stays)
         assert not any(stats.counts_lag for stats in (await two.listed()).values())
@@ -267,14 +269,14 @@ def test_a_host_that_comes_late_is_told_everything_however_much_went_before() ->
         await world.pass_s(10)
         assert world.told == 0
 
-    play_tier(story, shards=1, settings=replace(SETTINGS, exchange_topics_max=2, gone_topics_max=1))
+    run_gossip_world(story, shards=1, settings=replace(SETTINGS, gossip_page_topics_max=2, topic_tombstones_max=1))
 
 
 def test_news_come_within_two_periods_and_once() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
         news: list[TopicName] = []
-        one.telling.summaries.on_news = news.extend
+        one.gossip.view.on_items_available = news.extend
         await two.caller.put("a", priority=5)
         await world.pass_s(BOUND_S)
         assert news == [("default", "a")]
@@ -283,21 +285,21 @@ def test_news_come_within_two_periods_and_once() -> None:
         await two.caller.put("a", priority=-5)
         await world.pass_s(BOUND_S)
         assert len(news) == 2
-        [head] = one.telling.summaries.heads(("default", "a"))
+        [head] = one.gossip.view.best_peers(("default", "a"))
         assert (head.peer.view.name, head.best_priority, head.ready) == ("two", -5, 2)
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_items_that_come_back_are_told_of() -> None:
     """A lease that ends, a nack, a release, and what a hand-out that nobody collects gives back."""
 
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, _ = await world.three()
 
         async def known() -> tuple[int, int] | None:
             await world.pass_s(BOUND_S)
-            heads = one.telling.summaries.heads(("default", "a"))
+            heads = one.gossip.view.best_peers(("default", "a"))
             return (heads[0].ready, heads[0].best_priority) if heads else None
 
         await two.caller.put("a", 1, priority=7)
@@ -308,68 +310,68 @@ def test_items_that_come_back_are_told_of() -> None:
         assert await known() == (1, 7)
         handed = await two.caller.get("a")
         assert await known() is None
-        await two.caller.do(Kind.NACK, handed.items, delay_ms=0)
+        await two.caller.do(EventKind.NACK, handed.items, delay_ms=0)
         assert await known() == (1, 7)
         shard = next(shard for shard in two.engine.shards.values() if ("default", "a") in shard.index)
-        taken = shard.index.take(("default", "a"), 1)
-        two.telling.local.gather(1_000)
-        shard.counts.touch([("default", "a")])
+        taken = shard.index.reserve(("default", "a"), 1)
+        two.gossip.local_topics.refresh(1_000)
+        shard.counts.mark_changed([("default", "a")])
         assert await known() == (1, 2**31 - 1)
-        shard.give_back([(("default", "a"), taken)])
+        shard.release_reservation([(("default", "a"), taken)])
         assert await known() == (1, 7)
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_after_a_takeover_it_is_told_how_many_items_there_are_and_the_best_when_somebody_has_asked_for_it() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await two.caller.put("a", 3, priority=4)
         await world.pass_s(BOUND_S)
         await two.stop()
-        await world.settled(one, three)
+        await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
         owner, other = (one, three) if holds(one, "a") else (three, one)
-        [head] = other.telling.summaries.heads(("default", "a"))
+        [head] = other.gossip.view.best_peers(("default", "a"))
         assert (head.ready, head.best_priority) == (3, 2**31 - 1)
-        [shard] = [shard for shard in owner.engine.shards.values() if shard.memory.has(("default", "a"))]
-        shard.refill(("default", "a"))
+        [shard] = [shard for shard in owner.engine.shards.values() if shard.memory.has_topic(("default", "a"))]
+        shard.start_refill(("default", "a"))
         await world.pass_s(BOUND_S)
-        [head] = other.telling.summaries.heads(("default", "a"))
+        [head] = other.gossip.view.best_peers(("default", "a"))
         assert (head.ready, head.best_priority) == (3, 4)
         assert len((await owner.caller.get("a", 1, wait_ms=100)).items) == 1
         await world.pass_s(BOUND_S)
-        [head] = other.telling.summaries.heads(("default", "a"))
+        [head] = other.gossip.view.best_peers(("default", "a"))
         assert (head.ready, head.best_priority) == (2, 4)
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
-def holds(host: TierHost, topic: str) -> bool:
-    return any(shard.memory.has(("default", topic)) for shard in host.engine.shards.values())
+def holds(host: GossipHost, topic: str) -> bool:
+    return any(shard.memory.has_topic(("default", topic)) for shard in host.engine.shards.values())
 
 
 def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one, two, three = await world.three()
         await two.caller.put("a", 3)
         await two.caller.put("later", 1, delay_ms=60_000_000)
         await world.pass_s(BOUND_S)
         await two.caller.put("empty")
-        await two.caller.do(Kind.ACK, (await two.caller.get("empty")).items)
-        with closed(Gate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)):
+        await two.caller.do(EventKind.ACK, (await two.caller.get("empty")).items)
+        with closed(MethodGate(monkeypatch, MemoryReads, "counts", on_the_way_back=False)):
             await two.die()
             await world.until(lambda: holds(one, "a") or holds(three, "a"))
             await world.pass_s(BOUND_S)
             owner, other = (one, three) if holds(one, "a") else (three, one)
-            [head] = other.telling.summaries.heads(("default", "a"))
+            [head] = other.gossip.view.best_peers(("default", "a"))
             assert head.ready == 1
             for host in (owner, other):
                 found = await host.listed()
                 assert found["a"].counts_lag
                 assert found["later"].counts_lag
                 assert found["empty"].counts_lag
-        await world.settled(one, three)
+        await world.wait_until_settled(one, three)
         await world.pass_s(BOUND_S)
         for host in (owner, other):
             found = await host.listed()
@@ -377,76 +379,76 @@ def test_topics_whose_items_are_not_counted_yet_are_told_of_and_said_to_lag(monk
             assert not any(stats.counts_lag for stats in found.values())
             assert set(await host.listed(states=None)) == {"a"}
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_idle_topics_cost_nothing_however_many_they_are() -> None:
     """Per tick, only what had events is touched: no loop over all topics."""
 
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         hosts = await world.three()
         for n in range(40):
             items = [new_item(f"idle {n}/{m}", delay_ms=10**9) for m in range(25)]
             assert len([ok(result) for result in await hosts[n % 3].caller.enqueue(items)]) == 25
-        await world.until(lambda: all(len(host.telling.summaries) > 600 for host in hosts), 60)
+        await world.until(lambda: all(len(host.gossip.view) > 600 for host in hosts), 60)
         await world.pass_s(5)
         assert len(await hosts[0].listed(limit=100)) == 1_000
         assert len(await hosts[0].listed(limit=1_000)) == 1_000
         world.told = 0
-        looked = [host.telling.local.looked_at for host in hosts]
+        looked = [host.gossip.local_topics.refreshed_count for host in hosts]
         await hosts[0].caller.put("busy")
         await world.pass_s(60)
-        assert [host.telling.local.looked_at for host in hosts] == [looked[0] + 1, *looked[1:]]
+        assert [host.gossip.local_topics.refreshed_count for host in hosts] == [looked[0] + 1, *looked[1:]]
         assert world.told == 2
 
-    play_tier(story, settings=replace(SETTINGS, exchange_topics_max=500))
+    run_gossip_world(story, settings=replace(SETTINGS, gossip_page_topics_max=500))
 
 
 def test_topics_that_change_all_the_time_are_looked_at_and_told_once_a_second_to_each_host_that_asks() -> None:
     """More of them than one answer holds: an answer's rest is not what has changed meanwhile."""
 
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         hosts = await world.three()
-        local = hosts[0].telling.local
+        local = hosts[0].gossip.local_topics
         items = [new_item(f"busy {n}") for n in range(120)]
-        begun, looked, world.told = world.loop.time(), local.looked_at, 0
+        begun, looked, world.told = world.loop.time(), local.refreshed_count, 0
         while world.loop.time() < begun + 20:
             await hosts[0].caller.enqueue(items)
             await world.pass_s(0.005)
         # A period is a second, give or take a tenth: the host looks by itself, and when either of two others asks.
-        assert 120 * 20 <= local.looked_at - looked <= 120 * 3 * (20 / 0.9 + 1)
+        assert 120 * 20 <= local.refreshed_count - looked <= 120 * 3 * (20 / 0.9 + 1)
         assert 2 * 120 * 16 <= world.told <= 2 * 120 * 2 * (20 / 0.9 + 1)
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_host_without_peers_forgets_what_has_changed() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         host = await world.host("one")
-        await world.settled(host)
+        await world.wait_until_settled(host)
         await world.pass_s(3)
         for n in range(50):
             await host.caller.put(f"t{n}")
         await world.pass_s(3)
-        assert all(not shard.counts.touched for shard in host.engine.shards.values())
+        assert all(not shard.counts.changed for shard in host.engine.shards.values())
         assert len(await host.listed()) == 50
         await host.stop()
-        host.telling.local.gather(1_000)
-        assert all(shard.counts.touched is None for shard in host.engine.shards.values())
+        host.gossip.local_topics.refresh(1_000)
+        assert all(shard.counts.changed is None for shard in host.engine.shards.values())
 
-    play_tier(story)
+    run_gossip_world(story)
 
 
 def test_a_host_without_shards_lists_what_others_told_and_one_that_knows_of_nothing_says_so() -> None:
-    async def story(world: TierWorld) -> None:
+    async def story(world: GossipWorld) -> None:
         one = await world.host("one")
-        await world.settled(one)
+        await world.wait_until_settled(one)
         await one.caller.put("a")
         two = await world.host("two")
         with pytest.raises(Unavailable, match="no shard of this tier"):
             await two.listed()
-        await world.settled(one, two)
+        await world.wait_until_settled(one, two)
         await world.pass_s(BOUND_S)
         assert set(await two.listed()) == {"a"}
 
-    play_tier(story, shards=1)
+    run_gossip_world(story, shards=1)

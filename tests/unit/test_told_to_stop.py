@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from foqs.dev.server import told_to_stop
+from foqs.dev.server import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_they_are_as_ctrl_c_until_the_end_of_the_block(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with pytest.raises(KeyboardInterrupt), told_to_stop():
+    with pytest.raises(KeyboardInterrupt), stop_on_signals():
         os.kill(os.getpid(), number)
         signal.pause()
     assert signal.getsignal(number) is before
@@ -23,7 +23,7 @@ def test_what_is_ignored_stays_ignored() -> None:
     """So `nohup` does what it says."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with told_to_stop():
+        with stop_on_signals():
             assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from foqs.core.errors import Code, FoqsError, NotFound
-from foqs.core.validate import Malformed
-from foqs.deadlines import Backstop
-from foqs.service.api import Pending
-from foqs.wire.call import Call
+from foqs.core.errors import ErrorCode, FoqsError, NotFound
+from foqs.core.validate import MalformedRequest
+from foqs.deadlines import DeadlineSweeper
+from foqs.service.api import PendingCall
+from foqs.wire.call import RpcCall
 from foqs.wire.message import read_head
-from foqs.wire.methods import Caller, Method, Serve, contract, in_task
-from foqs.wire.visitor import Visitor
+from foqs.wire.methods import Caller, MethodHandler, ServerMethod, contract_methods, task_handler
+from foqs.wire.visitor import AuthSession
 from foqs_client.idl import ttypes
 from tests.support.virtual import run_virtual
 from tests.support.wire import call as call_frame
@@ -30,37 +30,37 @@ GRACE_S = 0.5
 class FakeLine:
     """A connection that keeps what is sent."""
 
-    visitor: Visitor | None = None
+    session: AuthSession | None = None
 
     def __init__(self) -> None:
-        self.calls: dict[Call, None] = {}
-        self.backstop = Backstop(asyncio.get_running_loop(), self.calls)
+        self.calls: dict[RpcCall, None] = {}
+        self.backstop = DeadlineSweeper(asyncio.get_running_loop(), self.calls)
         self.reply_bytes_max = 10_000
         self.results: list[Any] = []
         self.ends: list[str | None] = []
         self.complaints: list[str] = []
         self.lost = False
 
-    def send(self, frame: bytes, give_back: Callable[[], None] | None = None) -> None:
+    def send(self, frame: bytes, on_unsent: Callable[[], None] | None = None) -> None:
         if not self.lost:
             self.results.append(parse_reply(frame[4:], "getItem")[1])
-        elif give_back is not None:
-            give_back()
+        elif on_unsent is not None:
+            on_unsent()
 
-    def complain(self, text: str) -> None:
+    def log_warning(self, text: str) -> None:
         self.complaints.append(text)
 
-    def ended(self, call: Call, code: str | None) -> None:
+    def on_call_ended(self, call: RpcCall, code: str | None) -> None:
         del self.calls[call]
         self.ends.append(code)
 
     def awaited(self) -> int:
         """How many calls are still to expire."""
-        return 0 if self.backstop.rings_at == inf else len(self.calls)
+        return 0 if self.backstop.next_sweep_at == inf else len(self.calls)
 
-    def codes(self) -> list[Code | None]:
+    def codes(self) -> list[ErrorCode | None]:
         """What was sent: a code for each failure, None for each success."""
-        return [result.failed and Code(result.failed.error.code) for result in self.results]
+        return [result.failed and ErrorCode(result.failed.error.code) for result in self.results]
 
 
 class Work:
@@ -76,14 +76,14 @@ class Work:
             raise self._failure
 
 
-def method(serve: Serve, *, writes: bool = False) -> Method:
-    return replace(contract({"getItem": serve})[b"getItem"], writes=writes)
+def method(serve: MethodHandler, *, writes: bool = False) -> ServerMethod:
+    return replace(contract_methods({"getItem": serve})[b"getItem"], writes=writes)
 
 
-def begin(line: FakeLine, serve: Serve, *, writes: bool = False) -> Call:
+def begin(line: FakeLine, serve: MethodHandler, *, writes: bool = False) -> RpcCall:
     """A call with a second to live."""
     head, seqid = read_head(call_frame("getItem", ttypes.GetItemRequest("default"))[4:])
-    call = Call(line, head, seqid, method(serve, writes=writes), 0, 0.0)
+    call = RpcCall(line, head, seqid, method(serve, writes=writes), 0, 0.0)
     line.calls[call] = None
     call.start(None, asyncio.get_running_loop().time() + 1, GRACE_S)
     return call
@@ -93,10 +93,10 @@ def view(number: int) -> Any:
     return ttypes.ItemView(attempt=number)
 
 
-def waiting(work: Pending, told: list[Caller]) -> Serve:
+def waiting(work: PendingCall, told: list[Caller]) -> MethodHandler:
     """Serves by waiting; the caller is kept in `told`."""
 
-    def serve(request: Any, deadline: float, caller: Caller) -> Pending:
+    def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
         told.append(caller)
         return work
 
@@ -112,8 +112,8 @@ def virtually(test: Callable[[FakeLine], Any]) -> None:
 
 def test_an_answer_given_before_serve_returns_is_the_only_one_and_sets_no_deadline() -> None:
     async def test(line: FakeLine) -> None:
-        def serve(request: Any, deadline: float, caller: Caller) -> Pending:
-            caller.answer(view, 1)
+        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
+            caller.reply(view, 1)
             return work
 
         work = Work()
@@ -132,7 +132,7 @@ def test_only_the_first_answer_is_sent_and_any_other_is_given_back() -> None:
         back: list[int] = []
         begin(line, waiting(Work(), told))
         for number in (1, 2, 3):
-            told[0].answer(view, number, lambda number=number: back.append(number))  # type: ignore[misc]
+            told[0].reply(view, number, lambda number=number: back.append(number))  # type: ignore[misc]
         told[0].fail(NotFound("too late"))
         assert [result.success.attempt for result in line.results] == [1]
         assert (back, line.ends) == ([2, 3], ["OK"])
@@ -142,8 +142,8 @@ def test_only_the_first_answer_is_sent_and_any_other_is_given_back() -> None:
 
 def test_a_failure_after_an_answer_is_not_sent() -> None:
     async def test(line: FakeLine) -> None:
-        def serve(request: Any, deadline: float, caller: Caller) -> Pending:
-            caller.answer(view, 1)
+        def serve(request: Any, deadline: float, caller: Caller) -> PendingCall:
+            caller.reply(view, 1)
             raise NotFound("after the answer")
 
         begin(line, serve)
@@ -152,8 +152,10 @@ def test_a_failure_after_an_answer_is_not_sent() -> None:
     virtually(test)
 
 
-@pytest.mark.parametrize(("writes", "code"), [(True, Code.UNKNOWN_OUTCOME), (False, Code.DEADLINE_EXCEEDED)])
-def test_a_call_that_nobody_answers_ends_at_its_deadline_and_grace_and_is_abandoned(writes: bool, code: Code) -> None:
+@pytest.mark.parametrize(("writes", "code"), [(True, ErrorCode.UNKNOWN_OUTCOME), (False, ErrorCode.DEADLINE_EXCEEDED)])
+def test_a_call_that_nobody_answers_ends_at_its_deadline_and_grace_and_is_abandoned(
+    writes: bool, code: ErrorCode
+) -> None:
     async def test(line: FakeLine) -> None:
         told: list[Caller] = []
         work, back = Work(), []
@@ -162,7 +164,7 @@ def test_a_call_that_nobody_answers_ends_at_its_deadline_and_grace_and_is_abando
         assert (line.results, work.abandoned) == ([], 0)
         await asyncio.sleep(0.03)
         assert (line.codes(), line.ends, work.abandoned) == ([code], [code.name], 1)
-        told[0].answer(view, 1, lambda: back.append(1))
+        told[0].reply(view, 1, lambda: back.append(1))
         assert (len(line.results), back, len(line.ends)) == (1, [1], 1)
 
     virtually(test)
@@ -174,7 +176,7 @@ def test_an_answered_call_does_not_expire() -> None:
         work = Work()
         begin(line, waiting(work, told))
         assert line.awaited() == 1
-        told[0].answer(view, 1)
+        told[0].reply(view, 1)
         assert line.awaited() == 0
         await asyncio.sleep(5)
         assert (line.codes(), work.abandoned) == ([None], 0)
@@ -190,7 +192,7 @@ def test_an_abandoned_call_sends_nothing_and_does_not_expire() -> None:
         call.abandon()
         call.abandon()
         await asyncio.sleep(5)
-        told[0].answer(view, 1, lambda: back.append(1))
+        told[0].reply(view, 1, lambda: back.append(1))
         assert (line.results, line.ends, work.abandoned, back) == ([], [None], 1, [1])
 
     virtually(test)
@@ -216,7 +218,7 @@ def test_an_answer_to_a_connection_that_is_gone_is_given_back() -> None:
         back: list[int] = []
         begin(line, waiting(Work(), told))
         line.lost = True
-        told[0].answer(view, 1, lambda: back.append(1))
+        told[0].reply(view, 1, lambda: back.append(1))
         assert back == [1]
 
     virtually(test)
@@ -231,9 +233,9 @@ def test_a_reply_that_is_too_long_or_cannot_be_made_is_given_back_and_told(caplo
         back: list[int] = []
         begin(line, waiting(Work(), told))
         begin(line, waiting(Work(), told))
-        told[0].answer(lambda payload: ttypes.ItemView(payload=payload), b"x" * 10_001, lambda: back.append(1))
-        told[1].answer(broken, 1, lambda: back.append(2))
-        assert line.codes() == [Code.LIMIT_EXCEEDED, Code.UNAVAILABLE]
+        told[0].reply(lambda payload: ttypes.ItemView(payload=payload), b"x" * 10_001, lambda: back.append(1))
+        told[1].reply(broken, 1, lambda: back.append(2))
+        assert line.codes() == [ErrorCode.LIMIT_EXCEEDED, ErrorCode.UNAVAILABLE]
         assert (back, line.ends) == ([1, 2], ["LIMIT_EXCEEDED", "UNAVAILABLE"])
 
     virtually(test)
@@ -243,21 +245,21 @@ def test_a_reply_that_is_too_long_or_cannot_be_made_is_given_back_and_told(caplo
 @pytest.mark.parametrize(
     ("error", "code", "complaints"),
     [
-        (NotFound("planted"), Code.NOT_FOUND, 0),
-        (Malformed("planted"), Code.INVALID_ARGUMENT, 1),
-        (RuntimeError("planted"), Code.UNAVAILABLE, 0),
+        (NotFound("planted"), ErrorCode.NOT_FOUND, 0),
+        (MalformedRequest("planted"), ErrorCode.INVALID_ARGUMENT, 1),
+        (RuntimeError("planted"), ErrorCode.UNAVAILABLE, 0),
     ],
 )
 @pytest.mark.parametrize("task", [False, True])
-def test_what_serving_raises_is_the_answer(error: Exception, code: Code, complaints: int, task: bool) -> None:
+def test_what_serving_raises_is_the_answer(error: Exception, code: ErrorCode, complaints: int, task: bool) -> None:
     async def test(line: FakeLine) -> None:
         async def later(request: Any, deadline: float) -> Any:
             raise error
 
-        def now(request: Any, deadline: float, caller: Caller) -> Pending:
+        def now(request: Any, deadline: float, caller: Caller) -> PendingCall:
             raise error
 
-        begin(line, in_task(later) if task else now)
+        begin(line, task_handler(later) if task else now)
         await asyncio.sleep(0.01)
         assert (line.codes(), len(line.complaints)) == ([code], complaints)
 
@@ -276,11 +278,11 @@ def test_a_coroutine_is_cancelled_when_its_call_is_abandoned_and_answers_when_it
                 raise
             return view(7)
 
-        begin(line, in_task(serve)).abandon()
-        begin(line, in_task(serve))
+        begin(line, task_handler(serve)).abandon()
+        begin(line, task_handler(serve))
         await asyncio.sleep(0.1)
-        begin(line, in_task(serve)).abandon()
-        call = begin(line, in_task(serve))
+        begin(line, task_handler(serve)).abandon()
+        call = begin(line, task_handler(serve))
         await asyncio.sleep(0.15)
         call.abandon()
         await asyncio.sleep(1)

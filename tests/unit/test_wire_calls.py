@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foqs.core.errors import Code, FoqsError, InvalidArgument, LimitExceeded, Overloaded
-from foqs.core.item import TIME_MS_MAX, Delivery, NewItem, State, parse_id
-from foqs.core.life import Kind
-from foqs.service.api import Seen
+from foqs.core.errors import ErrorCode, FoqsError, InvalidArgument, LimitExceeded, Overloaded
+from foqs.core.item import TIME_MS_MAX, DeliveryPolicy, NewItem, State, parse_id
+from foqs.core.life import EventKind
+from foqs.service.api import ItemView
 from foqs.wire import codec
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.message import Bounds, Decoder, raw_spec, read_head
-from foqs.wire.methods import Method
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.message import DecodeLimits, Decoder, bytes_spec, read_head
+from foqs.wire.methods import ServerMethod
 from foqs_client.idl import Foqs, ttypes
 from tests.support.fake_queue import LIMITS, NOW_MS, FakeQueue
 from tests.support.wire import call
@@ -29,29 +29,29 @@ ID = "3-8796093022209"
 class Asked:
     """A `Caller` that keeps what it is told."""
 
-    visitor = None
+    session = None
 
     def __init__(self) -> None:
-        self.reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.result: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.complaints: list[str] = []
 
-    def answer(self, shape: Callable[[Any], Any], value: Any, give_back: Callable[[], None] | None = None) -> None:
-        self.reply.set_result(shape(value))
+    def reply(self, to_struct: Callable[[Any], Any], value: Any, on_unsent: Callable[[], None] | None = None) -> None:
+        self.result.set_result(to_struct(value))
 
     def fail(self, error: Exception) -> None:
-        self.reply.set_exception(error)
+        self.result.set_exception(error)
 
-    def complain(self, text: str) -> None:
+    def log_malformed(self, text: str) -> None:
         self.complaints.append(text)
 
 
-def ask(method: Method, request: Any) -> Any:
+def ask(method: ServerMethod, request: Any) -> Any:
     """The reply struct for a decoded request."""
 
     async def main() -> Any:
         asked = Asked()
-        method.serve(request, 1e9, asked)
-        return await asked.reply
+        method.handle(request, 1e9, asked)
+        return await asked.result
 
     return asyncio.run(main())
 
@@ -60,8 +60,8 @@ def serve(queue: FakeQueue, name: str, request: Any) -> Any:
     """The reply struct, through the bytes that a client would send."""
     message = call(name, request)[4:]
     head, _ = read_head(message)
-    arguments = Decoder(Bounds(1 << 24, 200_000)).decode(message, head, raw_spec(getattr(Foqs, f"{name}_args")))
-    handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
+    arguments = Decoder(DecodeLimits(1 << 24, 200_000)).decode(message, head, bytes_spec(getattr(Foqs, f"{name}_args")))
+    handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(1))
     handlers.timeout_s(arguments.request)
     return ask(handlers.methods[name.encode()], arguments.request)
 
@@ -95,34 +95,34 @@ def test_a_name_is_kept_exactly(topic: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "code", "field"),
     [
-        ({"topic": ""}, Code.INVALID_ARGUMENT, "topic"),
-        ({"topic": None}, Code.INVALID_ARGUMENT, "topic"),
-        ({"topic": "x" * 256}, Code.INVALID_ARGUMENT, "topic"),
-        ({"topic": "é" * 128}, Code.INVALID_ARGUMENT, "topic"),
-        ({"topic": "a\0b"}, Code.INVALID_ARGUMENT, "topic"),
-        ({"payload": b"x" * 10_241}, Code.LIMIT_EXCEEDED, "payload"),
-        ({"metadata": b"x" * 1_025}, Code.LIMIT_EXCEEDED, "metadata"),
-        ({"delay_ms": -1}, Code.INVALID_ARGUMENT, "delay_ms"),
-        ({"delay_ms": (1 << 63) - 1}, Code.INVALID_ARGUMENT, "delay_ms"),
-        ({"delay_ms": 1, "deliver_after_ms": 1}, Code.INVALID_ARGUMENT, "delay_ms"),
-        ({"deliver_after_ms": TIME_MS_MAX + 1}, Code.INVALID_ARGUMENT, "deliver_after_ms"),
-        ({"lease_ms": 0}, Code.INVALID_ARGUMENT, "lease_ms"),
-        ({"lease_ms": -5}, Code.INVALID_ARGUMENT, "lease_ms"),
-        ({"lease_ms": 3_600_001}, Code.LIMIT_EXCEEDED, "lease_ms"),
-        ({"ttl_ms": 0}, Code.INVALID_ARGUMENT, "ttl_ms"),
-        ({"ttl_ms": 10, "delay_ms": 10}, Code.INVALID_ARGUMENT, "ttl_ms"),
-        ({"policy": 77}, Code.INVALID_ARGUMENT, "policy"),
-        ({"attempts_max": -1}, Code.INVALID_ARGUMENT, "attempts_max"),
-        ({"idempotency_key": ""}, Code.INVALID_ARGUMENT, "idempotency_key"),
-        ({"idempotency_key": "x" * 256}, Code.INVALID_ARGUMENT, "idempotency_key"),
-        ({"idempotency_key": "é" * 128, "ttl_ms": 5}, Code.INVALID_ARGUMENT, "idempotency_key"),
-        ({"idempotency_key": "a\0b"}, Code.INVALID_ARGUMENT, "idempotency_key"),
+        ({"topic": ""}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": None}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "é" * 128}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"topic": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "topic"),
+        ({"payload": b"x" * 10_241}, ErrorCode.LIMIT_EXCEEDED, "payload"),
+        ({"metadata": b"x" * 1_025}, ErrorCode.LIMIT_EXCEEDED, "metadata"),
+        ({"delay_ms": -1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": (1 << 63) - 1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"delay_ms": 1, "deliver_after_ms": 1}, ErrorCode.INVALID_ARGUMENT, "delay_ms"),
+        ({"deliver_after_ms": TIME_MS_MAX + 1}, ErrorCode.INVALID_ARGUMENT, "deliver_after_ms"),
+        ({"lease_ms": 0}, ErrorCode.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": -5}, ErrorCode.INVALID_ARGUMENT, "lease_ms"),
+        ({"lease_ms": 3_600_001}, ErrorCode.LIMIT_EXCEEDED, "lease_ms"),
+        ({"ttl_ms": 0}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
+        ({"ttl_ms": 10, "delay_ms": 10}, ErrorCode.INVALID_ARGUMENT, "ttl_ms"),
+        ({"policy": 77}, ErrorCode.INVALID_ARGUMENT, "policy"),
+        ({"attempts_max": -1}, ErrorCode.INVALID_ARGUMENT, "attempts_max"),
+        ({"idempotency_key": ""}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "x" * 256}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "é" * 128, "ttl_ms": 5}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
+        ({"idempotency_key": "a\0b"}, ErrorCode.INVALID_ARGUMENT, "idempotency_key"),
     ],
 )
-def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: Code, field: str) -> None:
+def test_a_bad_item_is_refused_alone_and_by_name(fields: dict[str, Any], code: ErrorCode, field: str) -> None:
     item, result = enqueue(**fields)
     assert item is None
-    assert (Code(result.error.code), result.error.field) == (code, f"items[0].{field}")
+    assert (ErrorCode(result.error.code), result.error.field) == (code, f"items[0].{field}")
 
 
 def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
@@ -133,7 +133,7 @@ def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
     ("fields", "seen"),
     [
         ({}, {"priority": 0, "payload": b"", "metadata": b"", "delay_ms": 0, "deliver_after_ms": None}),
-        ({}, {"lease_ms": 30_000, "ttl_ms": None, "policy": Delivery.AT_LEAST_ONCE, "attempts_max": 0}),
+        ({}, {"lease_ms": 30_000, "ttl_ms": None, "policy": DeliveryPolicy.AT_LEAST_ONCE, "attempts_max": 0}),
         ({"priority": -(1 << 31)}, {"priority": -(1 << 31)}),
         ({"priority": (1 << 31) - 1}, {"priority": (1 << 31) - 1}),
         ({"payload": b"x" * 10_240}, {"payload": b"x" * 10_240}),
@@ -141,7 +141,7 @@ def test_the_limit_of_a_payload_is_said_in_its_error() -> None:
         ({"deliver_after_ms": TIME_MS_MAX}, {"deliver_after_ms": TIME_MS_MAX}),
         ({"ttl_ms": 11, "delay_ms": 10}, {"ttl_ms": 11, "delay_ms": 10}),
         ({"lease_ms": 3_600_000}, {"lease_ms": 3_600_000}),
-        ({"policy": 2, "attempts_max": 7}, {"policy": Delivery.AT_MOST_ONCE, "attempts_max": 7}),
+        ({"policy": 2, "attempts_max": 7}, {"policy": DeliveryPolicy.AT_MOST_ONCE, "attempts_max": 7}),
     ],
 )
 def test_a_good_item_reaches_the_queue_as_it_was_sent(fields: dict[str, Any], seen: dict[str, Any]) -> None:
@@ -243,14 +243,14 @@ def test_a_bad_call_is_refused_whole_and_nothing_reaches_the_queue(
 def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_served() -> None:
     names = {name for name in vars(Foqs.Iface) if not name.startswith("_")}
     queue = FakeQueue()
-    handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(1))
+    handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(1))
     assert {name.decode() for name in handlers.methods} == names
     unserved = set()
     for name, method in handlers.methods.items():
         try:
-            ask(method, getattr(method.args[0](), "request", None))
+            ask(method, getattr(method.args_spec[0](), "request", None))
         except FoqsError as error:
-            assert error.code is Code.NOT_IMPLEMENTED
+            assert error.code is ErrorCode.NOT_IMPLEMENTED
             unserved.add(name.decode())
         except AttributeError:
             continue
@@ -265,26 +265,26 @@ def test_every_method_of_the_contract_is_there_and_only_the_served_ones_are_serv
 @pytest.mark.parametrize(
     ("entry", "code", "field"),
     [
-        (ttypes.Nack("nonsense", 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
-        (ttypes.Nack(None, 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
-        (ttypes.Nack("03-8796093022209", 1), Code.INVALID_ARGUMENT, "nacks[0].id"),
-        (ttypes.Nack(ID), Code.INVALID_ARGUMENT, "nacks[0].token"),
-        (ttypes.Nack(ID, 1, delay_ms=-1), Code.INVALID_ARGUMENT, "nacks[0].delay_ms"),
-        (ttypes.Nack(ID, 1, delay_ms=1, deliver_after_ms=1), Code.INVALID_ARGUMENT, "nacks[0].delay_ms"),
-        (ttypes.Nack(ID, 1, metadata=b"x" * 1_025), Code.LIMIT_EXCEEDED, "nacks[0].metadata"),
-        (ttypes.Nack(ID, 1, delay_ms=1, dead=True), Code.INVALID_ARGUMENT, "nacks[0].dead"),
+        (ttypes.Nack("nonsense", 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(None, 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack("03-8796093022209", 1), ErrorCode.INVALID_ARGUMENT, "nacks[0].id"),
+        (ttypes.Nack(ID), ErrorCode.INVALID_ARGUMENT, "nacks[0].token"),
+        (ttypes.Nack(ID, 1, delay_ms=-1), ErrorCode.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, delay_ms=1, deliver_after_ms=1), ErrorCode.INVALID_ARGUMENT, "nacks[0].delay_ms"),
+        (ttypes.Nack(ID, 1, metadata=b"x" * 1_025), ErrorCode.LIMIT_EXCEEDED, "nacks[0].metadata"),
+        (ttypes.Nack(ID, 1, delay_ms=1, dead=True), ErrorCode.INVALID_ARGUMENT, "nacks[0].dead"),
     ],
 )
-def test_a_bad_nack_is_refused_alone(entry: Any, code: Code, field: str) -> None:
+def test_a_bad_nack_is_refused_alone(entry: Any, code: ErrorCode, field: str) -> None:
     queue = FakeQueue()
     good = ttypes.Nack("3-8796093022210", 5, delay_ms=0, metadata=b"m")
     outcomes = serve(queue, "nack", ttypes.NackRequest("default", [entry, good])).outcomes
-    assert (Code(outcomes[0].error.code), outcomes[0].error.field) == (code, field)
-    assert Code(outcomes[1].error.code) is Code.NOT_FOUND
+    assert (ErrorCode(outcomes[0].error.code), outcomes[0].error.field) == (code, field)
+    assert ErrorCode(outcomes[1].error.code) is ErrorCode.NOT_FOUND
     [(_, details)] = queue.calls
     assert isinstance(details, list)
     [(shard, event)] = details
-    assert (shard, event.kind, event.id, event.token) == (3, Kind.NACK, 8796093022210, 5)
+    assert (shard, event.kind, event.id, event.token) == (3, EventKind.NACK, 8796093022210, 5)
     assert (event.delay_ms, event.metadata, event.dead) == (0, b"m", False)
     assert 0 <= event.jitter < 1
 
@@ -292,7 +292,7 @@ def test_a_bad_nack_is_refused_alone(entry: Any, code: Code, field: str) -> None
 def test_jitter_is_drawn_for_each_nack_from_the_generator_given() -> None:
     def events(seed: int) -> list[float]:
         queue = FakeQueue()
-        handlers = Handlers(queue, Identity("here", 7411, 42), random.Random(seed))
+        handlers = QueueHandlers(queue, HostIdentity("here", 7411, 42), random.Random(seed))
         raw = [ttypes.Nack(b"3-%d" % (8796093022209 + n), 1) for n in range(3)]
         ask(handlers.methods[b"nack"], ttypes.NackRequest(b"default", raw))
         return [event.jitter for _, event in queue.calls[0][1]]  # type: ignore[attr-defined]
@@ -313,7 +313,7 @@ def test_the_second_of_an_id_that_stands_twice_is_refused(name: str, request_: A
     queue = FakeQueue()
     outcomes = serve(queue, name, request_).outcomes
     assert outcomes[0].already_gone
-    assert (outcomes[1].error.code, outcomes[1].error.field) == (Code.INVALID_ARGUMENT, field)
+    assert (outcomes[1].error.code, outcomes[1].error.field) == (ErrorCode.INVALID_ARGUMENT, field)
     assert len(queue.calls[0][1]) == 1  # type: ignore[arg-type]
 
 
@@ -395,12 +395,12 @@ def test_an_item_that_the_queue_refuses_is_named_by_its_place_in_the_call() -> N
 
 def test_an_item_that_is_not_utf8_is_complained_of_once_a_call() -> None:
     raw = [ttypes.NewItem(topic=b"\xff"), ttypes.NewItem(topic=b"\xfe"), ttypes.NewItem(topic=b"")]
-    handlers = Handlers(FakeQueue(), Identity("here", 7411, 42), random.Random(1))
+    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
 
     async def main() -> list[str]:
         asked = Asked()
-        handlers.methods[b"enqueue"].serve(ttypes.EnqueueRequest(b"default", raw), 1e9, asked)
-        assert len((await asked.reply).results) == 3
+        handlers.methods[b"enqueue"].handle(ttypes.EnqueueRequest(b"default", raw), 1e9, asked)
+        assert len((await asked.result).results) == 3
         return asked.complaints
 
     [complaint] = asyncio.run(main())
@@ -416,7 +416,7 @@ def test_a_wait_is_cut_to_the_call_s_time_and_to_the_host_s_limit() -> None:
 
 
 def test_a_time_beyond_the_host_s_limit_is_cut_and_a_missing_one_is_its_default() -> None:
-    handlers = Handlers(FakeQueue(), Identity("here", 7411, 42), random.Random(1))
+    handlers = QueueHandlers(FakeQueue(), HostIdentity("here", 7411, 42), random.Random(1))
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=10**15)) == 60.0
     assert handlers.timeout_s(ttypes.AckRequest()) == 10.0
     assert handlers.timeout_s(ttypes.AckRequest(timeout_ms=1)) == 0.001
@@ -445,7 +445,7 @@ def test_a_delivery_gives_remaining_times_and_never_negative_ones() -> None:
     assert (item.lease_remaining_ms, item.age_ms, item.attempt, item.payload) == (1_234, 0, 1, b"abc")
     row = next(iter(queue.rows.values()))
     row.due_ms = NOW_MS - 5
-    assert codec.delivery(Seen(3, row, NOW_MS)).lease_remaining_ms == 0
+    assert codec.delivery_struct(ItemView(3, row, NOW_MS)).lease_remaining_ms == 0
 
 
 def test_shards_come_by_number_in_pages() -> None:
@@ -466,18 +466,18 @@ def test_routing_is_empty_but_for_the_version_when_the_caller_has_it() -> None:
 
 
 def test_an_error_carries_all_its_fields_to_the_wire() -> None:
-    struct = codec.error(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
+    struct = codec.error_struct(Overloaded("full", field="f", retry_after_ms=7, owner=("h", 1)))
     assert (struct.code, struct.message, struct.field, struct.retry_after_ms) == (7, "full", "f", 7)
     assert (struct.owner.host, struct.owner.port) == ("h", 1)
 
 
 def test_an_error_that_quotes_what_is_no_text_is_sent_all_the_same() -> None:
-    struct = codec.error(Overloaded("a \ud800 ä", field="\udfff"))
+    struct = codec.error_struct(Overloaded("a \ud800 ä", field="\udfff"))
     assert (struct.message, struct.field) == ("a \\ud800 ä", "\\udfff")
 
 
 def test_the_codes_are_those_of_the_contract() -> None:
-    assert {code.name: code.value for code in Code} == {code.name: code.value for code in ttypes.ErrorCode}
+    assert {code.name: code.value for code in ErrorCode} == {code.name: code.value for code in ttypes.ErrorCode}
 
 
 def test_an_explanation_has_the_item_where_there_is_one_and_its_payload_where_asked_for() -> None:

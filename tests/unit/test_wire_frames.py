@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foqs.wire.frames import HEAD_BYTES, BadFrame, Frames, Room
+from foqs.wire.frames import SHED_HEAD_BYTES, BadFrame, ByteBudget, FrameReader
 
 
 def frame(message: bytes) -> bytes:
@@ -19,14 +19,14 @@ def frame(message: bytes) -> bytes:
 def test_messages_come_out_whole_however_their_bytes_are_split(messages: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(frame, messages))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    room = Room(1 << 20)
-    frames = Frames(100, room)
+    room = ByteBudget(1 << 20)
+    frames = FrameReader(100, room)
     got = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += list(frames.feed(stream[start:end]))
     assert got == [(message, False) for message in messages]
-    assert not frames.halfway
-    assert room.used == sum(map(len, messages))
+    assert not frames.is_mid_frame
+    assert room.reserved_bytes == sum(map(len, messages))
 
 
 @pytest.mark.parametrize(
@@ -45,27 +45,27 @@ def test_messages_come_out_whole_however_their_bytes_are_split(messages: list[by
     ],
 )
 def test_a_length_that_cannot_be_is_refused_in_words(first: bytes, says: str) -> None:
-    room = Room(1 << 20)
+    room = ByteBudget(1 << 20)
     with pytest.raises(BadFrame) as caught:
-        list(Frames(100, room).feed(first + b"more"))
+        list(FrameReader(100, room).feed(first + b"more"))
     assert says in str(caught.value)
-    assert room.used == 0
+    assert room.reserved_bytes == 0
 
 
 def test_a_claimed_length_costs_nothing_until_its_bytes_come() -> None:
-    room = Room(1 << 30)
-    frames = Frames(1 << 30, room)
+    room = ByteBudget(1 << 30)
+    frames = FrameReader(1 << 30, room)
     assert list(frames.feed(struct.pack(">i", 1 << 29))) == []
-    assert room.used == 0
+    assert room.reserved_bytes == 0
     list(frames.feed(b"x" * 10))
-    assert room.used == 10
-    assert frames.halfway
-    frames.forget()
-    assert room.used == 0
+    assert room.reserved_bytes == 10
+    assert frames.is_mid_frame
+    frames.discard()
+    assert room.reserved_bytes == 0
 
 
 def test_frames_before_a_bad_length_still_come_out() -> None:
-    frames = Frames(100, Room(1 << 20))
+    frames = FrameReader(100, ByteBudget(1 << 20))
     got: list[tuple[bytes, bool]] = []
     with pytest.raises(BadFrame):
         got.extend(frames.feed(frame(b"good") + b"\xff\xff\xff\xff"))
@@ -73,13 +73,13 @@ def test_frames_before_a_bad_length_still_come_out() -> None:
 
 
 def test_a_frame_without_room_keeps_its_head_only_and_the_next_one_is_whole() -> None:
-    room = Room(1_000)
-    frames = Frames(100_000, room)
+    room = ByteBudget(1_000)
+    frames = FrameReader(100_000, room)
     message = bytes(range(256)) * 40
     got = []
     stream = frame(message) + frame(b"next")
     for start in range(0, len(stream), 500):
         got += list(frames.feed(stream[start : start + 500]))
-        assert room.used <= 1_000
-    assert got == [(message[:HEAD_BYTES], True), (b"next", False)]
-    assert room.used == len(b"next")
+        assert room.reserved_bytes <= 1_000
+    assert got == [(message[:SHED_HEAD_BYTES], True), (b"next", False)]
+    assert room.reserved_bytes == len(b"next")

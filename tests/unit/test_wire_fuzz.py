@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.server import RpcServer
 from foqs_client.idl import ttypes
 from tests.support.fake_queue import FakeQueue
-from tests.support.misspelt import mutated
+from tests.support.misspelt import mutate
 from tests.support.requests import METHODS, Names, good
 from tests.support.wire import call, enqueue, frame, head
 
 MUTATIONS = 4_000
-LIMITS = WireLimits(frame_bytes_max=1 << 20)
+LIMITS = RpcLimits(frame_bytes_max=1 << 20)
 
 GOOD = [
     call(name, request, 7, compact=compact)
@@ -66,7 +66,7 @@ class Sink(asyncio.Transport):
         self.closing = True
 
 
-async def feed(server: WireServer, chunks: list[bytes]) -> Sink:
+async def feed(server: RpcServer, chunks: list[bytes]) -> Sink:
     """One connection from its first byte to its loss."""
     connection, sink = server.connection(), Sink()
     connection.connection_made(sink)
@@ -87,11 +87,11 @@ def drive(streams: list[list[bytes]]) -> list[Sink]:
         loop = asyncio.get_running_loop()
         failures: list[dict[str, Any]] = []
         loop.set_exception_handler(lambda _, context: failures.append(context))
-        server = WireServer(loop, Handlers(FakeQueue(), Identity("h", 1, 1), random.Random(1)), LIMITS)
+        server = RpcServer(loop, QueueHandlers(FakeQueue(), HostIdentity("h", 1, 1), random.Random(1)), LIMITS)
         sinks = []
         for chunks in streams:
             sinks.append(await feed(server, chunks))
-            assert (server.calls_in_flight, server.room.used, len(server.connections)) == (0, 0, 0)
+            assert (server.calls_in_flight, server.byte_budget.reserved_bytes, len(server.connections)) == (0, 0, 0)
         assert failures == []
         return sinks
 
@@ -114,7 +114,7 @@ def test_random_bodies_behind_a_good_head_are_answered_or_end_the_connection(bod
 def stream_part(rng: random.Random) -> bytes:
     """A good frame's message mutated, its length mended or not."""
     frame_ = rng.choice(GOOD)
-    message = mutated(rng, frame_[4:])
+    message = mutate(rng, frame_[4:])
     return frame(message) if rng.random() < 0.9 else frame_[:4] + message
 
 

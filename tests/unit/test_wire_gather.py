@@ -10,14 +10,14 @@ from random import Random
 import pytest
 
 from foqs.wire import codec
-from foqs.wire.connection import GATHERED_BYTES_MAX, TURN_BYTES, Connection
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
-from foqs.wire.server import WireServer
+from foqs.wire.connection import PENDING_REPLIES_BYTES_MAX, READ_TURN_BYTES, Connection
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
+from foqs.wire.server import RpcServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
-from tests.support.wire import Played, call, enqueue, frame, head, parse_replies, played
+from tests.support.wire import RecordingTransport, call, connect_in_memory, enqueue, frame, head, parse_replies
 
 
 def dequeues(seqids: range) -> bytes:
@@ -27,18 +27,18 @@ def dequeues(seqids: range) -> bytes:
 
 
 async def stocked(
-    items: int, limits: WireLimits | None = None, payload: bytes = b"x"
-) -> tuple[FakeQueue, Connection, Played]:
+    items: int, limits: RpcLimits | None = None, payload: bytes = b"x"
+) -> tuple[FakeQueue, Connection, RecordingTransport]:
     """A connection to a queue that holds so many items; nothing of it is written yet."""
     queue = FakeQueue()
-    connection, transport = await played(queue, limits or WireLimits())
+    connection, transport = await connect_in_memory(queue, limits or RpcLimits())
     connection.data_received(call("enqueue", enqueue(*["t"] * items, payload=payload)))
     await asyncio.sleep(0)
     transport.writes.clear()
     return queue, connection, transport
 
 
-def seqids(transport: Played) -> list[list[int]]:
+def seqids(transport: RecordingTransport) -> list[list[int]]:
     """Of each write, the calls that it answers."""
     return [[seqid for seqid, _ in parse_replies(data, "dequeue")] for data in transport.writes]
 
@@ -52,7 +52,7 @@ def test_the_answers_of_one_turn_leave_in_one_write_in_their_order() -> None:
             await asyncio.sleep(0)
         connection.connection_lost(None)
         assert seqids(transport) == [[0, 1, 2, 3, 4]] * 2
-        assert queue.given_back == []
+        assert queue.released == []
 
     run(main())
 
@@ -61,12 +61,12 @@ def test_gathered_answers_of_every_connection_leave_when_they_are_to_be_sent() -
     async def main() -> None:
         server, lines = await two_that_wait()
         for connection, transport in lines:
-            next(iter(connection._calls)).answer(codec.dequeue_reply, [])
+            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
             assert transport.writes == []
-        server.send()
+        server.write_replies()
         assert [seqids(transport) for _, transport in lines] == [[[0]], [[0]]]
         await asyncio.sleep(0)
-        server.send()
+        server.write_replies()
         assert [len(transport.writes) for _, transport in lines] == [1, 1]
         for connection, _ in lines:
             connection.connection_lost(None)
@@ -86,9 +86,9 @@ def test_answers_that_cannot_be_written_keep_nobody_else_s_and_end_their_connect
 
         monkeypatch.setattr(broken_transport, "write", write)
         for connection in (broken, well):
-            next(iter(connection._calls)).answer(codec.dequeue_reply, [])
+            next(iter(connection._calls)).reply(codec.dequeue_reply, [])
         with caplog.at_level(logging.ERROR):
-            server.send()
+            server.write_replies()
         assert broken_transport.closed == "aborted"
         assert "cannot be written" in caplog.text
         assert seqids(transport) == [[0]]
@@ -112,7 +112,7 @@ def test_an_answer_that_its_transport_refuses_reaches_no_answerer(
         given_back: list[str] = []
         [only] = connection._calls
         with caplog.at_level(logging.ERROR):
-            only.answer(codec.dequeue_reply, [], lambda: given_back.append("it"))
+            only.reply(codec.dequeue_reply, [], lambda: given_back.append("it"))
         assert transport.closed == "aborted"
         assert "cannot be written" in caplog.text
         # The transport may hold a part of what it was given; what it never was given is given back.
@@ -130,11 +130,11 @@ def test_an_answer_is_sent_though_the_metrics_fail(caplog: pytest.LogCaptureFixt
         def observe(method: str, code: str, seconds: float) -> None:
             raise RuntimeError("the metrics are broken")
 
-        server.observe = observe
+        server.on_call_replied = observe
         first, second = connection._calls
         with caplog.at_level(logging.ERROR):
-            first.answer(codec.dequeue_reply, [])
-            second.answer(codec.dequeue_reply, [])
+            first.reply(codec.dequeue_reply, [])
+            second.reply(codec.dequeue_reply, [])
         assert seqids(transport) == [[0, 1]]
         assert "the metrics are broken" in caplog.text
         connection.connection_lost(None)
@@ -142,25 +142,29 @@ def test_an_answer_is_sent_though_the_metrics_fail(caplog: pytest.LogCaptureFixt
     run(main())
 
 
-async def waiting(calls: int) -> tuple[WireServer, Connection, Played]:
+async def waiting(calls: int) -> tuple[RpcServer, Connection, RecordingTransport]:
     """A connection with so many dequeues that wait."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
-    server = WireServer(asyncio.get_running_loop(), Handlers(queue, Identity("h", 1, 1), Random(1)), WireLimits())
-    connection, transport = server.connection(), Played()
+    server = RpcServer(
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+    )
+    connection, transport = server.connection(), RecordingTransport()
     connection.connection_made(transport)
     connection.data_received(dequeues(range(calls)))
     return server, connection, transport
 
 
-async def two_that_wait() -> tuple[WireServer, list[tuple[Connection, Played]]]:
+async def two_that_wait() -> tuple[RpcServer, list[tuple[Connection, RecordingTransport]]]:
     """Two connections of one server, each with two dequeues that wait."""
     queue = FakeQueue()
     queue.gate = asyncio.Event()
-    server = WireServer(asyncio.get_running_loop(), Handlers(queue, Identity("h", 1, 1), Random(1)), WireLimits())
+    server = RpcServer(
+        asyncio.get_running_loop(), QueueHandlers(queue, HostIdentity("h", 1, 1), Random(1)), RpcLimits()
+    )
     lines = []
     for _ in range(2):
-        connection, transport = server.connection(), Played()
+        connection, transport = server.connection(), RecordingTransport()
         connection.connection_made(transport)
         connection.data_received(dequeues(range(2)))
         lines.append((connection, transport))
@@ -173,9 +177,9 @@ def test_the_last_answer_is_written_at_once_with_those_that_were_gathered() -> N
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         first, second = connection._calls
-        first.answer(codec.dequeue_reply, [])
+        first.reply(codec.dequeue_reply, [])
         assert transport.writes == []
-        second.answer(codec.dequeue_reply, [])
+        second.reply(codec.dequeue_reply, [])
         assert seqids(transport) == [[0, 1]]
         await asyncio.sleep(0)
         assert len(transport.writes) == 1
@@ -197,7 +201,7 @@ def test_an_answer_waits_for_no_other() -> None:
 
 def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays() -> None:
     async def main() -> None:
-        payload = b"x" * (GATHERED_BYTES_MAX // 10 * 4)
+        payload = b"x" * (PENDING_REPLIES_BYTES_MAX // 10 * 4)
         queue, connection, transport = await stocked(8, payload=payload[:10_000])
         for row in queue.rows.values():
             row.payload = payload
@@ -210,7 +214,7 @@ def test_what_is_gathered_is_written_at_once_when_it_is_much_and_the_order_stays
         await asyncio.sleep(0)
         assert seqids(transport)[3:] == [[8]]
         connection.connection_lost(None)
-        assert queue.given_back == []
+        assert queue.released == []
 
     run(main())
 
@@ -233,26 +237,26 @@ def test_a_connection_that_ends_gives_back_all_that_was_gathered_and_nothing_twi
         await asyncio.sleep(0)
         transport.writes.clear()
         connection.data_received(dequeues(range(2, 5)))
-        assert queue.given_back == []
+        assert queue.released == []
         end(connection)
         await asyncio.sleep(0)
         connection.connection_lost(None)
         await asyncio.sleep(0)
         assert transport.writes == []
-        assert queue.given_back == [f"3-{number}" for number in list(queue.rows)[2:]]
+        assert queue.released == [f"3-{number}" for number in list(queue.rows)[2:]]
 
     run(main())
 
 
 def test_what_is_gathered_for_a_peer_that_does_not_read_is_given_back() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(3, WireLimits(write_buffer_bytes_max=1_000))
+        queue, connection, transport = await stocked(3, RpcLimits(write_buffer_bytes_max=1_000))
         connection.data_received(dequeues(range(3)))
         transport.unread_bytes = 1_001
         await asyncio.sleep(0)
-        assert (transport.writes, transport.closed, len(queue.given_back)) == ([], "aborted", 3)
+        assert (transport.writes, transport.closed, len(queue.released)) == ([], "aborted", 3)
         connection.connection_lost(None)
-        assert len(queue.given_back) == 3
+        assert len(queue.released) == 3
 
     run(main())
 
@@ -284,7 +288,7 @@ def test_a_close_writes_first_what_is_gathered() -> None:
         assert (seqids(transport), transport.closed) == ([[0, 1]], "closed")
         await asyncio.sleep(0)
         connection.connection_lost(None)
-        assert (len(transport.writes), queue.given_back) == (1, [])
+        assert (len(transport.writes), queue.released) == (1, [])
 
     run(main())
 
@@ -301,7 +305,7 @@ def test_a_bad_frame_after_good_ones_does_not_keep_their_answers() -> None:
 
 def test_a_stop_without_any_grace_still_writes_what_it_answered() -> None:
     async def main() -> None:
-        queue, connection, transport = await stocked(2, WireLimits(reply_grace_s=0))
+        queue, connection, transport = await stocked(2, RpcLimits(reply_grace_s=0))
         queue.gate = asyncio.Event()
         connection.data_received(dequeues(range(2)))
         loop = asyncio.get_running_loop()
@@ -326,9 +330,9 @@ def test_a_call_that_ends_within_its_sequence_id_is_not_answered() -> None:
 def test_a_connection_with_much_to_read_lets_the_others_have_their_turn() -> None:
     async def main() -> None:
         _, connection, transport = await stocked(0)
-        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (TURN_BYTES // 2))))
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * (READ_TURN_BYTES // 2))))
         assert transport.reading
-        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * TURN_BYTES)))
+        connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
         assert not transport.reading
         await asyncio.sleep(0)
         assert transport.reading
@@ -341,7 +345,7 @@ def test_a_turn_that_comes_round_does_not_read_from_a_peer_that_is_stuck_or_gone
     async def main() -> None:
         for end in (Connection.pause_writing, Connection.close, lambda connection: connection.connection_lost(None)):
             _, connection, transport = await stocked(0)
-            connection.data_received(call("enqueue", enqueue("t", payload=b"x" * TURN_BYTES)))
+            connection.data_received(call("enqueue", enqueue("t", payload=b"x" * READ_TURN_BYTES)))
             end(connection)
             await asyncio.sleep(0)
             assert not transport.reading

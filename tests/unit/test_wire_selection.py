@@ -9,7 +9,7 @@ import pytest
 from foqs.core.dead import dead_reason
 from foqs.core.filter import ItemFilter
 from foqs.core.item import TIME_MS_MAX, State
-from foqs.core.life import Event, Kind
+from foqs.core.life import Event, EventKind
 from foqs_client.idl import ttypes
 from tests.support.builders import row
 from tests.support.fake_queue import FakeQueue
@@ -42,14 +42,14 @@ def test_an_update_reaches_the_queue_for_each_good_id() -> None:
     change = ttypes.Change(priority=0, delay_ms=0, metadata=b"")
     outcomes = serve(queue, "update", ttypes.UpdateRequest("default", [ID, "nonsense", ID], change)).outcomes
     assert [outcome.error.field for outcome in outcomes] == [None, "ids[1]", "ids[2]"]
-    event = Event(Kind.UPDATE, NUMBER, "default", delay_ms=0, metadata=b"", priority=0)
+    event = Event(EventKind.UPDATE, NUMBER, "default", delay_ms=0, metadata=b"", priority=0)
     assert queue.calls == [("apply", [(3, event)])]
 
 
 def test_a_redrive_reaches_the_queue_for_each_good_id() -> None:
     queue = FakeQueue()
     serve(queue, "redrive", ttypes.RedriveRequest("default", [ID]))
-    assert queue.calls == [("apply", [(3, Event(Kind.REDRIVE, NUMBER, "default"))])]
+    assert queue.calls == [("apply", [(3, Event(EventKind.REDRIVE, NUMBER, "default"))])]
 
 
 @pytest.mark.parametrize(
@@ -102,9 +102,9 @@ def test_a_bad_bulk_call_is_refused_whole(request_: Any, field: str) -> None:
 @pytest.mark.parametrize(
     ("action", "change", "event", "only"),
     [
-        (1, None, Event(Kind.CANCEL, 0, "default"), ItemFilter("t")),
-        (2, ttypes.Change(5), Event(Kind.UPDATE, 0, "default", priority=5), ItemFilter("t")),
-        (3, None, Event(Kind.REDRIVE, 0, "default"), ItemFilter("t", (State.DEAD,))),
+        (1, None, Event(EventKind.CANCEL, 0, "default"), ItemFilter("t")),
+        (2, ttypes.Change(5), Event(EventKind.UPDATE, 0, "default", priority=5), ItemFilter("t")),
+        (3, None, Event(EventKind.REDRIVE, 0, "default"), ItemFilter("t", (State.DEAD,))),
     ],
 )
 def test_a_bulk_call_is_a_page_of_its_filter(action: int, change: Any, event: Event, only: ItemFilter) -> None:

@@ -10,19 +10,27 @@ from unittest.mock import Mock
 
 import pytest
 
-from foqs.core.errors import Code
-from foqs.wire.complaints import Complaints
-from foqs.wire.handlers import Handlers, Identity
-from foqs.wire.limits import WireLimits
+from foqs.core.errors import ErrorCode
+from foqs.wire.complaints import PeerLog
+from foqs.wire.handlers import HostIdentity, QueueHandlers
+from foqs.wire.limits import RpcLimits
 from foqs.wire.message import Decoder
-from foqs.wire.server import WireServer
+from foqs.wire.server import RpcServer
 from foqs_client.idl import ttypes
 from tests.support.aio import run
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import Played, Served, call, enqueue, parse_reply, played, served
+from tests.support.wire import (
+    RecordingTransport,
+    ServedQueue,
+    call,
+    connect_in_memory,
+    enqueue,
+    parse_reply,
+    serve_queue,
+)
 
-FAST = WireLimits(reply_grace_s=0.05)
+FAST = RpcLimits(reply_grace_s=0.05)
 
 
 def wants(count: int = 1, timeout_ms: int | None = None) -> Any:
@@ -33,7 +41,7 @@ def routing() -> Any:
     return ttypes.GetRoutingRequest()
 
 
-async def answers(host: Served) -> None:
+async def answers(host: ServedQueue) -> None:
     """Another connection is served as if nothing had happened."""
     raw = await host.raw()
     raw.send(call("getRouting", routing(), 5))
@@ -45,7 +53,7 @@ async def answers(host: Served) -> None:
 @pytest.mark.parametrize("compact", [False, True])
 def test_calls_sent_at_once_are_all_answered_by_their_sequence_ids(compact: bool) -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             raw = await host.raw()
             seqids = [1, 200, 2**31 - 1, 0, 70_000]
             raw.send(b"".join(call("enqueue", enqueue(f"t{n}"), n, compact=compact) for n in seqids))
@@ -59,7 +67,7 @@ def test_calls_sent_at_once_are_all_answered_by_their_sequence_ids(compact: bool
 
 def test_both_protocols_are_answered_each_in_its_own_on_one_connection() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             raw = await host.raw()
             raw.send(call("getRouting", routing(), 1) + call("getRouting", routing(), 2, compact=True))
             messages = sorted([await raw.message(), await raw.message()], key=lambda message: message[0] == 0x82)
@@ -74,7 +82,7 @@ def test_a_waiting_call_does_not_hold_back_the_next_one() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             raw = await host.raw()
             raw.send(call("dequeue", wants(), 1) + call("getRouting", routing(), 2))
             assert (await raw.reply("getRouting"))[0] == 2
@@ -89,7 +97,7 @@ def test_a_lost_connection_ends_its_waiting_calls() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             raw = await host.raw()
             raw.send(call("dequeue", wants(), 1) + call("dequeue", wants(), 2))
             await soon(lambda: queue.running == 2)
@@ -104,20 +112,20 @@ def test_a_lost_connection_ends_its_waiting_calls() -> None:
 def test_items_for_a_connection_that_is_gone_are_given_back_and_others_are_not() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t", "t")))
             await raw.reply("enqueue")
             raw.send(call("dequeue", wants(1)))
             await raw.reply("dequeue")
-            assert queue.given_back == []
+            assert queue.released == []
             queue.gate, queue.stubborn = asyncio.Event(), True
             raw.send(call("dequeue", wants(1)))
             await soon(lambda: queue.running == 1)
             await raw.close()
             await soon(lambda: queue.cancelled == ["dequeue"])
             queue.gate.set()
-            await soon(lambda: len(queue.given_back) == 1)
+            await soon(lambda: len(queue.released) == 1)
 
     run(main())
 
@@ -125,20 +133,20 @@ def test_items_for_a_connection_that_is_gone_are_given_back_and_others_are_not()
 @pytest.mark.parametrize(
     ("name", "request_", "code"),
     [
-        ("enqueue", enqueue("t"), Code.UNKNOWN_OUTCOME),
-        ("dequeue", wants(), Code.UNKNOWN_OUTCOME),
-        ("ack", ttypes.AckRequest("default", [ttypes.Lease("3-8796093022209", 1)]), Code.UNKNOWN_OUTCOME),
-        ("getActiveTopics", ttypes.GetActiveTopicsRequest("default"), Code.DEADLINE_EXCEEDED),
+        ("enqueue", enqueue("t"), ErrorCode.UNKNOWN_OUTCOME),
+        ("dequeue", wants(), ErrorCode.UNKNOWN_OUTCOME),
+        ("ack", ttypes.AckRequest("default", [ttypes.Lease("3-8796093022209", 1)]), ErrorCode.UNKNOWN_OUTCOME),
+        ("getActiveTopics", ttypes.GetActiveTopicsRequest("default"), ErrorCode.DEADLINE_EXCEEDED),
     ],
 )
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_call_ends_at_its_deadline_whatever_its_handler_does(
-    name: str, request_: Any, code: Code, stubborn: bool
+    name: str, request_: Any, code: ErrorCode, stubborn: bool
 ) -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate, queue.stubborn = asyncio.Event(), stubborn
-        async with served(queue, FAST) as host:
+        async with serve_queue(queue, FAST) as host:
             request_.timeout_ms = 20
             raw = await host.raw()
             raw.send(call(name, request_, 9))
@@ -157,17 +165,17 @@ def test_a_call_ends_at_its_deadline_whatever_its_handler_does(
 @pytest.mark.parametrize(
     ("name", "request_", "code"),
     [
-        ("enqueue", enqueue("t"), Code.UNKNOWN_OUTCOME),
-        ("getActiveTopics", ttypes.GetActiveTopicsRequest("default"), Code.UNAVAILABLE),
+        ("enqueue", enqueue("t"), ErrorCode.UNKNOWN_OUTCOME),
+        ("getActiveTopics", ttypes.GetActiveTopicsRequest("default"), ErrorCode.UNAVAILABLE),
     ],
 )
 def test_an_unforeseen_failure_is_logged_once_and_ends_the_call_only(
-    name: str, request_: Any, code: Code, caplog: pytest.LogCaptureFixture
+    name: str, request_: Any, code: ErrorCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.failure = RuntimeError("planted")
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             raw = await host.raw()
             raw.send(call(name, request_))
             _, result = await raw.reply(name)
@@ -186,11 +194,11 @@ def test_calls_over_the_limit_of_a_connection_are_overloaded_and_others_are_serv
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue, WireLimits(calls_in_flight_per_connection_max=2)) as host:
+        async with serve_queue(queue, RpcLimits(calls_in_flight_per_connection_max=2)) as host:
             raw = await host.raw()
             raw.send(b"".join(call("dequeue", wants(), n) for n in range(3)))
             seqid, result = await raw.reply("dequeue")
-            assert (seqid, result.failed.error.code) == (2, Code.OVERLOADED)
+            assert (seqid, result.failed.error.code) == (2, ErrorCode.OVERLOADED)
             assert result.failed.error.retry_after_ms > 0
             await answers(host)
             queue.gate.set()
@@ -206,12 +214,12 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue, WireLimits(calls_in_flight_max=1)) as host:
+        async with serve_queue(queue, RpcLimits(calls_in_flight_max=1)) as host:
             first, second = await host.raw(), await host.raw()
             first.send(call("dequeue", wants(), 1))
             await soon(lambda: queue.running == 1)
             second.send(call("dequeue", wants(), 2))
-            assert (await second.reply("dequeue"))[1].failed.error.code == Code.OVERLOADED
+            assert (await second.reply("dequeue"))[1].failed.error.code == ErrorCode.OVERLOADED
             queue.gate.set()
             assert (await first.reply("dequeue"))[1].success is not None
             await first.close()
@@ -223,14 +231,14 @@ def test_calls_over_the_limit_of_the_host_are_overloaded() -> None:
 def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dropped() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue, WireLimits(in_flight_bytes_max=50_000)) as host:
+        async with serve_queue(queue, RpcLimits(in_flight_bytes_max=50_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue(*["t"] * 20, payload=b"x" * 10_000), 7))
             seqid, result = await raw.reply("enqueue")
-            assert (seqid, result.failed.error.code) == (7, Code.OVERLOADED)
-            assert host.server.room.used == 0
+            assert (seqid, result.failed.error.code) == (7, ErrorCode.OVERLOADED)
+            assert host.server.byte_budget.reserved_bytes == 0
             raw.send(call("enqueue", enqueue(*["t"] * 2_000), 8))
-            assert (await raw.reply("enqueue"))[1].failed.error.code == Code.OVERLOADED
+            assert (await raw.reply("enqueue"))[1].failed.error.code == ErrorCode.OVERLOADED
             raw.send(call("enqueue", enqueue("t", payload=b"x" * 10_000), 9))
             assert (await raw.reply("enqueue"))[1].success is not None
             assert len(queue.calls) == 1
@@ -241,11 +249,11 @@ def test_a_call_that_the_host_has_no_room_for_is_overloaded_and_its_bytes_are_dr
 
 def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        async with served(FakeQueue(), WireLimits(connections_max=1, connections_refused_max=0)) as host:
+        async with serve_queue(FakeQueue(), RpcLimits(connections_max=1, refusals_in_flight_max=0)) as host:
             first = await host.raw()
             await soon(lambda: len(host.server.connections) == 1)
             second = await host.raw()
-            assert await second.ended() == b""
+            assert await second.read_to_end() == b""
             await second.close()
             first.send(call("getRouting", routing(), 3))
             assert (await first.reply("getRouting"))[0] == 3
@@ -258,8 +266,8 @@ def test_connections_over_the_limit_are_closed_and_the_others_stay(caplog: pytes
 def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
-        limits = WireLimits(write_buffer_bytes_max=400_000, silence_timeout_s=0.3)
-        async with served(queue, limits) as host:
+        limits = RpcLimits(write_buffer_bytes_max=400_000, stall_timeout_s=0.3)
+        async with serve_queue(queue, limits) as host:
             setup = await host.raw()
             setup.send(call("enqueue", enqueue(*["t"] * 100, payload=b"x" * 10_000)))
             await setup.reply("enqueue")
@@ -290,13 +298,13 @@ def test_a_client_that_never_reads_is_closed_and_costs_a_bounded_amount(caplog: 
 def test_a_reply_over_the_limit_is_refused_and_its_items_are_given_back() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue, WireLimits(reply_bytes_max=15_000)) as host:
+        async with serve_queue(queue, RpcLimits(reply_bytes_max=15_000)) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t", "t", payload=b"x" * 10_000)))
             await raw.reply("enqueue")
             raw.send(call("dequeue", wants(2)))
-            assert (await raw.reply("dequeue"))[1].failed.error.code == Code.LIMIT_EXCEEDED
-            assert len(queue.given_back) == 2
+            assert (await raw.reply("dequeue"))[1].failed.error.code == ErrorCode.LIMIT_EXCEEDED
+            assert len(queue.released) == 2
             await raw.close()
 
     run(main())
@@ -305,14 +313,14 @@ def test_a_reply_over_the_limit_is_refused_and_its_items_are_given_back() -> Non
 def test_a_reply_that_cannot_be_encoded_gives_its_items_back(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         queue = FakeQueue()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t")))
             await raw.reply("enqueue")
             next(iter(queue.rows.values())).priority = 1 << 40
             raw.send(call("dequeue", wants(1)))
-            assert (await raw.reply("dequeue"))[1].failed.error.code == Code.UNKNOWN_OUTCOME
-            assert len(queue.given_back) == 1
+            assert (await raw.reply("dequeue"))[1].failed.error.code == ErrorCode.UNKNOWN_OUTCOME
+            assert len(queue.released) == 1
             await raw.close()
 
     run(main())
@@ -323,23 +331,23 @@ def test_a_stopping_host_refuses_new_calls_and_lets_those_in_flight_end() -> Non
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue) as host:
+        async with serve_queue(queue) as host:
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t"), 1))
             await soon(lambda: queue.running == 1)
             host.listener.close()
             stopping = loop.create_task(host.server.stop(loop.time() + 30))
-            await soon(lambda: host.server.stopping)
+            await soon(lambda: host.server.is_stopping)
             raw.send(call("enqueue", enqueue("t"), 2))
             seqid, result = await raw.reply("enqueue")
-            assert (seqid, result.failed.error.code) == (2, Code.UNAVAILABLE)
+            assert (seqid, result.failed.error.code) == (2, ErrorCode.UNAVAILABLE)
             queue.gate.set()
             seqid, result = await raw.reply("enqueue")
             assert seqid == 1
             assert result.success.results[0].id is not None
             await stopping
-            assert await raw.ended() == b""
+            assert await raw.read_to_end() == b""
             await raw.close()
 
     run(main())
@@ -347,14 +355,14 @@ def test_a_stopping_host_refuses_new_calls_and_lets_those_in_flight_end() -> Non
 
 def test_a_stopping_host_answers_a_call_that_it_had_not_read_yet() -> None:
     async def main() -> None:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             await soon(lambda: len(host.server.connections) == 1)
             raw.send(call("enqueue", enqueue("t"), 1))
             await host.server.stop(loop.time() + 30)
-            assert (await raw.reply("enqueue"))[1].failed.error.code == Code.UNAVAILABLE
-            assert await raw.ended() == b""
+            assert (await raw.reply("enqueue"))[1].failed.error.code == ErrorCode.UNAVAILABLE
+            assert await raw.read_to_end() == b""
             await raw.close()
 
     run(main())
@@ -364,14 +372,14 @@ def test_what_is_unfinished_when_the_stop_s_time_is_over_ends_as_unknown() -> No
     async def main() -> None:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        async with served(queue, FAST) as host:
+        async with serve_queue(queue, FAST) as host:
             loop = asyncio.get_running_loop()
             raw = await host.raw()
             raw.send(call("enqueue", enqueue("t"), 1))
             await soon(lambda: queue.running == 1)
             await host.server.stop(loop.time() + 0.05)
-            assert (await raw.reply("enqueue"))[1].failed.error.code == Code.UNKNOWN_OUTCOME
-            assert await raw.ended() == b""
+            assert (await raw.reply("enqueue"))[1].failed.error.code == ErrorCode.UNKNOWN_OUTCOME
+            assert await raw.read_to_end() == b""
             await raw.close()
 
     run(main())
@@ -385,7 +393,7 @@ def test_every_answer_is_told_to_the_observer() -> None:
             assert seconds >= 0
             told.append((method, code))
 
-        async with served(FakeQueue(), observe=observe) as host:
+        async with serve_queue(FakeQueue(), on_call_replied=observe) as host:
             raw = await host.raw()
             raw.send(call("getRouting", routing()) + call("enqueue", ttypes.EnqueueRequest("other")))
             await raw.message()
@@ -407,15 +415,15 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         return super().time() + self.ahead_s
 
 
-def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: WireLimits) -> Played:
+def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: RpcLimits) -> RecordingTransport:
     """What becomes of a connection that sends a chunk, waits, sends the next one, and so on."""
     loop = FakeTimeLoop()
 
-    async def main() -> Played:
+    async def main() -> RecordingTransport:
         queue = FakeQueue()
         queue.gate = asyncio.Event()
-        server = WireServer(loop, Handlers(queue, Identity("h", 1, 1), random.Random(1)), limits)
-        transport = Played()
+        server = RpcServer(loop, QueueHandlers(queue, HostIdentity("h", 1, 1), random.Random(1)), limits)
+        transport = RecordingTransport()
         connection = server.connection()
         connection.connection_made(transport)
         for step, step_s in enumerate(waited_s):
@@ -452,7 +460,7 @@ def silent(chunks: tuple[bytes, ...], waited_s: tuple[float, ...], limits: WireL
 def test_silence_ends_a_connection_only_when_it_owes_something_or_is_long(
     chunks: tuple[bytes, ...], waited_s: tuple[float, ...], end: str
 ) -> None:
-    assert silent(chunks, waited_s, WireLimits(silence_timeout_s=60, idle_timeout_s=600)).closed == end
+    assert silent(chunks, waited_s, RpcLimits(stall_timeout_s=60, idle_timeout_s=600)).closed == end
 
 
 def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
@@ -463,7 +471,7 @@ def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
 
     async def main() -> None:
         queue = FakeQueue()
-        connection, _ = await played(queue, WireLimits())
+        connection, _ = await connect_in_memory(queue, RpcLimits())
         again, other = call("dequeue", wants(1)), call("dequeue", wants(2))
         bad = again[:-10] + b"\x0b" + again[-9:]
         for frame in (again, again, other, again, bad, bad, again, call("dequeue", wants(1), compact=True)):
@@ -479,7 +487,7 @@ def test_a_dequeue_sent_again_is_served_again_and_another_one_as_it_is(
 
 def test_a_connection_is_not_read_while_its_replies_wait() -> None:
     async def main() -> None:
-        connection, transport = await played(FakeQueue(), WireLimits())
+        connection, transport = await connect_in_memory(FakeQueue(), RpcLimits())
         connection.pause_writing()
         assert not transport.reading
         connection.resume_writing()
@@ -492,14 +500,14 @@ def test_a_connection_is_not_read_while_its_replies_wait() -> None:
 def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items_back() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await played(queue, WireLimits(write_buffer_bytes_max=1_000))
+        connection, transport = await connect_in_memory(queue, RpcLimits(write_buffer_bytes_max=1_000))
         connection.data_received(call("enqueue", enqueue("t")))
         await soon(lambda: transport.written != b"")
         before, transport.unread_bytes = transport.written, 1_001
         connection.data_received(call("dequeue", wants()))
         await soon(lambda: transport.closed == "aborted")
         assert transport.written == before
-        assert len(queue.given_back) == 1
+        assert len(queue.released) == 1
         connection.connection_lost(None)
 
     run(main())
@@ -508,7 +516,7 @@ def test_a_reply_beyond_the_unread_limit_ends_the_connection_and_gives_its_items
 def test_what_follows_a_bad_frame_is_not_obeyed() -> None:
     async def main() -> None:
         queue = FakeQueue()
-        connection, transport = await played(queue, WireLimits())
+        connection, transport = await connect_in_memory(queue, RpcLimits())
         connection.data_received(b"\xff\xff\xff\xff" + call("enqueue", enqueue("t")))
         connection.data_received(call("enqueue", enqueue("t")))
         for _ in range(3):
@@ -523,11 +531,11 @@ def test_a_flood_of_complaints_writes_few_lines_and_says_how_many_it_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = [0.0]
-    complaints = Complaints(lambda: now[0], lines_per_second=3)
+    complaints = PeerLog(lambda: now[0], lines_per_second_max=3)
     for _ in range(10):
-        complaints.say("peer", "bad")
+        complaints.warn("peer", "bad")
     assert len(caplog.records) == 3
     now[0] = 1.0
-    complaints.say("peer", "bad")
+    complaints.warn("peer", "bad")
     assert len(caplog.records) == 4
     assert "7 such lines" in caplog.text

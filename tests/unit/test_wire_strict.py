@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from thrift.Thrift import TType
 
-from foqs.wire.message import BadMessage, Bounds, Decoder, raw_spec, read_head
-from foqs.wire.methods import contract
+from foqs.wire.message import BadMessage, DecodeLimits, Decoder, bytes_spec, read_head
+from foqs.wire.methods import contract_methods
 from foqs.wire.strict import VALUES_MAX, TypeCheck, WrongType
 from foqs_client.idl import Foqs, ttypes
 from tests.support.wire import call, enqueue, head
 
-SPEC = raw_spec(Foqs.enqueue_args)
+SPEC = bytes_spec(Foqs.enqueue_args)
 CHECK = TypeCheck(SPEC)
-DECODER = Decoder(Bounds(1 << 20, 10_000))
+DECODER = Decoder(DecodeLimits(1 << 20, 10_000))
 
 
 def field(ttype: int, number: int) -> bytes:
@@ -48,7 +48,7 @@ LONG = field(TType.STRING, 3) + text(b"x" * 3_000)
 def test_what_a_generated_client_sends_passes_without_being_walked(
     compact: bool, payload: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foqs.wire.strict._Walk", None)
+    monkeypatch.setattr("foqs.wire.strict._TypeWalker", None)
     request = enqueue(
         "a",
         "b",
@@ -103,7 +103,7 @@ def test_what_cannot_be_decoded_names_the_field_where_one_is_known(body: bytes, 
     parsed, _ = read_head(message)
     with pytest.raises(BadMessage):
         DECODER.decode(message, parsed, SPEC)
-    fault = CHECK.fault(message, parsed)
+    fault = CHECK.find_fault(message, parsed)
     assert (None if fault is None else fault.field) == path
 
 
@@ -127,11 +127,11 @@ def test_a_list_that_comes_twice_is_refused_before_it_is_decoded_again() -> None
     cut_short = once[:-1]
     message = head("enqueue") + field(TType.STRUCT, 1) + once + cut_short
     parsed, _ = read_head(message)
-    spec = contract({})[b"enqueue"].args
+    spec = contract_methods({})[b"enqueue"].args_spec
     for _ in range(2):
         with pytest.raises(BadMessage, match="items came twice"):
             DECODER.decode(message, parsed, spec)
-    fault = CHECK.fault(message, parsed)
+    fault = CHECK.find_fault(message, parsed)
     assert fault is not None
     assert fault.field == "items"
 
@@ -149,8 +149,8 @@ def test_what_holds_other_values_comes_once_in_a_request_and_never_in_the_entrie
             elif ttype == TType.LIST and args[0] == TType.STRUCT:
                 look(args[1], f"{path}.{name}", in_list=True)
 
-    for name, method in contract({}).items():
-        look(method.args, name.decode(), in_list=False)
+    for name, method in contract_methods({}).items():
+        look(method.args_spec, name.decode(), in_list=False)
 
 
 def test_a_flood_of_unknown_values_is_refused_after_a_bound() -> None:

@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 import uvloop
 
-from foqs.access.gate import Gate, GateLimits
+from foqs.access.gate import AuthenticationLimits, Authenticator
 from foqs.access.keyring import TlsFiles, read_keyring
 from foqs.access.rules import Permission
-from foqs.wire.limits import WireLimits
+from foqs.wire.limits import RpcLimits
 from foqs_client import Client, Item, Overloaded, PermissionDenied, Tls, Unauthenticated, Unreachable
-from tests.support.access import Counted, Granted
+from tests.support.access import EditableGrants, RecordingObserver
 from tests.support.certificates import Authority
 from tests.support.fake_queue import FakeQueue
 from tests.support.poll import soon
-from tests.support.wire import Served, served
+from tests.support.wire import ServedQueue, serve_queue
 
-LIMITS = WireLimits(reply_grace_s=0.2, handshake_timeout_s=30.0)
-FEW = WireLimits(reply_grace_s=0.2, handshake_timeout_s=5.0, handshakes_max=3)
+LIMITS = RpcLimits(reply_grace_s=0.2, handshake_timeout_s=30.0)
+FEW = RpcLimits(reply_grace_s=0.2, handshake_timeout_s=5.0, handshakes_max=3)
 """For handshakes that are to take too long, once all of them have begun."""
 TIMEOUT_MS = 30_000
 IN_VAIN_MS = 1_000
@@ -56,12 +56,12 @@ class Secure:
         files = authority.sign("host", expired=expired)
         asked = str(ask.file) if ask is not None else ""
         keyring = read_keyring({}, TlsFiles(str(files.cert), str(files.key), asked))
-        assert keyring.context is not None
-        self.context = keyring.context
-        self.granted = Granted(Permission.ENQUEUE)
-        self.counted = Counted()
+        assert keyring.tls_context is not None
+        self.context = keyring.tls_context
+        self.granted = EditableGrants(Permission.ENQUEUE)
+        self.counted = RecordingObserver()
         self.gate = (
-            Gate(keyring, ["boss"], self.granted, self.counted, GateLimits(failure_delay_s=0.01))
+            Authenticator(keyring, ["boss"], self.granted, self.counted, AuthenticationLimits(failure_delay_s=0.01))
             if ask is not None
             else None
         )
@@ -71,12 +71,14 @@ class Secure:
         self.failed += 1
 
     def run(
-        self, runner: asyncio.Runner, main: Callable[[Served], Awaitable[Any]], limits: WireLimits = LIMITS
+        self, runner: asyncio.Runner, main: Callable[[ServedQueue], Awaitable[Any]], limits: RpcLimits = LIMITS
     ) -> None:
         async def whole() -> None:
             async with (
                 asyncio.timeout(60),
-                served(FakeQueue(), limits, context=self.context, failed=self.count, gate=self.gate) as host,
+                serve_queue(
+                    FakeQueue(), limits, context=self.context, failed=self.count, authenticator=self.gate
+                ) as host,
             ):
                 await main(host)
 
@@ -103,7 +105,7 @@ async def in_vain(url: str, **options: Any) -> str:
 
 
 def test_calls_go_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         tls = Tls(ca_file=authority.file)
         assert await enqueued(host.url, tls=tls)
         assert await enqueued(host.url.replace("127.0.0.1", "localhost"), tls=tls)
@@ -133,7 +135,7 @@ def test_a_host_that_is_not_trusted_is_not_called(
 ) -> None:
     secure = Secure(authority, expired=expired)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         ca = stranger if trusts_other else authority
         with pytest.raises(Unreachable, match=words) as caught:
             async with Client(host.url, timeout_ms=60_000, tls=Tls(ca_file=ca.file)) as client:
@@ -148,8 +150,8 @@ def test_a_host_that_is_not_trusted_is_not_called(
 
 def test_one_connection_too_many_is_told_so_through_tls(runner: asyncio.Runner, authority: Authority) -> None:
     async def main() -> None:
-        limits = WireLimits(connections_max=1, reply_grace_s=0.2)
-        async with asyncio.timeout(60), served(FakeQueue(), limits, context=Secure(authority).context) as host:
+        limits = RpcLimits(connections_max=1, reply_grace_s=0.2)
+        async with asyncio.timeout(60), serve_queue(FakeQueue(), limits, context=Secure(authority).context) as host:
             options: dict[str, Any] = {"timeout_ms": TIMEOUT_MS, "tls": Tls(ca_file=authority.file)}
             async with Client(host.url, **options) as first, Client(host.url, **options) as second:
                 assert await first.dequeue({"t": 1}) == []
@@ -163,7 +165,7 @@ def test_one_connection_too_many_is_told_so_through_tls(runner: asyncio.Runner, 
 def test_a_client_certificate_is_a_principal(runner: asyncio.Runner, authority: Authority) -> None:
     secure = Secure(authority, ask=authority)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         orders, boss, guest = (authority.sign(name) for name in ("orders", "boss", "guest"))
 
         def shown(files: Any) -> Tls:
@@ -193,7 +195,7 @@ def test_a_certificate_of_another_ca_and_an_expired_one_are_refused(
 ) -> None:
     secure = Secure(authority, ask=authority)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         files = (authority if expired else stranger).sign("orders", expired=expired)
         tls = Tls(ca_file=authority.file, cert_file=files.cert, key_file=files.key)
         assert "may not accept the client's certificate" in await in_vain(host.url, tls=tls)
@@ -208,7 +210,7 @@ def test_a_certificate_of_another_ca_and_an_expired_one_are_refused(
 def test_a_client_without_tls_is_told_what_the_port_speaks(
     runner: asyncio.Runner, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         assert "begin its address with foqss://" in await message(host.url.replace("foqss", "foqs"))
 
     Secure(authority).run(runner, main)
@@ -219,7 +221,7 @@ def test_a_client_with_tls_is_told_that_the_port_speaks_none(
     runner: asyncio.Runner, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def whole() -> str:
-        async with served(FakeQueue()) as host:
+        async with serve_queue(FakeQueue()) as host:
             return await in_vain(host.url.replace("foqs", "foqss"), tls=Tls(ca_file=authority.file))
 
     assert "its address begins with foqs://" in runner.run(whole())
@@ -231,7 +233,7 @@ def test_slow_handshakes_are_limited_in_number_and_time(
 ) -> None:
     secure = Secure(authority)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         slow = [await asyncio.open_connection(host.host, host.port) for _ in range(FEW.handshakes_max)]
         late = await asyncio.open_connection(host.host, host.port)
         await ended(late)
@@ -263,12 +265,12 @@ def test_a_failed_handshake_costs_no_traceback(
 ) -> None:
     secure = Secure(authority)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         host.server.loop.set_debug(False)
         with socket.create_connection((host.host, host.port)) as peer:
             peer.sendall(sent)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-            await soon(lambda: bool(host.server.complaints.left_out) or not sent or secure.failed == 1)
+            await soon(lambda: bool(host.server.peer_log.suppressed_count) or not sent or secure.failed == 1)
         await soon(lambda: secure.failed == 1)
 
     with caplog.at_level(logging.DEBUG):
@@ -281,7 +283,7 @@ def test_another_certificate_is_shown_from_the_next_connection_on(
 ) -> None:
     secure = Secure(authority)
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         assert host.doorway is not None
         async with Client(host.url, timeout_ms=TIMEOUT_MS, tls=Tls(ca_file=authority.file)) as early:
             await early.enqueue([Item("t")])
@@ -294,7 +296,7 @@ def test_another_certificate_is_shown_from_the_next_connection_on(
 
 
 def test_a_context_of_the_caller_s_own_is_used(runner: asyncio.Runner, authority: Authority) -> None:
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         assert await enqueued(host.url, tls=ssl.create_default_context(cafile=authority.file))
 
     Secure(authority).run(runner, main)
@@ -305,7 +307,7 @@ def test_old_tls_is_not_spoken(runner: asyncio.Runner, authority: Authority) -> 
     old.minimum_version = ssl.TLSVersion.TLSv1_2
     old.maximum_version = ssl.TLSVersion.TLSv1_2
 
-    async def main(host: Served) -> None:
+    async def main(host: ServedQueue) -> None:
         assert await enqueued(host.url, tls=old)
         assert host.doorway is not None
         host.doorway.context.minimum_version = ssl.TLSVersion.TLSv1_3

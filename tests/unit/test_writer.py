@@ -12,14 +12,14 @@ import pytest
 from foqs.core.errors import DeadlineExceeded, InvalidArgument, NotOwner, Unavailable, UnknownOutcome
 from foqs.core.fence import Fence
 from foqs.core.item import State
-from foqs.core.life import Kind
-from foqs.shard.facts import NoFacts
-from foqs.shard.keeper import TakenByAnother
+from foqs.core.life import EventKind
+from foqs.shard.facts import NullObserver
+from foqs.shard.keeper import ShardTakenOver
 from foqs.store.memory import MemoryReads, MemoryStore
 from foqs.store.port import StoreLost, Writes
 from tests.support.builders import engine_settings, new_item
-from tests.support.engines import Caller, World, play
-from tests.support.races import begin
+from tests.support.engines import Caller, World, run_in_world
+from tests.support.races import start_task
 
 Method = Callable[..., Awaitable[Any]]
 
@@ -55,12 +55,12 @@ def test_a_bad_insert_is_found_while_events_keep_coming() -> None:
         for task in extending:
             task.cancel()
 
-    play(story)
+    run_in_world(story)
 
 
 async def _extend_for_ever(caller: Caller, items: Sequence[Any]) -> None:
     while True:
-        await caller.do(Kind.EXTEND, items)
+        await caller.do(EventKind.EXTEND, items)
 
 
 def test_inserts_that_wait_to_be_tried_again_are_withdrawn_at_their_deadline() -> None:
@@ -78,7 +78,7 @@ def test_inserts_that_wait_to_be_tried_again_are_withdrawn_at_their_deadline() -
         assert len(world.rows()) <= kinds.count(UnknownOutcome)
         await caller.put()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_caller() -> None:
@@ -99,13 +99,13 @@ def test_a_shard_lost_in_the_middle_of_a_search_for_a_bad_event_answers_every_ca
 
         world.database.refuse = refuse
         before = world.loop.time()
-        outcomes = await caller.do(Kind.ACK, handed.items, timeout_s=20.0)
+        outcomes = await caller.do(EventKind.ACK, handed.items, timeout_s=20.0)
         assert world.loop.time() - before < 5
         assert [type(outcome) for outcome in outcomes] == [NotOwner] * 8
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await engine.run()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_read_of_a_shard_that_another_owns_tells_nothing_and_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,12 +126,12 @@ def test_a_read_of_a_shard_that_another_owns_tells_nothing_and_ends_at_once(monk
         instead(monkeypatch, "rows", lose, MemoryReads)
         before = world.loop.time()
         with pytest.raises(Unavailable):
-            await caller.queue.item("default", 1, number, world.in_s(30))
+            await caller.queue.get_item("default", 1, number, world.deadline_in(30))
         assert world.loop.time() - before < 5
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await engine.run()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,12 +145,12 @@ def test_a_read_that_always_breaks_the_connection_fails_alone(monkeypatch: pytes
 
             return lost
 
-        instead(monkeypatch, "listed", lose, MemoryReads)
+        instead(monkeypatch, "list_rows", lose, MemoryReads)
         with pytest.raises(Unavailable):
-            await caller.queue.peek("default", "t", State.READY, None, 10, True, world.in_s(10))
-        assert await caller.do(Kind.ACK, [await caller.one()]) == [None]
+            await caller.queue.peek("default", "t", State.READY, None, 10, True, world.deadline_in(10))
+        assert await caller.do(EventKind.ACK, [await caller.one()]) == [None]
 
-    play(story)
+    run_in_world(story)
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_a_cursor_that_names_no_key_is_refused(cursor: str) -> None:
     async def story(world: World) -> None:
         caller = Caller(world, await world.engine())
         with pytest.raises(InvalidArgument):
-            await caller.queue.peek("default", "t", State.READY, cursor, 10, True, world.in_s(1))
+            await caller.queue.peek("default", "t", State.READY, cursor, 10, True, world.deadline_in(1))
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
@@ -187,7 +187,7 @@ def test_a_refused_hand_out_makes_way_for_the_items_behind_it() -> None:
         world.database.refuse = lambda writes: None
         assert (await caller.one(wait_ms=1_000)).row.payload == b"bad"
 
-    play(story)
+    run_in_world(story)
 
 
 def test_due_rows_that_are_refused_hold_up_no_other_and_are_tried_again_now_and_then() -> None:
@@ -213,7 +213,7 @@ def test_due_rows_that_are_refused_hold_up_no_other_and_are_tried_again_now_and_
         await world.pass_s(0.5)
         assert len((await caller.get("bad", 20)).items) == 10
 
-    play(story)
+    run_in_world(story)
 
 
 def test_the_reply_to_a_commit_lost_twice_in_a_row_writes_once() -> None:
@@ -233,7 +233,7 @@ def test_the_reply_to_a_commit_lost_twice_in_a_row_writes_once() -> None:
         assert expected == ""
         assert len(world.rows()) == 3
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,16 +253,16 @@ def test_a_fenced_flush_whose_owner_row_cannot_be_read_is_definite(monkeypatch: 
 
             return lost
 
-        instead(monkeypatch, "owner", lose)
+        instead(monkeypatch, "read_owner", lose)
         (error,) = await caller.enqueue([new_item()], 5)
         assert isinstance(error, NotOwner)
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await old.run()
         await old.abort()
         await Caller(world, new).put()
         assert new.is_ready
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_fenced_shard_takes_no_items_while_it_asks_for_the_owner(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,18 +280,18 @@ def test_a_fenced_shard_takes_no_items_while_it_asks_for_the_owner(monkeypatch: 
 
             return hung
 
-        instead(monkeypatch, "owner", hang)
+        instead(monkeypatch, "read_owner", hang)
         unlucky = asyncio.ensure_future(caller.enqueue([new_item()], 60))
         await asked.wait()
         with pytest.raises(Unavailable, match="shard 1: the owner row shows epoch 2"):
             await caller.enqueue([new_item()], 5)
         (error,) = await unlucky
         assert isinstance(error, NotOwner)
-        with pytest.raises(TakenByAnother):
+        with pytest.raises(ShardTakenOver):
             await old.run()
         await old.abort()
 
-    play(story)
+    run_in_world(story)
 
 
 def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None:
@@ -301,27 +301,27 @@ def test_an_enqueue_whose_caller_has_gone_is_withdrawn_at_its_deadline() -> None
         world.stall()
         first = asyncio.ensure_future(caller.enqueue([new_item("first")], 60.0))
         await world.pass_s(0.1)
-        engine.queue.enqueue("default", [new_item("gone")], world.in_s(1.0), lambda results: None).abandon()
-        engine.queue.enqueue("default", [new_item("later")], world.in_s(60.0), lambda results: None).abandon()
+        engine.queue.enqueue("default", [new_item("gone")], world.deadline_in(1.0), lambda results: None).abandon()
+        engine.queue.enqueue("default", [new_item("later")], world.deadline_in(60.0), lambda results: None).abandon()
         await world.pass_s(5)
         world.resume()
         await first
         await caller.put("last")
         assert [topic for topic, _ in world.rows()] == ["first", "last", "later"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_flush_that_committed_and_could_not_be_told_is_of_unknown_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
-        monkeypatch.setattr(engine.shards[1].memory, "committed", _broken)
+        monkeypatch.setattr(engine.shards[1].memory, "record_results", _broken)
         (result,) = await caller.enqueue([new_item()])
         assert isinstance(result, UnknownOutcome)
         assert len(world.rows()) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothing_else_waits(
@@ -332,15 +332,15 @@ def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothin
         caller = Caller(world, engine)
         order: list[str] = []
         shard = engine.shards[1]
-        applied = shard.memory.applied
+        applied = shard.memory.apply
 
         def noted(flush: Any, tells: Any) -> None:
             order.append("applied")
             applied(flush, tells)
 
-        monkeypatch.setattr(shard.memory, "applied", noted)
-        engine.queue.on_told = lambda: order.append("sent")
-        engine.queue.enqueue("default", [new_item()], world.in_s(1.0), lambda results: order.append("told"))
+        monkeypatch.setattr(shard.memory, "apply", noted)
+        engine.queue.write_replies = lambda: order.append("sent")
+        engine.queue.enqueue("default", [new_item()], world.deadline_in(1.0), lambda results: order.append("told"))
         await world.pass_s(0.1)
         assert order == ["told", "sent", "applied"]
         order.clear()
@@ -348,18 +348,18 @@ def test_who_enqueued_is_told_before_the_memory_is_brought_up_to_it_where_nothin
         assert (await caller.get(wait_ms=0)).items
         assert order == ["applied"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_what_was_told_holds_though_the_memory_cannot_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(world: World) -> None:
         engine = await world.engine(engine_settings(1))
-        monkeypatch.setattr(engine.shards[1].memory, "applied", _broken)
+        monkeypatch.setattr(engine.shards[1].memory, "apply", _broken)
         (result,) = await Caller(world, engine).enqueue([new_item()])
         assert isinstance(result, str)
         assert len(world.rows()) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def _broken(flush: Any, tells: Any) -> None:
@@ -388,13 +388,15 @@ def test_callers_hear_of_a_flush_while_the_next_one_is_under_way(monkeypatch: py
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("warm")
         told = _noted(monkeypatch)
-        caller.queue.enqueue("default", [new_item("first")], world.in_s(9), lambda results: told.append("first"))
+        caller.queue.enqueue("default", [new_item("first")], world.deadline_in(9), lambda results: told.append("first"))
         await world.pass_s(0.005)
-        caller.queue.enqueue("default", [new_item("second")], world.in_s(9), lambda results: told.append("second"))
+        caller.queue.enqueue(
+            "default", [new_item("second")], world.deadline_in(9), lambda results: told.append("second")
+        )
         await world.until(lambda: "second" in told)
         assert told == ["begins", "committed", "begins", "first", "committed", "second"]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_one_caller_that_cannot_be_told_keeps_no_other_from_hearing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,13 +411,15 @@ def test_one_caller_that_cannot_be_told_keeps_no_other_from_hearing(monkeypatch:
             raise RuntimeError("it cannot be told")
 
         for done in (fail, lambda results: told.append("other")):
-            caller.queue.enqueue("default", [new_item()], world.in_s(9), done)
+            caller.queue.enqueue("default", [new_item()], world.deadline_in(9), done)
         await world.until(lambda: "other" in told)
         # The shard is taken over anew, and what was committed is there.
-        await world.until(lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].answering)
+        await world.until(
+            lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].is_answering
+        )
         assert len((await caller.get(count=9)).items) == 2
 
-    play(story)
+    run_in_world(story)
 
 
 def test_who_was_given_a_result_hears_it_whatever_fails_after(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,12 +430,12 @@ def test_who_was_given_a_result_hears_it_whatever_fails_after(monkeypatch: pytes
         def broken(decision: Any) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(engine.shards[1].memory, "_tell_due", broken)
+        monkeypatch.setattr(engine.shards[1].memory, "_report_next_due", broken)
         (result,) = await caller.enqueue([new_item()])
         assert isinstance(result, str)
         assert len(world.rows()) == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def _once_committed(monkeypatch: pytest.MonkeyPatch, caller: Caller, act: Callable[[], None]) -> None:
@@ -444,7 +448,7 @@ def _once_committed(monkeypatch: pytest.MonkeyPatch, caller: Caller, act: Callab
                 await asyncio.sleep(0.01)
                 await flush(self, *arguments)
                 return
-            caller.queue.enqueue("default", [new_item("next")], caller.world.in_s(9), lambda results: None)
+            caller.queue.enqueue("default", [new_item("next")], caller.world.deadline_in(9), lambda results: None)
             await flush(self, *arguments)
             asyncio.get_running_loop().call_soon(acts.pop())
 
@@ -460,14 +464,14 @@ def test_a_drop_between_a_commit_and_its_telling_tells_all_but_what_was_handed_o
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put("ready")
-        _once_committed(monkeypatch, caller, partial(engine.dropped, 1))
-        getting = begin(caller.get("ready", wait_ms=100))
+        _once_committed(monkeypatch, caller, partial(engine.on_dropped, 1))
+        getting = start_task(caller.get("ready", wait_ms=100))
         (result,) = await caller.enqueue([new_item("new")])
         assert isinstance(result, str)
         assert not (await getting).items
         assert world.rows() == [("new", State.READY), ("ready", State.LEASED)]
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_dequeue_abandoned_between_its_commit_and_its_telling_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -475,13 +479,13 @@ def test_a_dequeue_abandoned_between_its_commit_and_its_telling_is_released(monk
         caller = Caller(world, await world.engine(engine_settings(1)))
         await caller.put("t")
         told: list[Any] = []
-        call = caller.queue.dequeue("default", [("t", 1)], 0, None, world.in_s(5), told.append)
+        call = caller.queue.dequeue("default", [("t", 1)], 0, None, world.deadline_in(5), told.append)
         _once_committed(monkeypatch, caller, call.abandon)
         seen = await caller.one("t", wait_ms=1_000)
         assert not told
         assert seen.row.attempt == 1
 
-    play(story)
+    run_in_world(story)
 
 
 def test_a_shard_that_is_given_up_is_not_fenced_and_what_waits_may_be_tried_again(
@@ -489,18 +493,20 @@ def test_a_shard_that_is_given_up_is_not_fenced_and_what_waits_may_be_tried_agai
 ) -> None:
     async def story(world: World) -> None:
         fenced: list[int] = []
-        monkeypatch.setattr(NoFacts, "fenced", lambda facts, shard: fenced.append(shard))
+        monkeypatch.setattr(NullObserver, "shard_fenced", lambda facts, shard: fenced.append(shard))
         engine = await world.engine(engine_settings(1))
         caller = Caller(world, engine)
         await caller.put()
         first = engine.shards[1].epoch
-        asked = begin(caller.enqueue([new_item()]))
+        asked = start_task(caller.enqueue([new_item()]))
         await asyncio.sleep(0)
         engine.shards[1]._writer.give_up("a test says so")
         (result,) = await asked
         assert isinstance(result, Unavailable)
-        await world.until(lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].answering)
+        await world.until(
+            lambda: 1 in engine.shards and engine.shards[1].epoch > first and engine.shards[1].is_answering
+        )
         assert not fenced
         assert len(world.rows()) == 1
 
-    play(story)
+    run_in_world(story)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from shardmgr.zookeeper_words import Words
+from shardmgr.zookeeper_words import KazooLog
 
 
 def test_a_complaint_that_is_repeated_is_passed_on_once_until_the_service_was_reached(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    words = Words()
-    words.reached()
+    words = KazooLog()
+    words.on_connected()
     for _ in range(3):
         words.logger.warning("Connection dropped: %s", "refused")
     words.logger.warning("Cannot resolve zk1")
-    words.reached()
-    assert words.last == ""
+    words.on_connected()
+    assert words.last_message == ""
     words.logger.warning("Cannot resolve zk1")
     words.logger.info("Connecting to zk1")
     assert caplog.messages == [
@@ -27,7 +27,7 @@ def test_a_complaint_that_is_repeated_is_passed_on_once_until_the_service_was_re
 
 
 def test_nothing_is_passed_on_before_the_service_was_reached(caplog: pytest.LogCaptureFixture) -> None:
-    words = Words()
+    words = KazooLog()
     words.logger.warning("Connection dropped: %s", "refused")
-    assert words.last == "Connection dropped: refused"
+    assert words.last_message == "Connection dropped: refused"
     assert caplog.messages == []

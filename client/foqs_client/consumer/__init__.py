@@ -12,7 +12,18 @@ from foqs_client.consumer.consumer import Consumer
 from foqs_client.consumer.counts import Counts
 from foqs_client.consumer.job import Dead, Discard, Job, Retry
 from foqs_client.consumer.processes import CannotStart
-from foqs_client.consumer.selection import literal
+from foqs_client.consumer.selection import prefix_pattern
 from foqs_client.consumer.worker import Worker, run_all
 
-__all__ = ["CannotStart", "Consumer", "Counts", "Dead", "Discard", "Job", "Retry", "Worker", "literal", "run_all"]
+__all__ = [
+    "CannotStart",
+    "Consumer",
+    "Counts",
+    "Dead",
+    "Discard",
+    "Job",
+    "Retry",
+    "Worker",
+    "prefix_pattern",
+    "run_all",
+]

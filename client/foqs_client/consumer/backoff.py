@@ -13,8 +13,8 @@ from typing import Final
 
 from foqs_client.errors import FoqsError
 
-WAIT_S_MIN: Final = 0.1
-WAIT_S_MAX: Final = 5.0
+BACKOFF_S_MIN: Final = 0.1
+BACKOFF_S_MAX: Final = 5.0
 
 
 class Backoff:
@@ -22,43 +22,43 @@ class Backoff:
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
-        self._next_s = WAIT_S_MIN
+        self._next_s = BACKOFF_S_MIN
 
-    def next_s(self, asked_ms: int | None = None) -> float:
-        """How long to wait now, in seconds; at least `asked_ms`."""
+    def next_s(self, retry_after_ms: int | None = None) -> float:
+        """How long to wait now, in seconds; at least `retry_after_ms`."""
         wait_s = self._next_s
-        self._next_s = min(2 * wait_s, WAIT_S_MAX)
-        return max(wait_s * (0.5 + self._rng.random() / 2), (asked_ms or 0) / 1_000)
+        self._next_s = min(2 * wait_s, BACKOFF_S_MAX)
+        return max(wait_s * (0.5 + self._rng.random() / 2), (retry_after_ms or 0) / 1_000)
 
     def reset(self) -> None:
         """It went well."""
-        self._next_s = WAIT_S_MIN
+        self._next_s = BACKOFF_S_MIN
 
 
-class Trouble:
+class FailureBackoff:
     """Failures of one kind of call, as they are told.
 
     Args:
-        tell: a sentence for the log, and whether the trouble is over.
-        what: what the calls are for: "taking items".
+        log: a sentence for the log, and whether the trouble is over.
+        activity: what the calls are for: "taking items".
     """
 
-    def __init__(self, what: str, tell: Callable[[str, bool], None], rng: Random) -> None:
-        self._what = what
-        self._tell = tell
+    def __init__(self, activity: str, log: Callable[[str, bool], None], rng: Random) -> None:
+        self._activity = activity
+        self._log = log
         self._backoff = Backoff(rng)
-        self._told: set[str] = set()
+        self._logged_codes: set[str] = set()
         """The codes of this trouble that were told."""
 
-    def failed(self, error: FoqsError) -> float:
+    def on_failure(self, error: FoqsError) -> float:
         """Returns how long to wait, in seconds, before the next try."""
-        if error.code not in self._told:
-            self._told.add(error.code)
-            self._tell(f"{self._what} failed: {error}; trying again until it works", False)
+        if error.code not in self._logged_codes:
+            self._logged_codes.add(error.code)
+            self._log(f"{self._activity} failed: {error}; trying again until it works", False)
         return self._backoff.next_s(error.retry_after_ms)
 
-    def worked(self) -> None:
-        if self._told:
-            self._told.clear()
+    def on_success(self) -> None:
+        if self._logged_codes:
+            self._logged_codes.clear()
             self._backoff.reset()
-            self._tell(f"{self._what} works again", True)
+            self._log(f"{self._activity} works again", True)

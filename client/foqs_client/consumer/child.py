@@ -23,22 +23,22 @@ from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Final
 
-from foqs_client.consumer.job import Dead, Discard, Job, Remote, Retry
-from foqs_client.consumer.runner import call_plain
-from foqs_client.consumer.verdict import sentence
+from foqs_client.consumer.job import Dead, Discard, Job, RemoteError, Retry
+from foqs_client.consumer.runner import call_sync
+from foqs_client.consumer.verdict import describe_error
 
 READY: Final = "ready"
 
 
 @dataclass(slots=True, frozen=True)
-class Reference:
+class FunctionReference:
     """A function by its module and its name there."""
 
     module: str
     name: str
 
 
-def main(line: Connection, reference: Reference) -> None:
+def main(connection: Connection, reference: FunctionReference) -> None:
     """The process."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -46,33 +46,33 @@ def main(line: Connection, reference: Reference) -> None:
     try:
         handler = attrgetter(reference.name)(import_module(reference.module))
     except BaseException as error:
-        line.send(("failed", f"{reference.module} cannot be imported: {type(error).__name__}: {error}"))
+        connection.send(("failed", f"{reference.module} cannot be imported: {type(error).__name__}: {error}"))
         return
-    line.send((READY, None))
+    connection.send((READY, None))
     sending = threading.Lock()
 
     def send(what: str, value: object) -> None:
         with sending:  # a handler may have threads of its own, which extend the lease
-            line.send((what, value))
+            connection.send((what, value))
 
     jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(line, jobs, send), daemon=True).start()
+    threading.Thread(target=_listen, args=(connection, jobs, send), daemon=True).start()
     while True:
         job = jobs.get()
         raised: BaseException | None = None
         try:
-            call_plain(handler, job)
+            call_sync(handler, job)
         except BaseException as error:
-            raised = _travelling(error)
+            raised = _portable_exception(error)
         send("done", raised)
 
 
-def _listen(line: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str, object], None]) -> None:
+def _listen(connection: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str, object], None]) -> None:
     """What the parent says; its end is this process's."""
     job: Job | None = None
     while True:
         try:
-            message = line.recv()
+            message = connection.recv()
         except (EOFError, OSError):
             os._exit(1)
         if message[0] == "job":
@@ -82,7 +82,7 @@ def _listen(line: Connection, jobs: queue.SimpleQueue[Job], send: Callable[[str,
             job.lost = True
 
 
-def _travelling(error: BaseException) -> BaseException:
+def _portable_exception(error: BaseException) -> BaseException:
     """The exception as the parent is to see it: of plain values only, as it may not have the types of this process."""
     if isinstance(error, Discard):
         return Discard()
@@ -94,4 +94,4 @@ def _travelling(error: BaseException) -> BaseException:
             return Retry(delay_ms, None if error.metadata is None else bytes(memoryview(error.metadata)))
     except (TypeError, ValueError, OverflowError):
         pass  # it holds what no call could carry
-    return Remote(sentence(error))
+    return RemoteError(describe_error(error))

@@ -17,30 +17,30 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Final
 
-from foqs_client.client import COMMIT_MS, Client
-from foqs_client.consumer.backoff import Trouble
+from foqs_client.client import COMMIT_TIMEOUT_MS, Client
+from foqs_client.consumer.backoff import FailureBackoff
 from foqs_client.consumer.counts import Counts
-from foqs_client.consumer.discovery import Discovery
-from foqs_client.consumer.hand import Hand, Held, State
+from foqs_client.consumer.discovery import TopicDiscovery
+from foqs_client.consumer.hand import HandlingState, InFlightItem, InFlightSet
 from foqs_client.consumer.job import Job
 from foqs_client.consumer.processes import ProcessRunner
-from foqs_client.consumer.renewal import Renewal
-from foqs_client.consumer.runner import Handler, Runner, TaskRunner, ThreadRunner, is_async
-from foqs_client.consumer.selection import Selection
-from foqs_client.consumer.settlement import Settlement
-from foqs_client.consumer.turns import Turns
-from foqs_client.consumer.verdict import RELEASED, Fate, verdict_of
+from foqs_client.consumer.renewal import LeaseRenewal
+from foqs_client.consumer.runner import Handler, HandlerRunner, TaskRunner, ThreadRunner, is_async
+from foqs_client.consumer.selection import TopicSelection
+from foqs_client.consumer.settlement import Settler
+from foqs_client.consumer.turns import TopicScheduler
+from foqs_client.consumer.verdict import RELEASED, OutcomeKind, outcome_of
 from foqs_client.errors import FoqsError, InvalidArgument, LimitExceeded
 from foqs_client.types import Delivery, Topic
 
 CONCURRENCY_DEFAULT: Final = 10
 IN_FLIGHT_MAX: Final = 10_000
 ITEMS_PER_CALL: Final = 500
-CALLS_MAX: Final = 4
+FETCH_CALLS_MAX: Final = 4
 """So many calls that take what is there are under way at a time, while they bring enough."""
-POLL_S: Final = 1.0
+POLL_S_MAX: Final = 1.0
 """No poll waits longer, so that a stop needs not wait long for what it may bring."""
-SETTLE_S: Final = 5.0
+SETTLE_S_MAX: Final = 5.0
 """After a stop, hosts are told what came of items for so long beyond the drain."""
 
 log = logging.getLogger("foqs.consumer")
@@ -99,34 +99,34 @@ class Consumer:
         if processes:
             concurrency = processes
         in_flight = 2 * concurrency if in_flight is None else in_flight
-        _check("concurrency", concurrency, 1, IN_FLIGHT_MAX)
-        _check("in_flight", in_flight, concurrency, IN_FLIGHT_MAX)
+        _check_range("concurrency", concurrency, 1, IN_FLIGHT_MAX)
+        _check_range("in_flight", in_flight, concurrency, IN_FLIGHT_MAX)
         rng = rng or Random()
-        selection = Selection(topics, weights, others)
+        selection = TopicSelection(topics, weights, others)
         self._client = client
         self._runner = _runner_for(handler, concurrency, processes)
-        self._turns = Turns(selection)
-        self._hand = Hand(in_flight, concurrency, lease_ms)
+        self._scheduler = TopicScheduler(selection)
+        self._in_flight = InFlightSet(in_flight, concurrency, lease_ms)
         self._lease_ms = lease_ms
         self._drain_timeout_s = drain_timeout_s
         self._cancel_lost = cancel_lost
         self._discover_s = discover_s
         self._items_per_call = ITEMS_PER_CALL
-        self._taking = Trouble("taking items", _tell, rng)
-        looking = Trouble("looking for topics", _tell, rng)
-        self._discovery = Discovery(client, selection.prefixes, self._listed, looking, discover_s, rng)
+        self._dequeue_backoff = FailureBackoff("taking items", _log_failure, rng)
+        looking = FailureBackoff("looking for topics", _log_failure, rng)
+        self._discovery = TopicDiscovery(client, selection.prefixes, self._on_topics_listed, looking, discover_s, rng)
         self._wake = asyncio.Event()
-        self._settlement = Settlement(client, self._hand, self._wake.set, self._fail, rng)
-        self._renewal = Renewal(client, self._hand, lease_ms, self._lost, self._fail)
+        self._settler = Settler(client, self._in_flight, self._wake.set, self._fail, rng)
+        self._renewal = LeaseRenewal(client, self._in_flight, lease_ms, self._on_lost, self._fail)
         self._loop: asyncio.AbstractEventLoop
-        self._fetching = 0
-        self._fetching_max = 1
+        self._fetch_count = 0
+        self._fetch_count_max = 1
         """Calls for what is there: one, and one more for each that brought enough."""
-        self._polling = False
-        self._giving_back = 0
+        self._is_polling = False
+        self._release_count = 0
         self._stopping = asyncio.Event()
-        self.aborted = self._closed = False
-        self._jobs: dict[Job, Held] = {}
+        self.aborted = self._is_closed = False
+        self._jobs: dict[Job, InFlightItem] = {}
         """Those whose handlers run."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._failure: BaseException | None = None
@@ -136,9 +136,9 @@ class Consumer:
     @property
     def counts(self) -> Counts:
         """So far."""
-        hand = self._hand
-        fates = {fate.value: hand.fates[fate] for fate in Fate}
-        return Counts(**fates, running=hand.running, waiting=hand.waiting)
+        hand = self._in_flight
+        fates = {fate.value: hand.ended_counts[fate] for fate in OutcomeKind}
+        return Counts(**fates, running=hand.running_count, waiting=hand.waiting_count)
 
     def stop(self) -> None:
         """Takes nothing more, gives back what was not begun, and has `run` return when handlers have ended."""
@@ -162,7 +162,7 @@ class Consumer:
             await self._start()
             discovery = self._spawn(self._discovery.run())
             while not self._stopping.is_set() and self._failure is None:
-                self._pull()
+                self._start_dequeues()
                 await self._wake.wait()
                 self._wake.clear()
             discovery.cancel()
@@ -185,132 +185,134 @@ class Consumer:
             starting.cancel()
             await asyncio.gather(starting, stopping, return_exceptions=True)
 
-    def _pull(self) -> None:
+    def _start_dequeues(self) -> None:
         """Begins the calls that are to be made now: for what is there, or where nothing is, one that waits."""
-        hand, turns = self._hand, self._turns
-        if turns.hot:
-            while self._fetching < self._fetching_max and hand.wants(beside=self._fetching > 0):
-                wants = turns.next(min(hand.room, self._items_per_call))
+        hand, turns = self._in_flight, self._scheduler
+        if turns.hot_count:
+            while self._fetch_count < self._fetch_count_max and hand.should_dequeue(
+                is_extra_call=self._fetch_count > 0
+            ):
+                wants = turns.fetch_wants(min(hand.room, self._items_per_call))
                 items = min(hand.room, self._items_per_call, sum(wants.values()))
-                self._fetching += 1
-                hand.ask(items)
+                self._fetch_count += 1
+                hand.reserve(items)
                 self._spawn(self._fetch(wants, items))
-        elif not self._polling and hand.wants():
+        elif not self._is_polling and hand.should_dequeue():
             # The other half is for what discovery finds meanwhile.
             items = min(hand.room - hand.room // 2, self._items_per_call)
-            wants = turns.waits(items)
+            wants = turns.poll_wants(items)
             if wants:
-                self._polling = True
-                hand.ask(items)
+                self._is_polling = True
+                hand.reserve(items)
                 self._spawn(self._poll(wants, items))
 
     async def _fetch(self, wants: Mapping[str, int], items: int) -> None:
-        brought = await self._take(wants, items, 0)
-        self._fetching -= 1
-        self._fetching_max = min(CALLS_MAX, self._fetching_max + 1) if 2 * brought >= items else 1
+        brought = await self._dequeue(wants, items, 0)
+        self._fetch_count -= 1
+        self._fetch_count_max = min(FETCH_CALLS_MAX, self._fetch_count_max + 1) if 2 * brought >= items else 1
         self._wake.set()
 
     async def _poll(self, wants: Mapping[str, int], items: int) -> None:
-        wait_s = POLL_S if self._turns.waits_for_all else min(POLL_S, self._discover_s)
-        await self._take(wants, items, int(wait_s * 1_000))
-        self._polling = False
+        wait_s = POLL_S_MAX if self._scheduler.can_poll_all else min(POLL_S_MAX, self._discover_s)
+        await self._dequeue(wants, items, int(wait_s * 1_000))
+        self._is_polling = False
         self._wake.set()
 
-    async def _take(self, wants: Mapping[str, int], items: int, wait_ms: int) -> int:
+    async def _dequeue(self, wants: Mapping[str, int], items: int, wait_ms: int) -> int:
         """One call, and the pause after one that failed. Returns how many items it brought."""
         found: Sequence[Delivery] = ()
         failure: FoqsError | None = None
         try:
             found = await self._client.dequeue(
-                wants, wait_ms=wait_ms, lease_ms=self._lease_ms, items_max=items, timeout_ms=wait_ms + COMMIT_MS
+                wants, wait_ms=wait_ms, lease_ms=self._lease_ms, items_max=items, timeout_ms=wait_ms + COMMIT_TIMEOUT_MS
             )
         except FoqsError as error:
             failure = error
         now_s = self._loop.time()
-        surplus = self._hand.take(items, found, now_s)
+        surplus = self._in_flight.add(items, found, now_s)
         if surplus:
-            self._spawn(self._give_back(surplus))
+            self._spawn(self._release_surplus(surplus))
         if failure is None:
-            self._taking.worked()
-            self._turns.took(wants, found, items, now_s)
-            self._taken()
+            self._dequeue_backoff.on_success()
+            self._scheduler.on_deliveries(wants, found, items, now_s)
+            self._on_items_added()
             return len(found)
-        self._turns.again(wants)
-        if not (isinstance(failure, LimitExceeded) and self._ask_less(failure, len(wants), items)):
-            await self._pause(self._taking.failed(failure))
+        self._scheduler.on_call_failed(wants)
+        if not (isinstance(failure, LimitExceeded) and self._reduce_call_size(failure, len(wants), items)):
+            await self._sleep_unless_stopped(self._dequeue_backoff.on_failure(failure))
         return 0
 
-    def _taken(self) -> None:
+    def _on_items_added(self) -> None:
         if not self._stopping.is_set():
-            self._begin()
-        self._renewal.watch()
+            self._start_handlers()
+        self._renewal.schedule()
 
-    def _ask_less(self, error: LimitExceeded, topics: int, items: int) -> bool:
+    def _reduce_call_size(self, error: LimitExceeded, topics: int, items: int) -> bool:
         """A host may be configured to allow less than this in a call; False where nothing less can be asked for."""
         if error.field == "topics" and topics > 1:
-            self._turns.topics_per_call = min(self._turns.topics_per_call, topics // 2)
+            self._scheduler.topics_per_call = min(self._scheduler.topics_per_call, topics // 2)
         elif error.field != "lease_ms" and items > 1:
             self._items_per_call = min(self._items_per_call, items // 2)
         else:
             return False
         return True
 
-    def _listed(self, rows: Sequence[Topic]) -> None:
-        self._turns.listed(rows, self._loop.time())
-        if self._turns.hot:
+    def _on_topics_listed(self, rows: Sequence[Topic]) -> None:
+        self._scheduler.on_topics_listed(rows, self._loop.time())
+        if self._scheduler.hot_count:
             self._wake.set()
 
-    async def _give_back(self, surplus: Sequence[Delivery]) -> None:
+    async def _release_surplus(self, surplus: Sequence[Delivery]) -> None:
         """What came beyond what was asked for; where no host can be told, it comes back when its leases end."""
-        self._giving_back += 1
+        self._release_count += 1
         try:
             await self._client.release(surplus)
         except FoqsError as error:
             log.debug("items beyond those asked for could not be released: %s", error)
         finally:
-            self._giving_back -= 1
+            self._release_count -= 1
             self._wake.set()
 
     # ------------------------------------------------------------------ handlers
 
-    def _begin(self) -> None:
-        hand, begin = self._hand, self._runner.begin
-        while (held := hand.begin()) is not None:
-            job = held.job = Job(held.delivery, self._extend)
+    def _start_handlers(self) -> None:
+        hand, begin = self._in_flight, self._runner.submit
+        while (held := hand.start_next()) is not None:
+            job = held.job = Job(held.delivery, self._schedule_extension)
             self._jobs[job] = held
-            begin(job, self._ended)
+            begin(job, self._on_handler_ended)
 
-    def _ended(self, job: Job, error: BaseException | None) -> None:
+    def _on_handler_ended(self, job: Job, error: BaseException | None) -> None:
         """A handler has ended."""
         held = self._jobs.pop(job)
-        if held.state is not State.RUNNING or self._closed:
+        if held.state is not HandlingState.RUNNING or self._is_closed:
             return
         stopping = self._stopping.is_set()
         if stopping and isinstance(error, asyncio.CancelledError):
             verdict = RELEASED
         else:
-            verdict = verdict_of(error, held.delivery.metadata)
-        if self._hand.end(held, verdict):
-            self._settlement.tell(held)
+            verdict = outcome_of(error, held.delivery.metadata)
+        if self._in_flight.finish(held, verdict):
+            self._settler.settle(held)
         if verdict.error is not None:
-            _tell_failed(held, verdict.error, error)
+            _log_failed_handler(held, verdict.error, error)
         if not stopping:
-            self._begin()
+            self._start_handlers()
         self._wake.set()
 
-    def _extend(self, job: Job, lease_ms: int) -> None:
+    def _schedule_extension(self, job: Job, lease_ms: int) -> None:
         """A handler wants its lease to be so long; it may run in any thread."""
         self._loop.call_soon_threadsafe(self._extend_now, job, lease_ms)
 
     def _extend_now(self, job: Job, lease_ms: int) -> None:
         held = self._jobs.get(job)
-        if held is not None and held.state is State.RUNNING and not held.lost and not self._closed:
+        if held is not None and held.state is HandlingState.RUNNING and not held.is_lost and not self._is_closed:
             held.lease_ms = lease_ms
             self._renewal.renew([held])
 
-    def _lost(self, held: Held) -> None:
-        if held.job is not None:
-            self._runner.lose(held.job, interrupt=self._cancel_lost)
+    def _on_lost(self, item: InFlightItem) -> None:
+        if item.job is not None:
+            self._runner.on_lost(item.job, interrupt=self._cancel_lost)
         self._wake.set()
 
     # ------------------------------------------------------------------ stopping
@@ -324,41 +326,41 @@ class Consumer:
         4. the hosts are told what came of everything
         """
         until_s = self._loop.time() + self._drain_timeout_s
-        await self._until(lambda: not self._calls, POLL_S + SETTLE_S)
+        await self._wait_until(lambda: not self._has_calls_in_flight, POLL_S_MAX + SETTLE_S_MAX)
         self._release_waiting()
-        await self._until(lambda: not self._hand.running, until_s - self._loop.time())
-        self._interrupt()
+        await self._wait_until(lambda: not self._in_flight.running_count, until_s - self._loop.time())
+        self._interrupt_handlers()
         self._release_waiting()
-        await self._until(lambda: not (len(self._hand) or self._calls), SETTLE_S)
+        await self._wait_until(lambda: not (len(self._in_flight) or self._has_calls_in_flight), SETTLE_S_MAX)
 
     @property
-    def _calls(self) -> bool:
+    def _has_calls_in_flight(self) -> bool:
         """Some call that takes items or gives them back is under way."""
-        return self._fetching > 0 or self._polling or self._giving_back > 0
+        return self._fetch_count > 0 or self._is_polling or self._release_count > 0
 
-    def _interrupt(self) -> None:
-        for held in self._hand.running_now():
+    def _interrupt_handlers(self) -> None:
+        for held in self._in_flight.running_items():
             assert held.job is not None
             if not self.aborted:
                 log.warning("item %s is released: its handler did not end in time", held.delivery.id)
             held.job.lost = True
             self._runner.interrupt(held.job)
             # A task ends and says so; a thread or process may not.
-            if not isinstance(self._runner, TaskRunner) and self._hand.end(held, RELEASED):
-                self._settlement.tell(held)
+            if not isinstance(self._runner, TaskRunner) and self._in_flight.finish(held, RELEASED):
+                self._settler.settle(held)
 
     def _release_waiting(self) -> None:
         if self.aborted:
             return
-        for held in self._hand.drain(RELEASED):
-            self._settlement.tell(held)
+        for held in self._in_flight.drain_waiting(RELEASED):
+            self._settler.settle(held)
 
     async def _close(self) -> None:
-        self._closed = True
+        self._is_closed = True
         self._stopping.set()
         await self._runner.close()
         await self._renewal.close()
-        await self._settlement.close()
+        await self._settler.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -368,10 +370,10 @@ class Consumer:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_task_ended)
         return task
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_task_ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error)
@@ -381,13 +383,13 @@ class Consumer:
         self._failure = self._failure or error
         self.stop()
 
-    async def _pause(self, seconds: float) -> None:
+    async def _sleep_unless_stopped(self, seconds: float) -> None:
         """Waits, unless it is stopped."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Returns when it holds, when the time is over, or with an abort."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -396,7 +398,7 @@ class Consumer:
                     await self._wake.wait()
 
 
-def _runner_for(handler: Handler, concurrency: int, processes: int) -> Runner:
+def _runner_for(handler: Handler, concurrency: int, processes: int) -> HandlerRunner:
     if not callable(handler):
         raise InvalidArgument(f"{handler!r} is not a function of a job", field="handler")
     if is_async(handler):
@@ -408,17 +410,17 @@ def _runner_for(handler: Handler, concurrency: int, processes: int) -> Runner:
     return ProcessRunner(handler, processes, log.warning) if processes else ThreadRunner(handler, concurrency)
 
 
-def _check(name: str, value: int, least: int, most: int) -> None:
-    if not least <= value <= most:
-        raise InvalidArgument(f"{value} is not a number from {least} to {most}", field=name)
+def _check_range(name: str, value: int, value_min: int, value_max: int) -> None:
+    if not value_min <= value <= value_max:
+        raise InvalidArgument(f"{value} is not a number from {value_min} to {value_max}", field=name)
 
 
-def _tell(text: str, over: bool) -> None:
-    log.log(logging.INFO if over else logging.WARNING, text)
+def _log_failure(text: str, is_over: bool) -> None:
+    log.log(logging.INFO if is_over else logging.WARNING, text)
 
 
-def _tell_failed(held: Held, text: str, error: BaseException | None) -> None:
-    delivery = held.delivery
+def _log_failed_handler(item: InFlightItem, text: str, error: BaseException | None) -> None:
+    delivery = item.delivery
     log.warning(
         "attempt %d of item %s of %s failed: %s",
         delivery.attempt,

@@ -14,20 +14,20 @@ from random import Random
 from typing import Final
 
 from foqs_client.client import Client
-from foqs_client.consumer.backoff import Trouble
+from foqs_client.consumer.backoff import FailureBackoff
 from foqs_client.errors import FoqsError
 from foqs_client.types import Topic
 
 PAGE_TOPICS: Final = 1_000
-REST_SHARE: Final = 2.0
+REST_RATIO: Final = 2.0
 
 
-class Discovery:
+class TopicDiscovery:
     """The list of a namespace's active topics, read again and again.
 
     Args:
         prefixes: what is listed; none: nothing is.
-        found: told of each page.
+        on_topics_listed: told of each page.
         interval_s: between two looks.
     """
 
@@ -35,15 +35,15 @@ class Discovery:
         self,
         client: Client,
         prefixes: Sequence[str],
-        found: Callable[[Sequence[Topic]], None],
-        trouble: Trouble,
+        on_topics_listed: Callable[[Sequence[Topic]], None],
+        backoff: FailureBackoff,
         interval_s: float,
         rng: Random,
     ) -> None:
         self._client = client
         self._prefixes = prefixes
-        self._found = found
-        self._trouble = trouble
+        self._on_topics_listed = on_topics_listed
+        self._backoff = backoff
         self._interval_s = interval_s
         self._rng = rng
 
@@ -52,11 +52,11 @@ class Discovery:
         rest_share = 0.0
         while self._prefixes:
             for prefix in self._prefixes:
-                await self._look(prefix, rest_share)
-            rest_share = REST_SHARE
+                await self._list_topics(prefix, rest_share)
+            rest_share = REST_RATIO
             await asyncio.sleep(self._interval_s * (0.75 + self._rng.random() / 2))
 
-    async def _look(self, prefix: str, rest_share: float) -> None:
+    async def _list_topics(self, prefix: str, rest_ratio: float) -> None:
         now_s = asyncio.get_running_loop().time
         cursor: str | None = None
         while True:
@@ -64,11 +64,11 @@ class Discovery:
             try:
                 page = await self._client.topics(prefix, limit=PAGE_TOPICS, cursor=cursor)
             except FoqsError as error:
-                await asyncio.sleep(self._trouble.failed(error))
+                await asyncio.sleep(self._backoff.on_failure(error))
                 continue
-            self._trouble.worked()
-            self._found(page.topics)
+            self._backoff.on_success()
+            self._on_topics_listed(page.topics)
             cursor = page.next_cursor
             if cursor is None:
                 return
-            await asyncio.sleep((now_s() - begun_s) * rest_share)
+            await asyncio.sleep((now_s() - begun_s) * rest_ratio)

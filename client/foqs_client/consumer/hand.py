@@ -19,27 +19,27 @@ from heapq import heappop, heappush
 from typing import Final
 
 from foqs_client.consumer.job import Job
-from foqs_client.consumer.verdict import Fate, Verdict
+from foqs_client.consumer.verdict import HandlerOutcome, OutcomeKind
 from foqs_client.types import Delivery
 
-RENEW_SHARE: Final = 0.5
+RENEW_FRACTION: Final = 0.5
 """A lease is renewed when so much of it is over."""
-ITEMS_BESIDE_MIN: Final = 100
+EXTRA_CALL_ITEMS_MIN: Final = 100
 """A call beside others is not worth what it costs for fewer."""
 ROUNDING_S: Final = 0.001
 """A lease may end this much earlier than it says: a host counts whole milliseconds."""
-AGAIN_S_MIN: Final = 0.05
+RENEW_RETRY_S_MIN: Final = 0.05
 """A renewal that failed is not tried again sooner."""
 
 
-class State(enum.Enum):
+class HandlingState(enum.Enum):
     WAITING = enum.auto()
     RUNNING = enum.auto()
     SETTLING = enum.auto()
     GONE = enum.auto()
 
 
-class Held:
+class InFlightItem:
     """One item.
 
     Attributes:
@@ -53,43 +53,43 @@ class Held:
     __slots__ = (
         "delivery",
         "group",
+        "is_lost",
+        "is_renewing",
         "job",
+        "lease_end_s",
         "lease_ms",
-        "lost",
+        "outcome",
         "own_lease_s",
-        "renewing",
         "state",
-        "until_s",
-        "verdict",
     )
 
     def __init__(self, delivery: Delivery, now_s: float, lease_ms: int | None) -> None:
         self.delivery = delivery
         self.job: Job | None = None
-        self.state = State.WAITING
+        self.state = HandlingState.WAITING
         self.own_lease_s = delivery.lease_remaining_ms / 1_000
-        self.until_s = _lease_end_s(self, now_s, None)
+        self.lease_end_s = _lease_end_s(self, now_s, None)
         self.lease_ms = lease_ms
-        self.renewing = False
-        self.lost = False
-        self.verdict: Verdict | None = None
-        self.group: _Group | None = None
+        self.is_renewing = False
+        self.is_lost = False
+        self.outcome: HandlerOutcome | None = None
+        self.group: _LeaseGroup | None = None
 
 
-class _Group:
+class _LeaseGroup:
     """Items whose leases are looked at together: those of one reply. Those that have ended leave it."""
 
-    __slots__ = ("held",)
+    __slots__ = ("items",)
 
-    def __init__(self, held: Iterable[Held]) -> None:
-        self.held = dict.fromkeys(held)
-        for one in self.held:
+    def __init__(self, items: Iterable[InFlightItem]) -> None:
+        self.items = dict.fromkeys(items)
+        for one in self.items:
             if one.group is not None:
-                one.group.held.pop(one, None)
+                one.group.items.pop(one, None)
             one.group = self
 
 
-class Hand:
+class InFlightSet:
     """All items of one consumer.
 
     Args:
@@ -105,227 +105,229 @@ class Hand:
     def __init__(self, items_max: int, concurrency: int, lease_ms: int | None = None) -> None:
         self.items_max = items_max
         self.concurrency = concurrency
-        self.fates: Counter[Fate] = Counter()
-        self.running = 0
+        self.ended_counts: Counter[OutcomeKind] = Counter()
+        self.running_count = 0
         self._lease_ms = lease_ms
-        self._held: dict[Held, None] = {}
-        self._waiting: deque[Held] = deque()
+        self._items: dict[InFlightItem, None] = {}
+        self._waiting: deque[InFlightItem] = deque()
         self._waiting_count = 0
-        self._asked = 0
-        self._moments: list[tuple[float, int, bool, _Group]] = []
+        self._reserved_count = 0
+        self._timers: list[tuple[float, int, bool, _LeaseGroup]] = []
         """When a group is to be looked at: whether its leases are over, or are to be renewed."""
-        self._numbers = 0
+        self._timer_sequence = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._items)
 
     # ------------------------------------------------------------------ coming
 
     @property
     def room(self) -> int:
         """How many more items may be asked for."""
-        return self.items_max - len(self._held) - self._asked
+        return self.items_max - len(self._items) - self._reserved_count
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """Items that no handler has begun."""
         return self._waiting_count
 
-    def wants(self, *, beside: bool = False) -> bool:
+    def should_dequeue(self, *, is_extra_call: bool = False) -> bool:
         """It is worth a call: a quarter of the bound is free, or a handler has nothing to do.
 
         Args:
-            beside: others are under way: it has to be for a quarter, and for some number of items.
+            is_extra_call: others are under way: it has to be for a quarter, and for some number of items.
         """
         room, quarter = self.room, max(1, self.items_max // 4)
-        if beside:
-            return room >= max(quarter, ITEMS_BESIDE_MIN)
+        if is_extra_call:
+            return room >= max(quarter, EXTRA_CALL_ITEMS_MIN)
         return room >= quarter or (
-            room > 0 and not self._waiting_count and not self._asked and self.running < self.concurrency
+            room > 0 and not self._waiting_count and not self._reserved_count and self.running_count < self.concurrency
         )
 
-    def ask(self, items: int) -> None:
+    def reserve(self, count: int) -> None:
         """A call for so many is made."""
-        assert 0 < items <= self.room
-        self._asked += items
+        assert 0 < count <= self.room
+        self._reserved_count += count
 
-    def take(self, items: int, found: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
+    def add(self, reserved_count: int, deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
         """The call for so many ended and brought these. Returns what is beyond the bound, for whoever gives it back."""
-        self._asked -= items
-        surplus = found[items:]
+        self._reserved_count -= reserved_count
+        surplus = deliveries[reserved_count:]
         if surplus:
-            found = found[:items]
-        taken = [Held(delivery, now_s, self._lease_ms) for delivery in found]
-        self._held.update(dict.fromkeys(taken))
+            deliveries = deliveries[:reserved_count]
+        taken = [InFlightItem(delivery, now_s, self._lease_ms) for delivery in deliveries]
+        self._items.update(dict.fromkeys(taken))
         self._waiting.extend(taken)
         self._waiting_count += len(taken)
-        self._watch(taken, now_s)
+        self._schedule_renewals(taken, now_s)
         return surplus
 
     # ----------------------------------------------------------------- handlers
 
-    def begin(self) -> Held | None:
+    def start_next(self) -> InFlightItem | None:
         """The item that is to be begun now; None where there is none, or enough handlers run."""
-        if self.running >= self.concurrency:
+        if self.running_count >= self.concurrency:
             return None
         waiting = self._waiting
         while waiting:
             held = waiting.popleft()
-            if held.state is State.WAITING:
+            if held.state is HandlingState.WAITING:
                 self._waiting_count -= 1
-                self.running += 1
-                held.state = State.RUNNING
+                self.running_count += 1
+                held.state = HandlingState.RUNNING
                 return held
         return None
 
-    def end(self, held: Held, verdict: Verdict) -> bool:
+    def finish(self, item: InFlightItem, outcome: HandlerOutcome) -> bool:
         """Its handler has ended. False: it was lost before, and nothing is to be told."""
-        assert held.state is State.RUNNING
-        self.running -= 1
-        if held.lost:
-            self._leave(held, Fate.LOST)
+        assert item.state is HandlingState.RUNNING
+        self.running_count -= 1
+        if item.is_lost:
+            self._remove(item, OutcomeKind.LOST)
             return False
-        self._settle(held, verdict)
+        self._start_settling(item, outcome)
         return True
 
-    def running_now(self) -> list[Held]:
+    def running_items(self) -> list[InFlightItem]:
         """Those whose handlers run."""
-        return [held for held in self._held if held.state is State.RUNNING]
+        return [held for held in self._items if held.state is HandlingState.RUNNING]
 
-    def drain(self, verdict: Verdict) -> list[Held]:
+    def drain_waiting(self, outcome: HandlerOutcome) -> list[InFlightItem]:
         """Those that nobody has begun, and nobody will: they are to be told with this verdict."""
-        found = [held for held in self._waiting if held.state is State.WAITING]
+        found = [held for held in self._waiting if held.state is HandlingState.WAITING]
         self._waiting.clear()
         self._waiting_count = 0
         for held in found:
-            self._settle(held, verdict)
+            self._start_settling(held, outcome)
         return found
 
-    def settle(self, told: Sequence[Held]) -> None:
+    def mark_settled(self, items: Sequence[InFlightItem]) -> None:
         """What was to be told of these is told: they end as that."""
-        for held in told:
-            assert held.state is State.SETTLING
-            assert held.verdict is not None
-            held.state = State.GONE
-            del self._held[held]
-            self.fates[held.verdict.fate] += 1
+        for held in items:
+            assert held.state is HandlingState.SETTLING
+            assert held.outcome is not None
+            held.state = HandlingState.GONE
+            del self._items[held]
+            self.ended_counts[held.outcome.kind] += 1
 
-    def settle_in_vain(self, held: Held) -> None:
+    def mark_settle_failed(self, item: InFlightItem) -> None:
         """What was to be told was told to no avail: it is lost."""
-        assert held.state is State.SETTLING
-        self._leave(held, Fate.LOST)
+        assert item.state is HandlingState.SETTLING
+        self._remove(item, OutcomeKind.LOST)
 
-    def _settle(self, held: Held, verdict: Verdict) -> None:
-        held.state = State.SETTLING
-        held.verdict = verdict
-        if held.group is not None:
-            held.group.held.pop(held, None)
-            held.group = None
+    def _start_settling(self, item: InFlightItem, outcome: HandlerOutcome) -> None:
+        item.state = HandlingState.SETTLING
+        item.outcome = outcome
+        if item.group is not None:
+            item.group.items.pop(item, None)
+            item.group = None
 
-    def _leave(self, held: Held, fate: Fate) -> None:
-        held.state = State.GONE
-        self.fates[fate] += 1
-        del self._held[held]
-        if held.group is not None:
-            held.group.held.pop(held, None)
-            held.group = None
+    def _remove(self, item: InFlightItem, kind: OutcomeKind) -> None:
+        item.state = HandlingState.GONE
+        self.ended_counts[kind] += 1
+        del self._items[item]
+        if item.group is not None:
+            item.group.items.pop(item, None)
+            item.group = None
 
     # ------------------------------------------------------------------- leases
 
     @property
-    def next_s(self) -> float | None:
-        """When `due` has something to say, or may have."""
-        moments = self._moments
-        while moments and not moments[0][3].held:
+    def next_timer_s(self) -> float | None:
+        """When `pop_due` has something to say, or may have."""
+        moments = self._timers
+        while moments and not moments[0][3].items:
             heappop(moments)
         return moments[0][0] if moments else None
 
-    def due(self, now_s: float) -> tuple[list[Held], list[Held]]:
+    def pop_due(self, now_s: float) -> tuple[list[InFlightItem], list[InFlightItem]]:
         """Items whose leases are to be renewed now, and those that are lost from now on."""
-        renew: list[Held] = []
-        lost: list[Held] = []
-        moments = self._moments
+        renew: list[InFlightItem] = []
+        lost: list[InFlightItem] = []
+        moments = self._timers
         while moments and moments[0][0] <= now_s:
             _, _, over, group = heappop(moments)
             if not over:
-                renew += group.held
+                renew += group.items
                 continue
-            lost += [held for held in group.held if held.until_s <= now_s]
+            lost += [held for held in group.items if held.lease_end_s <= now_s]
         for held in lost:
-            self.lose(held)
-        return [held for held in renew if not held.lost and held.until_s > now_s], lost
+            self.mark_lost(held)
+        return [held for held in renew if not held.is_lost and held.lease_end_s > now_s], lost
 
-    def lose(self, held: Held) -> None:
+    def mark_lost(self, item: InFlightItem) -> None:
         """Its lease is over."""
-        held.lost = True
-        if held.job is not None:
-            held.job.lost = True
-        if held.state is State.WAITING:
+        item.is_lost = True
+        if item.job is not None:
+            item.job.lost = True
+        if item.state is HandlingState.WAITING:
             self._waiting_count -= 1
-            self._leave(held, Fate.LOST)
-        elif held.group is not None:
-            held.group.held.pop(held, None)
-            held.group = None
+            self._remove(item, OutcomeKind.LOST)
+        elif item.group is not None:
+            item.group.items.pop(item, None)
+            item.group = None
 
-    def renewal_sent(self, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
-        """Books a renewal that is sent now, as far as it shortens leases: its reply may be lost. Arguments as for `renewed`."""
-        shortened: list[Held] = []
-        for one in held:
+    def on_renewal_sent(self, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
+        """Books a renewal that is sent now, as far as it shortens leases: its reply may be lost. Arguments as for `on_renewed`."""
+        shortened: list[InFlightItem] = []
+        for one in items:
             until_s = _lease_end_s(one, sent_s, lease_ms)
-            if until_s < one.until_s and _is_live(one):
-                one.until_s = until_s
+            if until_s < one.lease_end_s and _is_live(one):
+                one.lease_end_s = until_s
                 shortened.append(one)
-        self._watch(shortened, sent_s)
+        self._schedule_renewals(shortened, sent_s)
 
-    def renewed(self, held: Sequence[Held], sent_s: float, lease_ms: int | None) -> None:
+    def on_renewed(self, items: Sequence[InFlightItem], sent_s: float, lease_ms: int | None) -> None:
         """Books the leases that a renewal gave: as long as it asked for, from the moment at which it was sent.
 
         Args:
             lease_ms: what that renewal asked for, whatever has been wished for since; None: the items' own durations.
         """
-        for one in held:
-            one.until_s = _lease_end_s(one, sent_s, lease_ms)
-        self._watch([one for one in held if _is_live(one)], sent_s)
+        for one in items:
+            one.lease_end_s = _lease_end_s(one, sent_s, lease_ms)
+        self._schedule_renewals([one for one in items if _is_live(one)], sent_s)
 
-    def not_renewed(self, held: Sequence[Held], now_s: float) -> None:
+    def on_renewal_failed(self, items: Sequence[InFlightItem], now_s: float) -> None:
         """It is not known, or not so, that these were renewed: again, in time before they end."""
-        live = [one for one in held if _is_live(one)]
+        live = [one for one in items if _is_live(one)]
         if live:
-            group = _Group(live)
-            soonest_s = min(one.until_s for one in live)
-            self._at(now_s + max(AGAIN_S_MIN, (soonest_s - now_s) * RENEW_SHARE), group, over=False)
-            self._at_ends(group)
+            group = _LeaseGroup(live)
+            soonest_s = min(one.lease_end_s for one in live)
+            self._schedule(
+                now_s + max(RENEW_RETRY_S_MIN, (soonest_s - now_s) * RENEW_FRACTION), group, is_lease_end=False
+            )
+            self._schedule_lease_ends(group)
 
-    def _watch(self, taken: Sequence[Held], now_s: float) -> None:
+    def _schedule_renewals(self, items: Sequence[InFlightItem], now_s: float) -> None:
         """Has leases looked at in groups, those of about the same length together."""
-        if not taken:
+        if not items:
             return
-        lengths = [held.until_s - now_s for held in taken]
+        lengths = [held.lease_end_s - now_s for held in items]
         if min(lengths) * 2 >= max(lengths):
-            groups: Iterable[list[Held]] = (list(taken),)
+            groups: Iterable[list[InFlightItem]] = (list(items),)
         else:
-            kinds: dict[int, list[Held]] = {}
-            for held, length_s in zip(taken, lengths, strict=True):
+            kinds: dict[int, list[InFlightItem]] = {}
+            for held, length_s in zip(items, lengths, strict=True):
                 kinds.setdefault(int(length_s * 1_000).bit_length(), []).append(held)
             groups = kinds.values()
         for members in groups:
-            group = _Group(members)
-            shortest_s = min(held.until_s for held in members) - now_s
-            self._at(now_s + shortest_s * RENEW_SHARE, group, over=False)
-            self._at_ends(group)
+            group = _LeaseGroup(members)
+            shortest_s = min(held.lease_end_s for held in members) - now_s
+            self._schedule(now_s + shortest_s * RENEW_FRACTION, group, is_lease_end=False)
+            self._schedule_lease_ends(group)
 
-    def _at_ends(self, group: _Group) -> None:
-        for until_s in sorted({held.until_s for held in group.held}):
-            self._at(until_s, group, over=True)
+    def _schedule_lease_ends(self, group: _LeaseGroup) -> None:
+        for until_s in sorted({held.lease_end_s for held in group.items}):
+            self._schedule(until_s, group, is_lease_end=True)
 
-    def _at(self, moment_s: float, group: _Group, *, over: bool) -> None:
-        self._numbers += 1
-        heappush(self._moments, (moment_s, self._numbers, over, group))
-
-
-def _lease_end_s(held: Held, sent_s: float, lease_ms: int | None) -> float:
-    return sent_s + (held.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
+    def _schedule(self, at_s: float, group: _LeaseGroup, *, is_lease_end: bool) -> None:
+        self._timer_sequence += 1
+        heappush(self._timers, (at_s, self._timer_sequence, is_lease_end, group))
 
 
-def _is_live(held: Held) -> bool:
-    return not held.lost and held.state in (State.WAITING, State.RUNNING)
+def _lease_end_s(item: InFlightItem, sent_s: float, lease_ms: int | None) -> float:
+    return sent_s + (item.own_lease_s if lease_ms is None else lease_ms / 1_000) - ROUNDING_S
+
+
+def _is_live(item: InFlightItem) -> bool:
+    return not item.is_lost and item.state in (HandlingState.WAITING, HandlingState.RUNNING)

@@ -42,7 +42,7 @@ class Discard(Exception):
     """Not done, and not wanted any more: the item is deleted."""
 
 
-class Remote(Exception):
+class RemoteError(Exception):
     """What a handler raised in a process of its own: a sentence."""
 
 

@@ -24,33 +24,33 @@ E = TypeVar("E")
 ENTRIES_PER_CALL: Final = 500
 
 
-class Outbox(Generic[E]):
+class SettlementQueue(Generic[E]):
     """Entries of one kind.
 
     Args:
-        call: tells hosts of entries; an outcome for each, in order.
-        told: takes entries and their outcomes; returns those that are to be told again.
-        failed: told of an error that is no host's answer; the entries of that call are nobody's any more.
+        send: tells hosts of entries; an outcome for each, in order.
+        on_outcomes: takes entries and their outcomes; returns those that are to be told again.
+        on_failure: told of an error that is no host's answer; the entries of that call are nobody's any more.
     """
 
     def __init__(
         self,
-        call: Callable[[Sequence[E]], Awaitable[Sequence[Outcome]]],
-        told: Callable[[Sequence[E], Sequence[Outcome]], Sequence[E]],
-        failed: Callable[[Exception], object],
+        send: Callable[[Sequence[E]], Awaitable[Sequence[Outcome]]],
+        on_outcomes: Callable[[Sequence[E], Sequence[Outcome]], Sequence[E]],
+        on_failure: Callable[[Exception], object],
         rng: Random,
     ) -> None:
-        self._call = call
-        self._told = told
-        self._failed = failed
+        self._send = send
+        self._on_outcomes = on_outcomes
+        self._on_failure = on_failure
         self._backoff = Backoff(rng)
         self._entries_max = ENTRIES_PER_CALL
         self._entries: list[E] = []
-        self._under_way = 0
+        self._in_flight_count = 0
         self._task: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._entries) + self._under_way
+        return len(self._entries) + self._in_flight_count
 
     def put(self, entry: E) -> None:
         """To be told with the next call, which begins at once where none is under way."""
@@ -58,7 +58,7 @@ class Outbox(Generic[E]):
         if self._task is None:
             self._task = asyncio.ensure_future(self._run())
 
-    async def empty(self) -> None:
+    async def wait_empty(self) -> None:
         """Returns when everything is told."""
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -74,25 +74,25 @@ class Outbox(Generic[E]):
             while self._entries:
                 batch = self._entries[: self._entries_max]
                 del self._entries[: len(batch)]
-                self._under_way = len(batch)
+                self._in_flight_count = len(batch)
                 try:
-                    again = await self._tell(batch)
+                    again = await self._send_batch(batch)
                 except Exception as error:
-                    self._failed(error)
+                    self._on_failure(error)
                     again = ()
-                self._under_way = 0
+                self._in_flight_count = 0
                 if again:
                     self._entries[:0] = again
                     await asyncio.sleep(self._backoff.next_s())
                 else:
                     self._backoff.reset()
         finally:
-            self._under_way = 0
+            self._in_flight_count = 0
             self._task = None
 
-    async def _tell(self, batch: Sequence[E]) -> Sequence[E]:
+    async def _send_batch(self, batch: Sequence[E]) -> Sequence[E]:
         try:
-            outcomes = await self._call(batch)
+            outcomes = await self._send(batch)
         except LimitExceeded as error:
             if len(batch) > 1:
                 self._entries_max = max(1, len(batch) // 2)
@@ -100,33 +100,33 @@ class Outbox(Generic[E]):
             outcomes = [Outcome(error)]
         except FoqsError as error:
             outcomes = [Outcome(error)] * len(batch)
-        return self._told(batch, outcomes)
+        return self._on_outcomes(batch, outcomes)
 
 
-class Outboxes(Generic[E]):
+class SettlementQueues(Generic[E]):
     """Entries of one kind, by where they go.
 
     Args:
-        make: an outbox more.
-        where: an entry goes; it is asked once, when the entry is put.
+        make_queue: an outbox more.
+        host_of: an entry goes; it is asked once, when the entry is put.
     """
 
-    def __init__(self, make: Callable[[], Outbox[E]], where: Callable[[E], Hashable]) -> None:
-        self._make = make
-        self._where = where
-        self._boxes: dict[Hashable, Outbox[E]] = {}
+    def __init__(self, make_queue: Callable[[], SettlementQueue[E]], host_of: Callable[[E], Hashable]) -> None:
+        self._make_queue = make_queue
+        self._host_of = host_of
+        self._queues: dict[Hashable, SettlementQueue[E]] = {}
 
     def put(self, entry: E) -> None:
         """See `Outbox.put`."""
-        where = self._where(entry)
-        box = self._boxes.get(where)
+        where = self._host_of(entry)
+        box = self._queues.get(where)
         if box is None:
             # Hosts come and go: those that nothing goes to are forgotten.
-            self._boxes = {place: other for place, other in self._boxes.items() if other}
-            box = self._boxes[where] = self._make()
+            self._queues = {place: other for place, other in self._queues.items() if other}
+            box = self._queues[where] = self._make_queue()
         box.put(entry)
 
     async def close(self) -> None:
         """See `Outbox.close`."""
-        for box in self._boxes.values():
+        for box in self._queues.values():
             await box.close()

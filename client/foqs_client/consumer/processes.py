@@ -21,15 +21,15 @@ from multiprocessing.connection import Connection
 from operator import attrgetter
 from typing import Any, Final
 
-from foqs_client.consumer.child import READY, Reference, main
+from foqs_client.consumer.child import READY, FunctionReference, main
 from foqs_client.consumer.job import Job
-from foqs_client.consumer.runner import Done, Handler
-from foqs_client.consumer.verdict import sentence
+from foqs_client.consumer.runner import Handler, OnDone
+from foqs_client.consumer.verdict import describe_error
 from foqs_client.errors import InvalidArgument
 
 REPLACE_S: Final = 1.0
 """A process that did not even start is tried again after so long."""
-LEAVE_S: Final = 2.0
+EXIT_S_MAX: Final = 2.0
 """An idle process that was told to leave is killed after so long."""
 _SPAWN: Final = multiprocessing.get_context("spawn")
 
@@ -42,7 +42,7 @@ class CannotStart(Exception):
     """No worker process can be started: what is wrong."""
 
 
-def reference_of(handler: Handler) -> Reference:
+def reference_of(handler: Handler) -> FunctionReference:
     """Where a child finds a function. Raises InvalidArgument where it cannot."""
     module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", None)
     found: object = None
@@ -55,7 +55,7 @@ def reference_of(handler: Handler) -> Reference:
             "make it a plain function at the top of a module",
             field="processes",
         )
-    return Reference(str(module), str(name))
+    return FunctionReference(str(module), str(name))
 
 
 class ProcessRunner:
@@ -63,68 +63,70 @@ class ProcessRunner:
 
     Args:
         processes: how many.
-        tell: a sentence for the log.
+        log: a sentence for the log.
 
     Raises:
         InvalidArgument: the handler is a lambda, a method of an object, or within a function.
     """
 
-    def __init__(self, handler: Handler, processes: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, handler: Handler, processes: int, log: Callable[[str], None]) -> None:
         self._reference = reference_of(handler)
-        self._tell = tell
-        self._jobs: queue.SimpleQueue[tuple[Job, Done] | None] = queue.SimpleQueue()
-        self._children = [_Child(self._reference, self._jobs, self._post, tell, n) for n in range(processes)]
+        self._log = log
+        self._jobs: queue.SimpleQueue[tuple[Job, OnDone] | None] = queue.SimpleQueue()
+        self._workers = [
+            _WorkerProcess(self._reference, self._jobs, self._call_in_loop, log, n) for n in range(processes)
+        ]
         self._loop: asyncio.AbstractEventLoop
 
     async def start(self) -> None:
         """Raises CannotStart."""
         self._loop = asyncio.get_running_loop()
-        started: list[asyncio.Future[str | None]] = [self._loop.create_future() for _ in self._children]
-        for child, future in zip(self._children, started, strict=True):
-            child.start(lambda error, future=future: self._post(_resolve, future, error))  # type: ignore[misc]
+        started: list[asyncio.Future[str | None]] = [self._loop.create_future() for _ in self._workers]
+        for child, future in zip(self._workers, started, strict=True):
+            child.start(lambda error, future=future: self._call_in_loop(_resolve, future, error))  # type: ignore[misc]
         for error in await asyncio.gather(*started):
             if error is not None:
                 await self.close()
                 raise CannotStart(error)
 
-    def begin(self, job: Job, done: Done) -> None:
-        self._jobs.put((job, done))
+    def submit(self, job: Job, on_done: OnDone) -> None:
+        self._jobs.put((job, on_done))
 
     def interrupt(self, job: Job) -> None:
-        for child in self._children:
+        for child in self._workers:
             if child.job is job:
                 child.kill()
 
-    def lose(self, job: Job, *, interrupt: bool) -> None:
+    def on_lost(self, job: Job, *, interrupt: bool) -> None:
         """The handler sees it in `job.lost`."""
-        for child in self._children:
+        for child in self._workers:
             if child.job is job:
                 child.send_lost(job)
 
     async def close(self) -> None:
-        for child in self._children:
-            child.leave()
-        for _ in self._children:
+        for child in self._workers:
+            child.stop_replacing()
+        for _ in self._workers:
             self._jobs.put(None)
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + LEAVE_S
-        while any(child.is_alive for child in self._children) and loop.time() < until_s:  # noqa: ASYNC110 - threads
+        until_s = loop.time() + EXIT_S_MAX
+        while any(child.is_alive for child in self._workers) and loop.time() < until_s:  # noqa: ASYNC110 - threads
             await asyncio.sleep(0.01)
-        for child in self._children:
+        for child in self._workers:
             child.kill()
 
     @property
     def pids(self) -> list[int]:
         """Of the processes that are there."""
-        return [child.pid for child in self._children if child.pid is not None]
+        return [child.pid for child in self._workers if child.pid is not None]
 
-    def _post(self, call: Callable[..., object], *args: Any) -> None:
+    def _call_in_loop(self, call: Callable[..., object], *args: Any) -> None:
         """From a thread to the loop, which may be closed by now."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(call, *args)
 
 
-class _Child:
+class _WorkerProcess:
     """One place for a process, and the thread that waits for it.
 
     Attributes:
@@ -133,26 +135,26 @@ class _Child:
 
     def __init__(
         self,
-        reference: Reference,
-        jobs: queue.SimpleQueue[tuple[Job, Done] | None],
-        post: Callable[..., None],
-        tell: Callable[[str], None],
+        reference: FunctionReference,
+        jobs: queue.SimpleQueue[tuple[Job, OnDone] | None],
+        call_in_loop: Callable[..., None],
+        log: Callable[[str], None],
         number: int,
     ) -> None:
         self.job: Job | None = None
         self._reference = reference
         self._jobs = jobs
-        self._post = post
-        self._tell = tell
-        self._leaving = False
+        self._call_in_loop = call_in_loop
+        self._log = log
+        self._is_stopping = False
         self._lock = threading.Lock()
         """Of which process there is. Nothing that can block is done under it: the event loop takes it."""
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         """Of what is sent. A process that does not read holds it up, so only threads take it."""
         self._process: Any = None
-        self._line: Connection | None = None
+        self._connection: Connection | None = None
         self._thread = threading.Thread(target=self._serve, name=f"foqs-worker-process-{number}", daemon=True)
-        self._started: Callable[[str | None], None]
+        self._on_started: Callable[[str | None], None]
 
     @property
     def is_alive(self) -> bool:
@@ -163,9 +165,9 @@ class _Child:
         process = self._process
         return None if process is None else process.pid
 
-    def start(self, started: Callable[[str | None], None]) -> None:
-        """`started` is called by the thread: None, or why the process cannot work."""
-        self._started = started
+    def start(self, on_started: Callable[[str | None], None]) -> None:
+        """`on_started` is called by the thread: None, or why the process cannot work."""
+        self._on_started = on_started
         self._thread.start()
 
     def send_lost(self, job: Job) -> None:
@@ -178,45 +180,45 @@ class _Child:
             if self._process is not None:
                 self._process.kill()
 
-    def leave(self) -> None:
+    def stop_replacing(self) -> None:
         """No process replaces the one that is there."""
-        self._leaving = True
+        self._is_stopping = True
 
     # --------------------------------------------------------------- the thread
 
     def _serve(self) -> None:
-        error = self._open()
-        self._started(error)
+        error = self._start_process()
+        self._on_started(error)
         if error is not None:
             return
         while (work := self._jobs.get()) is not None:
             if self._process is not None and not self._process.is_alive():
-                self._end()  # it died with nothing to do
-            while self._line is None and not self._leaving:
-                error = self._open()
+                self._end_process()  # it died with nothing to do
+            while self._connection is None and not self._is_stopping:
+                error = self._start_process()
                 if error is not None:
-                    self._post(self._tell, f"a worker process cannot be started: {error}")
+                    self._call_in_loop(self._log, f"a worker process cannot be started: {error}")
                     threading.Event().wait(REPLACE_S)
             job, done = work
             self.job = job
             try:
-                raised = self._do(job)
+                raised = self._run_job(job)
             except Exception as unreadable:
                 self.kill()
-                self._end()
-                raised = ProcessDied(f"what the worker process sent cannot be read: {sentence(unreadable)}")
+                self._end_process()
+                raised = ProcessDied(f"what the worker process sent cannot be read: {describe_error(unreadable)}")
             self.job = None
-            self._post(done, job, raised)
-            if self._line is None and not self._leaving:
-                self._open()  # before it is needed
-        self._end()
+            self._call_in_loop(done, job, raised)
+            if self._connection is None and not self._is_stopping:
+                self._start_process()  # before it is needed
+        self._end_process()
 
-    def _do(self, job: Job) -> BaseException | None:
-        line = self._line
+    def _run_job(self, job: Job) -> BaseException | None:
+        line = self._connection
         if line is None:
             return ProcessDied("the worker stopped before it was begun")
         try:
-            with self._sending:
+            with self._send_lock:
                 if job.lost:  # the process ignores a loss that arrives before its job
                     return ProcessDied("its lease was lost before it was begun")
                 line.send(("job", job._delivery))
@@ -227,14 +229,14 @@ class _Child:
                 else:
                     return value  # type: ignore[no-any-return]
         except (OSError, EOFError):
-            return ProcessDied(f"the worker process {self._end()} while it did this item")
+            return ProcessDied(f"the worker process {self._end_process()} while it did this item")
 
     def _send(self, message: tuple[object, ...]) -> None:
-        with suppress(OSError), self._sending:
-            if self._line is not None:
-                self._line.send(message)
+        with suppress(OSError), self._send_lock:
+            if self._connection is not None:
+                self._connection.send(message)
 
-    def _open(self) -> str | None:
+    def _start_process(self) -> str | None:
         """Starts a process; returns why it cannot work."""
         here, there = _SPAWN.Pipe()
         process = _SPAWN.Process(target=main, args=(there, self._reference), daemon=True, name="foqs-worker-process")
@@ -247,25 +249,25 @@ class _Child:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 there.close()
             with self._lock:
-                self._process, self._line = process, here
+                self._process, self._connection = process, here
             what, text = here.recv()
         except (OSError, EOFError):
-            return f"it {self._end()} before it was ready"
+            return f"it {self._end_process()} before it was ready"
         if what == READY:
             return None
-        self._end()
+        self._end_process()
         return str(text)
 
-    def _end(self) -> str:
+    def _end_process(self) -> str:
         """Ends the process, and says how it ended."""
-        process, line = self._process, self._line
+        process, line = self._process, self._connection
         if line is not None:
-            with self._sending:
-                self._line = None
+            with self._send_lock:
+                self._connection = None
                 line.close()
         if process is None:
             return "was not there"
-        process.join(LEAVE_S)
+        process.join(EXIT_S_MAX)
         if process.is_alive():
             process.kill()
             process.join()

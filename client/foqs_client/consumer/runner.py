@@ -23,17 +23,17 @@ TURN_S: Final = 0.005
 """So long a task does jobs whose handlers end at once before others of the loop have their turn."""
 
 Handler: TypeAlias = Callable[[Job], Any]
-Done: TypeAlias = Callable[[Job, BaseException | None], None]
+OnDone: TypeAlias = Callable[[Job, BaseException | None], None]
 
 
-class Runner(Protocol):
+class HandlerRunner(Protocol):
     """Where handlers run."""
 
     async def start(self) -> None:
         """Makes ready; raises what keeps it from working at all."""
         ...
 
-    def begin(self, job: Job, done: Done) -> None:
+    def submit(self, job: Job, on_done: OnDone) -> None:
         """Runs the handler; no more at a time than the runner was made for."""
         ...
 
@@ -41,7 +41,7 @@ class Runner(Protocol):
         """Ends the handler as soon as can be, where it can be ended; `done` is called as ever."""
         ...
 
-    def lose(self, job: Job, *, interrupt: bool) -> None:
+    def on_lost(self, job: Job, *, interrupt: bool) -> None:
         """The job's lease is over: has the handler know, and ends it where that is wanted and costs nobody else."""
         ...
 
@@ -60,7 +60,7 @@ class TaskRunner:
 
     def __init__(self, handler: Callable[[Job], Coroutine[Any, Any, object]]) -> None:
         self._handler = handler
-        self._jobs: deque[tuple[Job, Done]] = deque()
+        self._jobs: deque[tuple[Job, OnDone]] = deque()
         """Those that no task does yet."""
         self._running: dict[Job, asyncio.Task[None]] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -72,8 +72,8 @@ class TaskRunner:
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
-    def begin(self, job: Job, done: Done) -> None:
-        self._jobs.append((job, done))
+    def submit(self, job: Job, on_done: OnDone) -> None:
+        self._jobs.append((job, on_done))
         if not self._will_start:
             self._will_start = True
             self._loop.call_soon(self._start_one)
@@ -89,7 +89,7 @@ class TaskRunner:
                 self._loop.call_soon(entry[1], job, _cancelled())
                 return
 
-    def lose(self, job: Job, *, interrupt: bool) -> None:
+    def on_lost(self, job: Job, *, interrupt: bool) -> None:
         if interrupt:
             self.interrupt(job)
 
@@ -100,7 +100,7 @@ class TaskRunner:
 
     def _start_one(self) -> None:
         if self._jobs:
-            self._start()
+            self._start_task()
             self._loop.call_soon(self._start_all)  # after that task's turn
         else:
             self._will_start = False
@@ -108,9 +108,9 @@ class TaskRunner:
     def _start_all(self) -> None:
         self._will_start = False
         for _ in self._jobs:
-            self._start()
+            self._start_task()
 
-    def _start(self) -> None:
+    def _start_task(self) -> None:
         task = self._loop.create_task(self._work(), context=self._context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
@@ -154,34 +154,34 @@ class ThreadRunner:
 
     def __init__(self, handler: Handler, threads: int) -> None:
         self._handler = handler
-        self._count = threads
-        self._started = 0
-        self._idle = 0
+        self._thread_count_max = threads
+        self._thread_count = 0
+        self._idle_count = 0
         self._loop: asyncio.AbstractEventLoop
-        self._jobs: queue.SimpleQueue[tuple[Job, Done] | None] = queue.SimpleQueue()
-        self._over: deque[tuple[Done, Job, BaseException | None]] = deque()
+        self._jobs: queue.SimpleQueue[tuple[Job, OnDone] | None] = queue.SimpleQueue()
+        self._finished: deque[tuple[OnDone, Job, BaseException | None]] = deque()
         """Of which the loop has not been told."""
-        self._will_tell = False
+        self._is_notify_scheduled = False
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
 
-    def begin(self, job: Job, done: Done) -> None:
-        self._jobs.put((job, done))
-        if self._idle:
-            self._idle -= 1
-        elif self._started < self._count:
-            self._started += 1
-            threading.Thread(target=self._work, name=f"foqs-worker-{self._started}", daemon=True).start()
+    def submit(self, job: Job, on_done: OnDone) -> None:
+        self._jobs.put((job, on_done))
+        if self._idle_count:
+            self._idle_count -= 1
+        elif self._thread_count < self._thread_count_max:
+            self._thread_count += 1
+            threading.Thread(target=self._work, name=f"foqs-worker-{self._thread_count}", daemon=True).start()
 
     def interrupt(self, job: Job) -> None:
         """No thread can be ended from outside."""
 
-    def lose(self, job: Job, *, interrupt: bool) -> None:
+    def on_lost(self, job: Job, *, interrupt: bool) -> None:
         """The handler sees it in `job.lost`."""
 
     async def close(self) -> None:
-        for _ in range(self._started):
+        for _ in range(self._thread_count):
             self._jobs.put(None)
 
     def _work(self) -> None:
@@ -190,23 +190,23 @@ class ThreadRunner:
             job, done = work
             error: BaseException | None = None
             try:
-                call_plain(self._handler, job)
+                call_sync(self._handler, job)
             except BaseException as raised:
                 error = raised
-            self._over.append((done, job, error))
-            if not self._will_tell:
-                self._will_tell = True
+            self._finished.append((done, job, error))
+            if not self._is_notify_scheduled:
+                self._is_notify_scheduled = True
                 # The loop is closed where nobody waited for this handler.
                 with suppress(RuntimeError):
-                    self._loop.call_soon_threadsafe(self._tell)
+                    self._loop.call_soon_threadsafe(self._notify_finished)
             del work, job, done, error
 
-    def _tell(self) -> None:
+    def _notify_finished(self) -> None:
         """All that are over, those too that end meanwhile; whoever ends later has this called again."""
-        self._will_tell = False
-        while self._over:
-            done, job, error = self._over.popleft()
-            self._idle += 1
+        self._is_notify_scheduled = False
+        while self._finished:
+            done, job, error = self._finished.popleft()
+            self._idle_count += 1
             done(job, error)
 
 
@@ -214,7 +214,7 @@ def _cancelled() -> asyncio.CancelledError:
     return asyncio.CancelledError("it was cancelled")
 
 
-def call_plain(handler: Handler, job: Job) -> None:
+def call_sync(handler: Handler, job: Job) -> None:
     """Runs a plain function. Raises what it raises, and TypeError where it turns out to be a coroutine function."""
     result = handler(job)
     if inspect.iscoroutine(result):

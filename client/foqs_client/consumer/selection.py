@@ -18,13 +18,13 @@ from foqs_client.errors import InvalidArgument
 _WILD: Final = re.compile(r"[*?\[]")
 
 
-class Selection:
+class TopicSelection:
     """Topics by name and pattern.
 
     Args:
         names: topics, and patterns such as `email.*`; `*` is all topics.
         weights: by topic or pattern, above 0; 1 where none fits.
-        others: patterns whose topics are left out, though `names` covers them.
+        excluded: patterns whose topics are left out, though `names` covers them.
 
     Attributes:
         exact: the topics that are named.
@@ -38,19 +38,19 @@ class Selection:
         self,
         names: Sequence[str],
         weights: Mapping[str, float] = MappingProxyType({}),
-        others: Sequence[str] = (),
+        excluded: Sequence[str] = (),
     ) -> None:
         if isinstance(names, str) or not names or not all(names):
             raise InvalidArgument('name the topics: a list such as ["mail", "sms.*"]; ["*"] is all', field="topics")
         for name, weight in weights.items():
             if not 0 < weight < float("inf"):
                 raise InvalidArgument(f"{weight} is not a weight; give a number above 0", field=f"weights[{name!r}]")
-        self._others = [_compiled(name) for name in others]
-        self._patterns = [_compiled(name) for name in names if _WILD.search(name)]
-        self._weights = [(_compiled(name), float(weight)) for name, weight in weights.items()]
+        self._excluded_patterns = [_compile_pattern(name) for name in excluded]
+        self._patterns = [_compile_pattern(name) for name in names if _WILD.search(name)]
+        self._weights = [(_compile_pattern(name), float(weight)) for name, weight in weights.items()]
         named = dict.fromkeys(name for name in names if not _WILD.search(name))
-        self.exact: Sequence[str] = tuple(name for name in named if not self._left_out(name))
-        self._exact = frozenset(self.exact)
+        self.exact_topics: Sequence[str] = tuple(name for name in named if not self._is_excluded(name))
+        self._exact = frozenset(self.exact_topics)
         heads = sorted({_WILD.split(name, maxsplit=1)[0] for name in names if _WILD.search(name)})
         self.prefixes: Sequence[str] = tuple(
             head for head in heads if not any(head != other and head.startswith(other) for other in heads)
@@ -60,20 +60,20 @@ class Selection:
         """Items of the topic are taken."""
         if topic in self._exact:
             return True
-        return any(pattern.match(topic) for pattern in self._patterns) and not self._left_out(topic)
+        return any(pattern.match(topic) for pattern in self._patterns) and not self._is_excluded(topic)
 
     def weight(self, topic: str) -> float:
         """How many items of it are taken for one of a topic of weight 1, while both have enough."""
         return next((weight for pattern, weight in self._weights if pattern.match(topic)), 1.0)
 
-    def _left_out(self, topic: str) -> bool:
-        return any(pattern.match(topic) for pattern in self._others)
+    def _is_excluded(self, topic: str) -> bool:
+        return any(pattern.match(topic) for pattern in self._excluded_patterns)
 
 
-def literal(prefix: str) -> str:
+def prefix_pattern(prefix: str) -> str:
     """The pattern of all topics that begin so, whatever characters that are."""
     return re.sub(r"([*?\[])", r"[\1]", prefix) + "*"
 
 
-def _compiled(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     return re.compile(translate(name) if _WILD.search(name) else re.escape(name) + r"\Z")

@@ -15,10 +15,10 @@ from collections.abc import Callable, Hashable, Sequence
 from random import Random
 from typing import Final
 
-from foqs_client.client import COMMIT_MS, Client
-from foqs_client.consumer.hand import Hand, Held
-from foqs_client.consumer.outbox import Outbox, Outboxes
-from foqs_client.consumer.verdict import Fate, Verdict
+from foqs_client.client import COMMIT_TIMEOUT_MS, Client
+from foqs_client.consumer.hand import InFlightItem, InFlightSet
+from foqs_client.consumer.outbox import SettlementQueue, SettlementQueues
+from foqs_client.consumer.verdict import HandlerOutcome, OutcomeKind
 from foqs_client.errors import (
     DeadlineExceeded,
     FoqsError,
@@ -33,7 +33,7 @@ from foqs_client.errors import (
 )
 from foqs_client.types import Nack, Outcome
 
-LATER: Final = (
+RETRYABLE: Final = (
     DeadlineExceeded,
     NotOwner,
     Overloaded,
@@ -47,104 +47,113 @@ LATER: Final = (
 log = logging.getLogger("foqs.consumer")
 
 
-class Settlement:
+class Settler:
     """Of one consumer.
 
     Args:
-        changed: called when items have left the hand.
-        failed: told of an error that is no host's answer.
+        on_changed: called when items have left the hand.
+        on_failure: told of an error that is no host's answer.
     """
 
     def __init__(
         self,
         client: Client,
-        hand: Hand,
-        changed: Callable[[], object],
-        failed: Callable[[Exception], object],
+        in_flight: InFlightSet,
+        on_changed: Callable[[], object],
+        on_failure: Callable[[Exception], object],
         rng: Random,
     ) -> None:
         self._client = client
-        self._hand = hand
-        self._changed = changed
-        self._acks: Outboxes[Held] = Outboxes(lambda: Outbox(self._ack, self._acked, failed, rng), self._where)
-        self._nacks: Outboxes[Held] = Outboxes(lambda: Outbox(self._nack, self._nacked, failed, rng), self._where)
-        self._releases: Outboxes[Held] = Outboxes(lambda: Outbox(self._release, self._nacked, failed, rng), self._where)
+        self._in_flight = in_flight
+        self._on_changed = on_changed
+        self._acks: SettlementQueues[InFlightItem] = SettlementQueues(
+            lambda: SettlementQueue(self._ack, self._on_acked, on_failure, rng), self._owner_of
+        )
+        self._nacks: SettlementQueues[InFlightItem] = SettlementQueues(
+            lambda: SettlementQueue(self._nack, self._on_nacked, on_failure, rng), self._owner_of
+        )
+        self._releases: SettlementQueues[InFlightItem] = SettlementQueues(
+            lambda: SettlementQueue(self._release, self._on_nacked, on_failure, rng), self._owner_of
+        )
 
-    def tell(self, held: Held) -> None:
+    def settle(self, item: InFlightItem) -> None:
         """It has a verdict."""
-        assert held.verdict is not None
-        fate = held.verdict.fate
-        if fate is Fate.DONE or fate is Fate.DISCARDED:
-            self._acks.put(held)
-        elif fate is Fate.RELEASED:
-            self._releases.put(held)
+        assert item.outcome is not None
+        fate = item.outcome.kind
+        if fate is OutcomeKind.DONE or fate is OutcomeKind.DISCARDED:
+            self._acks.put(item)
+        elif fate is OutcomeKind.RELEASED:
+            self._releases.put(item)
         else:
-            self._nacks.put(held)
+            self._nacks.put(item)
 
     async def close(self) -> None:
         """Ends the calls under way; they may or may not have been read."""
         for outboxes in (self._acks, self._nacks, self._releases):
             await outboxes.close()
 
-    def _where(self, held: Held) -> Hashable:
-        return self._client.owner(held.delivery.id)
+    def _owner_of(self, item: InFlightItem) -> Hashable:
+        return self._client.owner(item.delivery.id)
 
-    async def _ack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.ack([held.delivery for held in batch], timeout_ms=COMMIT_MS)
+    async def _ack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
+        return await self._client.ack([held.delivery for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
-    async def _nack(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.nack([_nack_of(held) for held in batch], timeout_ms=COMMIT_MS)
+    async def _nack(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
+        return await self._client.nack([_nack_of(held) for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
-    async def _release(self, batch: Sequence[Held]) -> Sequence[Outcome]:
-        return await self._client.release([held.delivery for held in batch], timeout_ms=COMMIT_MS)
+    async def _release(self, batch: Sequence[InFlightItem]) -> Sequence[Outcome]:
+        return await self._client.release([held.delivery for held in batch], timeout_ms=COMMIT_TIMEOUT_MS)
 
-    def _acked(self, batch: Sequence[Held], outcomes: Sequence[Outcome]) -> Sequence[Held]:
-        return self._told(batch, outcomes, lambda held, error: isinstance(error, LATER))
+    def _on_acked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
+        return self._apply_outcomes(batch, outcomes, lambda held, error: isinstance(error, RETRYABLE))
 
-    def _nacked(self, batch: Sequence[Held], outcomes: Sequence[Outcome]) -> Sequence[Held]:
-        return self._told(batch, outcomes, self._nack_again)
+    def _on_nacked(self, batch: Sequence[InFlightItem], outcomes: Sequence[Outcome]) -> Sequence[InFlightItem]:
+        return self._apply_outcomes(batch, outcomes, self._should_retry_nack)
 
-    def _told(
-        self, batch: Sequence[Held], outcomes: Sequence[Outcome], again: Callable[[Held, FoqsError], bool]
-    ) -> Sequence[Held]:
+    def _apply_outcomes(
+        self,
+        batch: Sequence[InFlightItem],
+        outcomes: Sequence[Outcome],
+        should_retry: Callable[[InFlightItem, FoqsError], bool],
+    ) -> Sequence[InFlightItem]:
         """Those that were told leave the hand. Returns the others."""
         errors = [outcome.error for outcome in outcomes]
         if errors.count(None) == len(batch):
-            self._hand.settle(batch)
-            self._changed()
+            self._in_flight.mark_settled(batch)
+            self._on_changed()
             return ()
-        settled: list[Held] = []
-        left: list[Held] = []
+        settled: list[InFlightItem] = []
+        left: list[InFlightItem] = []
         for held, error in zip(batch, errors, strict=True):
             if error is None:
                 settled.append(held)
-            elif again(held, error):
+            elif should_retry(held, error):
                 left.append(held)
             else:
-                assert held.verdict is not None
-                fate = held.verdict.fate.value
+                assert held.outcome is not None
+                fate = held.outcome.kind.value
                 log.warning("item %s: the hosts were told %r to no avail: %s", held.delivery.id, fate, error)
-                self._hand.settle_in_vain(held)
-        self._hand.settle(settled)
+                self._in_flight.mark_settle_failed(held)
+        self._in_flight.mark_settled(settled)
         if len(left) < len(batch):
-            self._changed()
+            self._on_changed()
         return left
 
-    def _nack_again(self, held: Held, error: FoqsError) -> bool:
-        verdict = held.verdict
+    def _should_retry_nack(self, item: InFlightItem, error: FoqsError) -> bool:
+        verdict = item.outcome
         assert verdict is not None
-        if isinstance(error, LATER):
-            return asyncio.get_running_loop().time() < held.until_s
+        if isinstance(error, RETRYABLE):
+            return asyncio.get_running_loop().time() < item.lease_end_s
         if isinstance(error, InvalidArgument | LimitExceeded) and verdict.metadata is not None:
-            log.warning("item %s keeps its metadata, as the new one was refused: %s", held.delivery.id, error)
-            held.verdict = Verdict(verdict.fate, verdict.delay_ms, None, verdict.error)
+            log.warning("item %s keeps its metadata, as the new one was refused: %s", item.delivery.id, error)
+            item.outcome = HandlerOutcome(verdict.kind, verdict.delay_ms, None, verdict.error)
             return True
         return False
 
 
-def _nack_of(held: Held) -> Nack:
-    verdict, delivery = held.verdict, held.delivery
+def _nack_of(item: InFlightItem) -> Nack:
+    verdict, delivery = item.outcome, item.delivery
     assert verdict is not None
     return Nack(
-        delivery.id, delivery.token, verdict.delay_ms, metadata=verdict.metadata, dead=verdict.fate is Fate.DEAD
+        delivery.id, delivery.token, verdict.delay_ms, metadata=verdict.metadata, dead=verdict.kind is OutcomeKind.DEAD
     )

@@ -11,14 +11,14 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
-from foqs_client.consumer.job import Dead, Discard, Remote, Retry
+from foqs_client.consumer.job import Dead, Discard, RemoteError, Retry
 
 REASON_PREFIX: Final = b"failed: "
 """How metadata begins that is the reason of an earlier failure, and may be replaced by the next."""
 REASON_CHARACTERS_MAX: Final = 200
 
 
-class Fate(enum.Enum):
+class OutcomeKind(enum.Enum):
     """What an item ends as, in this consumer."""
 
     DONE = "done"
@@ -32,7 +32,7 @@ class Fate(enum.Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Verdict:
+class HandlerOutcome:
     """What the hosts are to be told.
 
     Attributes:
@@ -41,36 +41,36 @@ class Verdict:
         error: what a person is to be told of; None where nothing is wrong.
     """
 
-    fate: Fate
+    kind: OutcomeKind
     delay_ms: int | None = None
     metadata: bytes | None = None
     error: str | None = None
 
 
-DONE: Final = Verdict(Fate.DONE)
-RELEASED: Final = Verdict(Fate.RELEASED)
-DISCARDED: Final = Verdict(Fate.DISCARDED)
+DONE: Final = HandlerOutcome(OutcomeKind.DONE)
+RELEASED: Final = HandlerOutcome(OutcomeKind.RELEASED)
+DISCARDED: Final = HandlerOutcome(OutcomeKind.DISCARDED)
 
 
-def verdict_of(error: BaseException | None, metadata: bytes) -> Verdict:
+def outcome_of(error: BaseException | None, metadata: bytes) -> HandlerOutcome:
     """The verdict on an item with this metadata, whose handler returned (None) or raised."""
     if error is None:
         return DONE
     if isinstance(error, Retry):
-        return Verdict(Fate.RETRIED, error.delay_ms, error.metadata)
+        return HandlerOutcome(OutcomeKind.RETRIED, error.delay_ms, error.metadata)
     if isinstance(error, Dead):
         text = error.reason[:REASON_CHARACTERS_MAX].encode() if error.reason else None
-        return Verdict(Fate.DEAD, metadata=text, error=error.reason or "given up by its handler")
+        return HandlerOutcome(OutcomeKind.DEAD, metadata=text, error=error.reason or "given up by its handler")
     if isinstance(error, Discard):
         return DISCARDED
-    said = sentence(error)
+    said = describe_error(error)
     free = not metadata or metadata.startswith(REASON_PREFIX)
     reason = REASON_PREFIX + said[:REASON_CHARACTERS_MAX].encode("utf-8", "replace") if free else None
-    return Verdict(Fate.RETRIED, metadata=reason, error=said)
+    return HandlerOutcome(OutcomeKind.RETRIED, metadata=reason, error=said)
 
 
-def sentence(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An exception in a line."""
-    if isinstance(error, Remote):
+    if isinstance(error, RemoteError):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

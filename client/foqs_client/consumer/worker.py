@@ -104,7 +104,7 @@ async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Cou
         for number in SIGNALS:
             loop.add_signal_handler(number, told)
     try:
-        counts = await _all_or_none([consumer.run() for consumer in consumers], consumers)
+        counts = await _run_until_one_fails([consumer.run() for consumer in consumers], consumers)
     finally:
         if signals:
             for number in SIGNALS:
@@ -112,7 +112,7 @@ async def run_all(consumers: Sequence[Consumer], *, signals: bool = True) -> Cou
     return sum(counts, Counts())
 
 
-async def _all_or_none(runs: Sequence[Awaitable[Counts]], consumers: Sequence[Consumer]) -> list[Counts]:
+async def _run_until_one_fails(runs: Sequence[Awaitable[Counts]], consumers: Sequence[Consumer]) -> list[Counts]:
     """One that fails stops the others; they end in order before it is told."""
     tasks = [asyncio.ensure_future(run) for run in runs]
     try:

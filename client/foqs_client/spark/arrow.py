@@ -16,7 +16,7 @@ from foqs_client.spark.columns import COLUMNS
 from foqs_client.spark.errors import SinkError
 
 
-def columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
+def batch_columns(batch: pa.RecordBatch) -> dict[str, Sequence[Any]]:
     """By name, a value for each row; None for null. Raises SinkError."""
     return {name: _column(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from foqs_client.spark.errors import SinkError, listed
+from foqs_client.spark.errors import SinkError, comma_separated
 
 _TEXT: Final = ("string",)
 _BYTES: Final = ("string", "binary")
@@ -29,8 +29,8 @@ class Column:
     """
 
     types: Sequence[str]
-    least: int = 0
-    most: int = 0
+    value_min: int = 0
+    value_max: int = 0
 
     @property
     def is_number(self) -> bool:
@@ -57,7 +57,7 @@ COLUMNS: Final[dict[str, Column]] = {
 """By name. An option of the same name is the value of every row that has none."""
 
 
-def check(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
+def check_schema(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
     """Whether a frame can be written.
 
     Args:
@@ -71,8 +71,8 @@ def check(schema: Sequence[tuple[str, str]], has_topic: bool) -> None:
     unknown = [name for name in names if name not in COLUMNS]
     if unknown:
         raise SinkError(
-            f"the frame has columns that the sink does not know: {listed(unknown)}; "
-            f"select or rename to some of {listed(COLUMNS)}"
+            f"the frame has columns that the sink does not know: {comma_separated(unknown)}; "
+            f"select or rename to some of {comma_separated(COLUMNS)}"
         )
     for name, kind in schema:
         if names.count(name) > 1:

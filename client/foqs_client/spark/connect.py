@@ -13,10 +13,10 @@ from foqs_client.client import Client
 from foqs_client.credentials import Tls
 from foqs_client.errors import FoqsError
 from foqs_client.spark.errors import SinkError
-from foqs_client.spark.options import Options
+from foqs_client.spark.options import SinkOptions
 
 
-def connect(options: Options, namespace: str) -> Client:
+def open_client(options: SinkOptions, namespace: str) -> Client:
     """A client of the namespace. Raises SinkError where a file or an option cannot be used."""
     token, token_file = options.token, options.token_file
     if token is None and token_file is None:

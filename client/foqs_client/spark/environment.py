@@ -14,17 +14,17 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Final
 
-NEEDED: Final = ("pyspark_foqs", "foqs_client", "thrift", "pyarrow")
+REQUIRED_PACKAGES: Final = ("pyspark_foqs", "foqs_client", "thrift", "pyarrow")
 _TIMEOUT_S: Final = 60.0
-_ASK: Final = f"""
+_LIST_MISSING: Final = f"""
 from importlib.util import find_spec
-print(*[name for name in {NEEDED!r} if find_spec(name) is None])
+print(*[name for name in {REQUIRED_PACKAGES!r} if find_spec(name) is None])
 """
 
 
-def missing() -> list[str]:
+def missing_packages() -> list[str]:
     """What this Python lacks."""
-    return [name for name in NEEDED if find_spec(name) is None]
+    return [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
 
 
 def remedy(python: str, lacking: list[str]) -> str:
@@ -41,7 +41,12 @@ def problem(environ: Mapping[str, str]) -> str | None:
     unset = "" if environ.get("PYSPARK_PYTHON") else " (PYSPARK_PYTHON is not set)"
     try:
         asked = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True, env=dict(environ)
+            [python, "-c", _LIST_MISSING],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=True,
+            env=dict(environ),
         )
     except (OSError, subprocess.SubprocessError):
         return f"{python}{unset} cannot be run: set PYSPARK_PYTHON to {sys.executable} before the session starts"

@@ -13,6 +13,6 @@ class SinkError(Exception):
     """The write cannot go on."""
 
 
-def listed(names: Iterable[str]) -> str:
+def comma_separated(names: Iterable[str]) -> str:
     """Names as they stand in a sentence: `a, b, c`."""
     return ", ".join(names)

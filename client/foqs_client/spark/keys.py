@@ -13,7 +13,7 @@ from base64 import urlsafe_b64encode
 from hashlib import blake2b
 from typing import Final
 
-from foqs_client.routes import SLOTS
+from foqs_client.routes import KEY_SLOT_COUNT
 from foqs_client.spark.errors import SinkError
 
 DIGEST_BYTES: Final = 15
@@ -25,18 +25,18 @@ class RowKeys:
 
     Args:
         run: names the write; the same for every attempt at it.
-        lanes: how many slots the keys are spread over, 1 to 256.
+        key_slot_count: how many slots the keys are spread over, 1 to 256.
         rows_max: more rows are refused, as each is remembered.
     """
 
-    def __init__(self, run: str, partition: int, lanes: int, rows_max: int) -> None:
+    def __init__(self, run: str, partition: int, key_slot_count: int, rows_max: int) -> None:
         whole = blake2b(f"{run}\0{partition}".encode(), digest_size=32).digest()
-        self._begun = blake2b(key=whole, digest_size=DIGEST_BYTES)
+        self._base_hash = blake2b(key=whole, digest_size=DIGEST_BYTES)
         first = int.from_bytes(whole[:2], "big")
-        self._slots = [f"~{(first + lane) % SLOTS:03x}" for lane in range(lanes)]
+        self._key_slot_prefixes = [f"~{(first + lane) % KEY_SLOT_COUNT:03x}" for lane in range(key_slot_count)]
         self._rows_max = rows_max
-        self._seen: set[bytes] = set()
-        self._repeats: dict[bytes, int] = {}
+        self._seen_digests: set[bytes] = set()
+        self._repeat_counts: dict[bytes, int] = {}
 
     def key(
         self,
@@ -50,7 +50,7 @@ class RowKeys:
         lease_ms: int | None,
     ) -> str:
         """The key of the next row. Raises SinkError."""
-        hashed = self._begun.copy()
+        hashed = self._base_hash.copy()
         # Lengths come first, so that no two rows read the same.
         head = (
             f"{len(namespace)},{len(topic)},{len(payload)},{priority},{deliver_after_ms},{ttl_ms},{lease_ms},"
@@ -60,15 +60,15 @@ class RowKeys:
         hashed.update(payload)
         hashed.update(metadata)
         digest = hashed.digest()
-        key = self._slots[digest[0] % len(self._slots)] + urlsafe_b64encode(digest).decode()
-        if digest in self._seen:
-            nth = self._repeats[digest] = self._repeats.get(digest, 0) + 1
+        key = self._key_slot_prefixes[digest[0] % len(self._key_slot_prefixes)] + urlsafe_b64encode(digest).decode()
+        if digest in self._seen_digests:
+            nth = self._repeat_counts[digest] = self._repeat_counts.get(digest, 0) + 1
             return f"{key}.{nth}"
-        if len(self._seen) >= self._rows_max:
+        if len(self._seen_digests) >= self._rows_max:
             raise SinkError(
                 f"it has more than {self._rows_max} different rows, which are remembered to make keys; "
                 "repartition the frame into more, give it a column idempotency_key, or raise the option "
                 "partition_rows_max (about 100 bytes of a task's memory for each row)"
             )
-        self._seen.add(digest)
+        self._seen_digests.add(digest)
         return key

@@ -16,34 +16,34 @@ from uuid import uuid4
 from foqs_client.address import parse_addresses
 from foqs_client.errors import InvalidArgument
 from foqs_client.spark.columns import COLUMNS
-from foqs_client.spark.errors import SinkError, listed
+from foqs_client.spark.errors import SinkError, comma_separated
 
-Value = str | bytes | int | None
+OptionValue = str | bytes | int | None
 
 
 @dataclass(slots=True, frozen=True)
-class Range:
+class NumberOption:
     """Of a number: its default, and from where to where it may be."""
 
     default: int
-    least: int
-    most: int
+    value_min: int
+    value_max: int
 
 
-_TEXTS: Final = ("url", "token", "token_file", "ca_file", "cert_file", "key_file", "run")
-NUMBERS: Final[dict[str, Range]] = {
-    "batch_items": Range(500, 1, 100_000),
-    "batch_bytes": Range(1 << 20, 1, 64 << 20),
-    "calls_in_flight": Range(8, 1, 256),
-    "timeout_ms": Range(100_000, 1_000, 3_600_000),
-    "partition_rows_max": Range(2_000_000, 1, 1_000_000_000),
+_TEXT_OPTIONS: Final = ("url", "token", "token_file", "ca_file", "cert_file", "key_file", "run")
+NUMBER_OPTIONS: Final[dict[str, NumberOption]] = {
+    "batch_items": NumberOption(500, 1, 100_000),
+    "batch_bytes": NumberOption(1 << 20, 1, 64 << 20),
+    "calls_in_flight": NumberOption(8, 1, 256),
+    "timeout_ms": NumberOption(100_000, 1_000, 3_600_000),
+    "partition_rows_max": NumberOption(2_000_000, 1, 1_000_000_000),
 }
 """Options that are whole numbers; see `Options`."""
-KNOWN: Final = (*_TEXTS, *NUMBERS, *COLUMNS)
+OPTION_NAMES: Final = (*_TEXT_OPTIONS, *NUMBER_OPTIONS, *COLUMNS)
 
 
 @dataclass(slots=True, frozen=True)
-class Options:
+class SinkOptions:
     """What a write was told.
 
     Attributes:
@@ -66,15 +66,15 @@ class Options:
     cert_file: str | None = None
     key_file: str | None = None
     run: str = field(default_factory=lambda: uuid4().hex)
-    batch_items: int = NUMBERS["batch_items"].default
-    batch_bytes: int = NUMBERS["batch_bytes"].default
-    calls_in_flight: int = NUMBERS["calls_in_flight"].default
-    timeout_ms: int = NUMBERS["timeout_ms"].default
-    partition_rows_max: int = NUMBERS["partition_rows_max"].default
-    defaults: Mapping[str, Value] = field(default_factory=dict)
+    batch_items: int = NUMBER_OPTIONS["batch_items"].default
+    batch_bytes: int = NUMBER_OPTIONS["batch_bytes"].default
+    calls_in_flight: int = NUMBER_OPTIONS["calls_in_flight"].default
+    timeout_ms: int = NUMBER_OPTIONS["timeout_ms"].default
+    partition_rows_max: int = NUMBER_OPTIONS["partition_rows_max"].default
+    defaults: Mapping[str, OptionValue] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
+    def parse(cls, given: Mapping[str, str]) -> SinkOptions:
         """From what Spark hands over: names in lower case, values as text.
 
         Raises:
@@ -82,9 +82,9 @@ class Options:
         """
         if "path" in given:
             raise SinkError("a queue has no path: end the write with .save() alone")
-        unknown = sorted(name for name in given if name not in KNOWN)
+        unknown = sorted(name for name in given if name not in OPTION_NAMES)
         if unknown:
-            raise SinkError(f"unknown options: {listed(unknown)}; known are {listed(KNOWN)}")
+            raise SinkError(f"unknown options: {comma_separated(unknown)}; known are {comma_separated(OPTION_NAMES)}")
         if not given.get("url"):
             raise SinkError('name the hosts: .option("url", "foqs://127.0.0.1:7411")')
         try:
@@ -95,30 +95,30 @@ class Options:
             raise SinkError("give the option token or token_file, not both")
         if given.get("run") == "":
             raise SinkError("the option run is empty; leave it out, or name the write")
-        texts = {name: given[name] for name in _TEXTS if name in given}
+        texts = {name: given[name] for name in _TEXT_OPTIONS if name in given}
         numbers = {
-            name: _number(name, given[name], allowed.least, allowed.most)
-            for name, allowed in NUMBERS.items()
+            name: _parse_number(name, given[name], allowed.value_min, allowed.value_max)
+            for name, allowed in NUMBER_OPTIONS.items()
             if name in given
         }
-        defaults = {name: _value(name, given[name]) for name in COLUMNS if name in given}
+        defaults = {name: _parse_value(name, given[name]) for name in COLUMNS if name in given}
         return cls(**texts, **numbers, defaults=defaults)  # type: ignore[arg-type]
 
 
-def _value(name: str, text: str) -> Value:
+def _parse_value(name: str, text: str) -> OptionValue:
     column = COLUMNS[name]
     if column.is_bytes:
         return text.encode()
     if not column.is_number:
         return text
     if "timestamp" in column.types and not _is_whole(text):
-        return _moment(name, text)
-    return _number(name, text, column.least, column.most)
+        return _parse_timestamp_ms(name, text)
+    return _parse_number(name, text, column.value_min, column.value_max)
 
 
-def _number(name: str, text: str, least: int, most: int) -> int:
-    if not _is_whole(text) or not least <= int(text) <= most:
-        raise SinkError(f"the option {name} is {text!r}; it must be a whole number from {least} to {most}")
+def _parse_number(name: str, text: str, value_min: int, value_max: int) -> int:
+    if not _is_whole(text) or not value_min <= int(text) <= value_max:
+        raise SinkError(f"the option {name} is {text!r}; it must be a whole number from {value_min} to {value_max}")
     return int(text)
 
 
@@ -127,7 +127,7 @@ def _is_whole(text: str) -> bool:
     return digits.isascii() and digits.isdigit() and len(digits) < 20
 
 
-def _moment(name: str, text: str) -> int:
+def _parse_timestamp_ms(name: str, text: str) -> int:
     """Milliseconds since 1970-01-01 UTC."""
     try:
         moment = datetime.fromisoformat(text)

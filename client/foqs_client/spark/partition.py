@@ -14,22 +14,22 @@ from itertools import zip_longest
 from random import Random
 from typing import Any, TypeAlias
 
-from foqs_client.spark.connect import connect
+from foqs_client.spark.connect import open_client
 from foqs_client.spark.errors import SinkError
 from foqs_client.spark.keys import RowKeys
-from foqs_client.spark.options import Options
-from foqs_client.spark.rows import Maker, batches
+from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.rows import RowConverter, batches
 from foqs_client.spark.sender import Sender
 from foqs_client.types import Item
 
-Rows: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]
+ColumnBatch: TypeAlias = tuple[Mapping[str, Sequence[Any]], int]
 """Some rows, column by column, and how many they are."""
-Call: TypeAlias = tuple[str, Sequence[Item]]
+EnqueueCall: TypeAlias = tuple[str, Sequence[Item]]
 """A namespace and the items of a call."""
 
 
 @dataclass(slots=True, frozen=True)
-class Written:
+class WriteResult:
     """What a task did.
 
     Attributes:
@@ -41,40 +41,44 @@ class Written:
     repeated: int
 
 
-def write(rows: Iterator[Rows], partition: int, lanes: int, options: Options) -> Written:
+def write_partition(
+    column_batches: Iterator[ColumnBatch], partition: int, key_slot_count: int, options: SinkOptions
+) -> WriteResult:
     """Enqueues a partition.
 
     Args:
-        lanes: see `RowKeys`.
+        key_slot_count: see `RowKeys`.
 
     Raises:
         SinkError: a row cannot be an item, or was not taken; it names the partition.
     """
-    keys = RowKeys(options.run, partition, lanes, options.partition_rows_max)
-    calls = _calls(rows, Maker(options.defaults, keys, lanes), options)
+    keys = RowKeys(options.run, partition, key_slot_count, options.partition_rows_max)
+    calls = _calls(column_batches, RowConverter(options.defaults, keys, key_slot_count), options)
     try:
         return asyncio.run(_send(calls, options))
     except SinkError as error:
         raise SinkError(f"partition {partition}: {error}") from None
 
 
-def _calls(rows: Iterator[Rows], maker: Maker, options: Options) -> Iterator[Sequence[Call]]:
+def _calls(
+    column_batches: Iterator[ColumnBatch], converter: RowConverter, options: SinkOptions
+) -> Iterator[Sequence[EnqueueCall]]:
     """The calls of some rows at a time; neighbours are of different lanes."""
-    for columns, count in rows:
+    for columns, count in column_batches:
         lanes = [
             [(namespace, call) for call in batches(items, options.batch_items, options.batch_bytes)]
-            for (namespace, _), items in maker.items(columns, count).items()
+            for (namespace, _), items in converter.items(columns, count).items()
         ]
         yield [call for turn in zip_longest(*lanes) for call in turn if call is not None]
 
 
-async def _send(calls: Iterator[Sequence[Call]], options: Options) -> Written:
+async def _send(calls: Iterator[Sequence[EnqueueCall]], options: SinkOptions) -> WriteResult:
     sender = Sender(
-        lambda namespace: connect(options, namespace), options.calls_in_flight, options.timeout_ms, Random()
+        lambda namespace: open_client(options, namespace), options.calls_in_flight, options.timeout_ms, Random()
     )
     async with sender:
         while (some := await asyncio.to_thread(next, calls, None)) is not None:
             for namespace, items in some:
-                await sender.put(namespace, items)
-        await sender.all_taken()
-    return Written(sender.taken, sender.repeated)
+                await sender.submit(namespace, items)
+        await sender.wait_all_enqueued()
+    return WriteResult(sender.enqueued_count, sender.repeated_count)

@@ -12,21 +12,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final, TypeAlias
 
-from foqs_client.routes import slot_of
+from foqs_client.routes import key_slot_of
 from foqs_client.spark.columns import COLUMNS, Column
 from foqs_client.spark.errors import SinkError
 from foqs_client.spark.keys import RowKeys
-from foqs_client.spark.options import Value
+from foqs_client.spark.options import OptionValue
 from foqs_client.types import Item
 
 VALUE_BYTES_MAX: Final = 1 << 20
 """No namespace allows a larger payload, and a frame of several might be too long for a host."""
 NAMESPACE_DEFAULT: Final = "default"
 
-Lane: TypeAlias = tuple[str, int]
+CallGroup: TypeAlias = tuple[str, int]
 """Items that may share a call: of one namespace, and of slots that tend to be of one shard."""
 
-_OTHERWISE: Final[Mapping[str, Value]] = {
+_FALLBACK_VALUES: Final[Mapping[str, OptionValue]] = {
     "payload": b"",
     "priority": 0,
     "metadata": b"",
@@ -35,25 +35,25 @@ _OTHERWISE: Final[Mapping[str, Value]] = {
 """What holds where neither column nor option says."""
 
 
-class Maker:
+class RowConverter:
     """Of one partition.
 
     Args:
         defaults: by column, the value of rows that have none.
         keys: for rows without one.
-        lanes: see `RowKeys`.
+        key_slot_count: see `RowKeys`.
     """
 
-    def __init__(self, defaults: Mapping[str, Value], keys: RowKeys, lanes: int) -> None:
-        self._defaults = {**_OTHERWISE, **defaults}
+    def __init__(self, defaults: Mapping[str, OptionValue], keys: RowKeys, key_slot_count: int) -> None:
+        self._defaults = {**_FALLBACK_VALUES, **defaults}
         self._keys = keys
-        self._lanes = lanes
+        self._key_slot_count = key_slot_count
 
-    def items(self, columns: Mapping[str, Sequence[Any]], count: int) -> dict[Lane, list[Item]]:
+    def items(self, columns: Mapping[str, Sequence[Any]], count: int) -> dict[CallGroup, list[Item]]:
         """The items of `count` rows, by lane. Raises SinkError."""
         values = [self._filled(name, columns.get(name), count) for name in COLUMNS]
-        lanes, key_of = self._lanes, self._keys.key
-        made: dict[Lane, list[Item]] = {}
+        lanes, key_of = self._key_slot_count, self._keys.key
+        made: dict[CallGroup, list[Item]] = {}
         for topic, payload, priority, metadata, deliver_after_ms, ttl_ms, lease_ms, given, namespace in zip(
             *values, strict=True
         ):
@@ -65,7 +65,7 @@ class Maker:
             item = Item(
                 topic, payload, priority, metadata, None, deliver_after_ms, lease_ms, ttl_ms, idempotency_key=key
             )
-            lane = namespace, slot_of(key) % lanes
+            lane = namespace, key_slot_of(key) % lanes
             if lane in made:
                 made[lane].append(item)
             else:
@@ -78,30 +78,30 @@ class Maker:
         if column is None:
             return repeat(default, count)
         given = [value for value in column if value is not None]
-        _check(name, COLUMNS[name], given)
+        _check_values(name, COLUMNS[name], given)
         if len(given) == count:
             return given
         if name == "topic" and default is None:
-            raise _malformed(name, "null", 'give it one, or give all such rows one by .option("topic", "...")')
+            raise _bad_value_error(name, "null", 'give it one, or give all such rows one by .option("topic", "...")')
         return [default if value is None else value for value in column]
 
 
-def _check(name: str, column: Column, given: Sequence[Any]) -> None:
+def _check_values(name: str, column: Column, given: Sequence[Any]) -> None:
     """Raises SinkError where a value could not be sent."""
     if column.is_number:
-        for value in (min(given, default=column.least), max(given, default=column.least)):
-            if not column.least <= value <= column.most:
-                raise _malformed(name, str(value), f"it must be from {column.least} to {column.most}")
+        for value in (min(given, default=column.value_min), max(given, default=column.value_min)):
+            if not column.value_min <= value <= column.value_max:
+                raise _bad_value_error(name, str(value), f"it must be from {column.value_min} to {column.value_max}")
         return
     longest = max(map(len, given), default=0)
     if longest > VALUE_BYTES_MAX:
         remedy = (
             f"no host takes more than {VALUE_BYTES_MAX} bytes: put the bulk elsewhere and its address into the item"
         )
-        raise _malformed(name, f"{longest} long", remedy)
+        raise _bad_value_error(name, f"{longest} long", remedy)
 
 
-def _malformed(name: str, value: str, remedy: str) -> SinkError:
+def _bad_value_error(name: str, value: str, remedy: str) -> SinkError:
     return SinkError(f"the column {name} of a row is {value}; {remedy}")
 
 

@@ -30,9 +30,9 @@ from foqs_client.types import Enqueued, Item
 
 NAMESPACES_MAX: Final = 64
 """Of one task: each has a client of its own."""
-PAUSE_S_MIN: Final = 0.1
-PAUSE_S_MAX: Final = 5.0
-NOT_NOW: Final = (
+BACKOFF_S_MIN: Final = 0.1
+BACKOFF_S_MAX: Final = 5.0
+RETRYABLE: Final = (
     Unavailable,
     Overloaded,
     RateLimited,
@@ -44,7 +44,7 @@ NOT_NOW: Final = (
 """It may work later, and with keys it does no harm to try."""
 
 
-class Queue(Protocol):
+class EnqueueClient(Protocol):
     """What is used of a `Client`."""
 
     async def enqueue(self, items: Sequence[Item], *, timeout_ms: int) -> list[Enqueued]: ...
@@ -56,7 +56,7 @@ class Sender:
     """Of one task.
 
     Args:
-        connect: makes the client of a namespace.
+        open_client: makes the client of a namespace.
         calls_max: under way at once.
         timeout_ms: how long an item is tried.
         rng: spreads the pauses.
@@ -66,11 +66,13 @@ class Sender:
         repeated: those of them that an earlier attempt had enqueued.
     """
 
-    def __init__(self, connect: Callable[[str], Queue], calls_max: int, timeout_ms: int, rng: Random) -> None:
-        self.taken = 0
-        self.repeated = 0
-        self._connect = connect
-        self._clients: dict[str, Queue] = {}
+    def __init__(
+        self, open_client: Callable[[str], EnqueueClient], calls_max: int, timeout_ms: int, rng: Random
+    ) -> None:
+        self.enqueued_count = 0
+        self.repeated_count = 0
+        self._open_client = open_client
+        self._clients: dict[str, EnqueueClient] = {}
         self._room = asyncio.Semaphore(calls_max)
         self._timeout_s = timeout_ms / 1_000
         self._rng = rng
@@ -90,7 +92,7 @@ class Sender:
         await asyncio.gather(*calls, return_exceptions=True)
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 
-    async def put(self, namespace: str, items: Sequence[Item]) -> None:
+    async def submit(self, namespace: str, items: Sequence[Item]) -> None:
         """Begins a call when there is room for it. Every item has a key. Raises what an earlier call failed with."""
         client = self._client(namespace)
         await self._room.acquire()
@@ -99,51 +101,51 @@ class Sender:
             raise self._failure
         call = asyncio.ensure_future(self._send(client, namespace, items))
         self._calls[call] = None
-        call.add_done_callback(self._done)
+        call.add_done_callback(self._on_call_ended)
 
-    async def all_taken(self) -> None:
+    async def wait_all_enqueued(self) -> None:
         """Returns when every item is durable. Raises what a call failed with."""
         while self._calls and self._failure is None:
             await asyncio.wait(list(self._calls), return_when=asyncio.FIRST_COMPLETED)
         if self._failure is not None:
             raise self._failure
 
-    def _client(self, namespace: str) -> Queue:
+    def _client(self, namespace: str) -> EnqueueClient:
         client = self._clients.get(namespace)
         if client is None:
             if len(self._clients) >= NAMESPACES_MAX:
                 raise SinkError(
                     f"a partition has rows of more than {NAMESPACES_MAX} namespaces; repartition the frame by namespace"
                 )
-            client = self._clients[namespace] = self._connect(namespace)
+            client = self._clients[namespace] = self._open_client(namespace)
         return client
 
-    def _done(self, call: asyncio.Task[None]) -> None:
+    def _on_call_ended(self, call: asyncio.Task[None]) -> None:
         del self._calls[call]
         self._room.release()
         if not call.cancelled() and self._failure is None:
             self._failure = call.exception()
 
-    async def _send(self, client: Queue, namespace: str, items: Sequence[Item]) -> None:
+    async def _send(self, client: EnqueueClient, namespace: str, items: Sequence[Item]) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout_s
-        pause_s = PAUSE_S_MIN
+        pause_s = BACKOFF_S_MIN
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1_000))
             try:
                 results = await client.enqueue(items, timeout_ms=left_ms)
-            except NOT_NOW as error:
+            except RETRYABLE as error:
                 results = [Enqueued(error=error)] * len(items)
             except FoqsError as error:
                 raise SinkError(f"the namespace {namespace!r} took none of its rows: {error}") from None
-            again = self._judged(namespace, items, results)
+            again = self._record_results(namespace, items, results)
             if not again:
                 return
             items = [item for item, _ in again]
             first = again[0][1]
             asked_ms = max(error.retry_after_ms or 0 for _, error in again)
             wait_s = max(pause_s, asked_ms / 1_000) * self._rng.uniform(1.0, 1.25)
-            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            pause_s = min(2 * pause_s, BACKOFF_S_MAX)
             if loop.time() + wait_s >= deadline:
                 raise SinkError(
                     f"{len(items)} items for the namespace {namespace!r} were not taken within "
@@ -151,7 +153,7 @@ class Sender:
                 )
             await asyncio.sleep(wait_s)
 
-    def _judged(
+    def _record_results(
         self, namespace: str, items: Sequence[Item], results: Sequence[Enqueued]
     ) -> list[tuple[Item, FoqsError]]:
         """Counts what was taken; returns what is to be tried again, and why. Raises SinkError."""
@@ -159,16 +161,16 @@ class Sender:
         for item, result in zip(items, results, strict=True):
             error = result.error
             if error is None:
-                self.taken += 1
-                self.repeated += result.repeated
-            elif isinstance(error, NOT_NOW):
+                self.enqueued_count += 1
+                self.repeated_count += result.repeated
+            elif isinstance(error, RETRYABLE):
                 again.append((item, error))
             else:
-                raise SinkError(_refusal(namespace, item, error))
+                raise SinkError(_refusal_text(namespace, item, error))
         return again
 
 
-def _refusal(namespace: str, item: Item, error: FoqsError) -> str:
+def _refusal_text(namespace: str, item: Item, error: FoqsError) -> str:
     """Why an item was not taken, as a sentence; the column is named where the host named a field."""
     column = (error.field or "").rpartition(".")[2]
     what = f"the column {column} of a row" if column in COLUMNS else "a row"

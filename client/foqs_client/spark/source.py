@@ -19,10 +19,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from foqs_client.spark import columns, probe
-from foqs_client.spark.environment import missing, remedy
+from foqs_client.spark.environment import missing_packages, remedy
 from foqs_client.spark.errors import SinkError
-from foqs_client.spark.options import Options
-from foqs_client.spark.partition import write
+from foqs_client.spark.options import SinkOptions
+from foqs_client.spark.partition import write_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,22 +37,24 @@ class FoqsDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> FoqsWriter:
         """Raises SinkError: the frame or an option is not as it must be, or the hosts do not want it."""
-        with _brief():
+        with _without_traceback():
             return self._writer(schema, overwrite)
 
     def _writer(self, schema: StructType, overwrite: bool) -> FoqsWriter:
-        lacking = missing()
+        lacking = missing_packages()
         if lacking:
             raise SinkError(remedy(sys.executable, lacking))
         if overwrite:
             raise SinkError('a queue cannot be overwritten: write with .mode("append")')
-        options = Options.of(self.options)
-        columns.check([(field.name, field.dataType.typeName()) for field in schema.fields], "topic" in options.defaults)
-        return FoqsWriter(options, probe.look(options, "namespace" in schema.names))
+        options = SinkOptions.parse(self.options)
+        columns.check_schema(
+            [(field.name, field.dataType.typeName()) for field in schema.fields], "topic" in options.defaults
+        )
+        return FoqsWriter(options, probe.check_hosts(options, "namespace" in schema.names))
 
 
 @dataclass(slots=True)
-class Done(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task tells the driver: its items, and those of them that an earlier attempt had enqueued."""
 
     items: int
@@ -63,27 +65,27 @@ class FoqsWriter(DataSourceArrowWriter):
     """A write.
 
     Args:
-        lanes: see `foqs_client.spark.keys`.
+        key_slot_count: see `foqs_client.spark.keys`.
     """
 
-    def __init__(self, options: Options, lanes: int) -> None:
+    def __init__(self, options: SinkOptions, key_slot_count: int) -> None:
         self._options = options
-        self._lanes = lanes
+        self._key_slot_count = key_slot_count
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Done:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Raises SinkError."""
-        from foqs_client.spark.arrow import columns
+        from foqs_client.spark.arrow import batch_columns
 
         context = TaskContext.get()
         assert context is not None, "a partition is written by a task of Spark"
-        rows = ((columns(batch), batch.num_rows) for batch in iterator)
-        with _brief():
-            written = write(rows, context.partitionId(), self._lanes, self._options)
-        return Done(written.items, written.repeated)
+        rows = ((batch_columns(batch), batch.num_rows) for batch in iterator)
+        with _without_traceback():
+            written = write_partition(rows, context.partitionId(), self._key_slot_count, self._options)
+        return TaskCommit(written.items, written.repeated)
 
 
 @contextmanager
-def _brief() -> Iterator[None]:
+def _without_traceback() -> Iterator[None]:
     """Spark shows its user the whole traceback: of a sentence that is meant for him, only the sentence."""
     try:
         yield
